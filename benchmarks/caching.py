@@ -55,12 +55,12 @@ def timed(text: Path, output: Path, settings: dict[str, Any]) -> tuple[float, St
 def n_encoded(store: Store) -> int:
     """Return the tokens that went through the encoder."""
     n_cached = sum(receipt.notes.get("n_cached_tokens", 0) for receipt in store.receipts())
-    return int(store.manifest["totals"]["counts"]["n_encoded_tokens"]) - n_cached
+    return int(store.manifest.totals.counts["n_encoded_tokens"]) - n_cached
 
 
 def assert_equal(store: Store, expected: Store) -> None:
     """Compare the rows exactly, and the vectors within one rounding to float16."""
-    assert store.manifest["totals"]["counts"] == expected.manifest["totals"]["counts"]
+    assert store.manifest.totals.counts == expected.manifest.totals.counts
     for level in expected.levels:
         names = [feature.name for feature in expected.features(level)]
         assert store.scan(level).drop(names).collect().equals(expected.scan(level).drop(names).collect())

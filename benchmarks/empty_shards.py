@@ -9,6 +9,8 @@ from bertfeat.records import Receipt, ShardResult, ShardSpec
 class EmptyTask:
     """A task that does nothing with a shard and reports it as done."""
 
+    n_writers = 1
+
     def __init__(self, worker: int, n_workers: int) -> None:
         """Load nothing."""
         del worker, n_workers

@@ -28,6 +28,7 @@ import transformers
 import bertfeat
 from benchmarks.machine import describe_machine
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.discovery import encoder_of, takes_type_ids
 from bertfeat.errors import UserError
 
 MODELS = {
@@ -50,7 +51,7 @@ MODELS = {
 }
 _LINES = Path(__file__).parents[1] / "examples" / "data" / "peps.txt"
 _ODD = ("Hm.", "Überraschung: naïve café owners résumé their façade work in Zürich.", "東京 is 100% “fine” – 🙂 #ok")
-_COLUMNS = ("model", "commit", "family", "path", "layers", "absolute", "relative", "speed", "verdict")
+_COLUMNS = ("model", "commit", "family", "layers", "absolute", "relative", "speed", "verdict")
 _RELATIVE, _ABSOLUTE, _ROUNDINGS = 1e-5, 1e-4, 16 * 2.0**-23
 EQUAL, DIFFERS, FAILED, REFUSED = "equal", "differs", "failed", "refused"
 
@@ -65,13 +66,12 @@ class Reference:
     """Plain transformers: its tokenizer and its model, one text at a time."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        family = checkpoint.family
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder)
-        model_class = getattr(transformers, family.model_class)
-        model = model_class.from_pretrained(checkpoint.folder, dtype=torch.float32).eval()
-        self._model = model if family.inner is None else model.get_submodule(family.inner)
+        assert checkpoint.facts is not None
+        model_class = getattr(transformers, checkpoint.facts.model_class)
+        self._model = encoder_of(model_class.from_pretrained(checkpoint.folder, dtype=torch.float32).eval())
         # transformers 5 leaves them out for some models that take them, such as XLNet.
-        self._options = {"return_tensors": "pt", "return_token_type_ids": family.type_ids}
+        self._options = {"return_tensors": "pt", "return_token_type_ids": takes_type_ids(self._model)}
 
     def tokens(self, text: str) -> Any:
         """Return the inputs of the model."""
@@ -125,7 +125,7 @@ def check_model(name: str, texts: Sequence[str], n_rounds: int) -> dict[str, Any
     row: dict[str, Any] = {"model": name}
     try:
         checkpoint = open_checkpoint(name)
-        row |= {"commit": checkpoint.revision, "family": checkpoint.family.model_type, "path": checkpoint.family.path}
+        row |= {"commit": checkpoint.revision, "family": checkpoint.family.model_type}
         encoder = bertfeat.Encoder(
             name, revision=checkpoint.revision, layers="all", combine="none", device="cpu", compute_dtype="float32"
         )

@@ -56,12 +56,10 @@ def seconds_of(n_shards: int, workers: int | OnRay) -> float:
     return time.perf_counter() - start
 
 
-def cost(sizes: Sequence[int], folder: Path) -> dict[str, float]:
+def cost(sizes: Sequence[int]) -> dict[str, float]:
     few, many = sizes
-    place = OnRay(None, 2, False, folder)
+    place = OnRay(None, 2, False)
     local = [seconds_of(n, 1) for n in sizes]
-    # The first run starts helpers of Ray Data that stay.
-    seconds_of(2, place)
     ray = [seconds_of(n, place) for n in sizes]
     return {
         "local_ms_per_shard": 1e3 * (local[1] - local[0]) / (many - few),
@@ -103,11 +101,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "marks").mkdir()
         start = time.perf_counter()
         with connection("local"):
             result: dict[str, Any] = {"machine": describe_machine(), "ray_start_s": time.perf_counter() - start}
-            result |= cost((20, 100) if arguments.quick else (50, 1000), folder / "marks")
+            result |= cost((20, 100) if arguments.quick else (50, 1000))
             result |= scaling(1 if arguments.quick else 6, folder)
     text = json.dumps(result, indent=2)
     print(text)

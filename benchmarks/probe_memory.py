@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bertfeat.store.codec import canonical_json
 
 from benchmarks.machine import describe_machine
 from bertfeat.choices import Level
@@ -34,7 +35,6 @@ from bertfeat.records import (
     ShardSpec,
 )
 from bertfeat.store import open_for_writing
-from bertfeat.store.codec import canonical_json
 
 DIM = 384
 N_CLASSES = 5
@@ -54,8 +54,8 @@ score = probe.score(dev, bootstrap=False)
 print(json.dumps({
     "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10),
     "accuracy": score.scores.accuracy,
-    "streamed": probe.training["streamed"],
-    "seconds": probe.training["seconds"],
+    "streamed": probe.training.streamed,
+    "seconds": probe.training.seconds,
 }))
 """
 

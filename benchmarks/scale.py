@@ -154,7 +154,7 @@ def extracted(given: dict[str, Any]) -> dict[str, Any]:
         store = bertfeat.extract(**given, output=f"{output}-{run}" if run else output, progress=clock)
         seconds = time.perf_counter() - start
         n_tokens += clock.n_tokens
-        # Ray does not report the first pack.
+        # Worker processes and Ray do not report the first pack.
         encoding += clock.done[-1][0] - (clock.began or start)
         peak = peak or peak_mib()
     found = {"rows": len(store), "shards": len(clock.done), "n_tokens": clock.n_tokens, "seconds": seconds}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -25,19 +26,22 @@ from bertfeat.choices import (
     VectorEncoding,
     WordPooling,
 )
-from bertfeat.errors import ConfigError, did_you_mean
-from bertfeat.ignoredsettings import ignored_settings, is_asked
+from bertfeat.errors import BertfeatWarning, ConfigError, did_you_mean
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)", re.ASCII)
+_RAY = re.compile(r"auto|local|(?:ray://)?[^/]+:(\d{1,5})", re.ASCII)
+_LAYERS = re.compile(r"all|last4|(-?\d{1,9})(?:\.\.(-?\d{1,9}))?", re.ASCII)
 
 # Settings that decide where and how fast a shard runs, but not its bytes: a resumed run may change them.
-_RUN_ONLY = ("device", "workers", "runner", "ray_address", "cache", "cache_size")
+_RUN_ONLY = ("device", "workers", "shards", "runner", "ray_address", "cache", "cache_size")
 # The plan has the text of the prompt instead.
 _RESOLVED_LATER = ("prompt", "prompt_name")
 _TEXT_COLUMNS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
-# Seeds fit a signed integer of 64 bits.
-MAX_SEED = 2**63 - 1
+_LAST = "-1"
+# Poolings over which it matters whether special tokens count.
+_OF_TOKENS = (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN)
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 
 
@@ -49,13 +53,14 @@ class ExtractConfig:
     depends on the model (`max_length`, `stride`) or on the device (`max_batch_tokens`, `workers`). `combine` defaults
     to `none,concat` for the layers `last4` and to `none` for others. An empty `prompt` stands for no prompt. With
     `no_header`, the columns of .csv and .tsv are `column_1`, `column_2`, ..., and a number names the same column.
-    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included. `cache` is a
-    folder on a local disk where vectors are kept for later runs, and `cache_size` its largest size in bytes. With
-    `random_weights`, a seed, the weights of the model are drawn afresh, and its trained ones are not read.
+    `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included. `shards` is
+    a share `I/N`: this process does every Nth shard, beginning with the Ith. `cache` is a folder on a local disk where
+    vectors are kept for later runs, and `cache_size` its largest size in bytes.
+
+    A setting may have no effect beside the others: `extract`, `append`, `Encoder` and `embed` then warn, by `of`.
 
     Raises:
-        ConfigError: A value is not one of the choices, is out of range, contradicts another value, or would be ignored
-            beside it.
+        ConfigError: A value is not one of the choices, is out of range, or contradicts another value.
 
     Examples:
         >>> ExtractConfig(levels="word,sentence", layers=[-1, 0]).layers
@@ -78,7 +83,6 @@ class ExtractConfig:
 
     model: str = "minilm"
     revision: str | None = None
-    random_weights: int | None = None
 
     levels: tuple[Level, ...] = (Level.TOKEN,)
     layers: str = "last4"
@@ -101,38 +105,27 @@ class ExtractConfig:
 
     device: str = "auto"
     workers: int | None = None
+    shards: str | None = None
     runner: Runner = Runner.LOCAL
     ray_address: str | None = None
     cache: str | Path | None = None
     cache_size: int = 10_000_000_000
 
     def __post_init__(self) -> None:
-        self._normalise()
-        self._check_types()
-        by_layers = (Combine.NONE, Combine.CONCAT) if self.layers == "last4" else (Combine.NONE,)
-        self._set("combine", by_layers if self.combine == () else _ordered(Combine, "combine", self.combine))
-        for name, least in _MINIMA.items():
-            _check_int(name, getattr(self, name), least)
-        if (self.random_weights or 0) > MAX_SEED:
-            raise ConfigError(f"`random_weights={self.random_weights}` is above {MAX_SEED}, the largest seed")
-        self._check_texts()
-        self._set("delimiter", _delimiter(self.delimiter))
-        if self.no_header:
-            self._name_columns_by_number()
-        self._check_together()
-        self._check_context()
-        usual = {field.name: field.default for field in dataclasses.fields(self)} | {"combine": by_layers}
-        self.refuse_ignored({name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]})
-        self._check_runner()
-        self._check_cache()
-
-    def _normalise(self) -> None:
-        """Turn the values that decide which others are ignored into enums and tuples."""
         for name, kind in _ENUMS.items():
             self._set(name, _enum(name, kind, getattr(self, name)))
         self._set("levels", _ordered(Level, "levels", self.levels))
         self._set("keep_columns", _names("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
+        self._check_types()
+        self._set("combine", _ordered(Combine, "combine", self.combine) if self.combine != () else self._usual_combine)
+        self._check_texts()
+        self._set("delimiter", _delimiter(self.delimiter))
+        if self.no_header:
+            self._name_columns_by_number()
+        self._check_together()
+        if isinstance(self.cache, Path):
+            self._set("cache", str(self.cache))
 
     def __repr__(self) -> str:
         usual = type(self)(layers=self.layers)
@@ -145,9 +138,11 @@ class ExtractConfig:
 
     def _check_types(self) -> None:
         for name, kind in _HINTS.items():
-            what = _TYPE_NAMES.get(kind)
-            if what and not isinstance(getattr(self, name), kind):
-                raise ConfigError(f"`{name}` {getattr(self, name)!r:.60} is not {what}")
+            what, value = _TYPE_NAMES.get(kind), getattr(self, name)
+            if what and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+                raise ConfigError(f"`{name}` {value!r:.60} is not {what}")
+            if name in _MINIMA and value is not None and value < _MINIMA[name]:
+                raise ConfigError(f"`{name}={value}` is below {_MINIMA[name]}")
 
     def _check_texts(self) -> None:
         for name in (*_TEXT_COLUMNS, "keep_columns", "delimiter", *_RESOLVED_LATER):
@@ -165,53 +160,57 @@ class ExtractConfig:
         self._set("keep_columns", tuple(map(_numbered, self.keep_columns)))
 
     def _check_together(self) -> None:
-        if self.text_pair_column and self.text_pairs:
-            raise ConfigError("`text_pair_column` and `text_pairs` both name a second text; pass one of them")
-        for name in ("is_split_into_words", "document_context"):
-            if getattr(self, name) and (self.text_pair_column or self.text_pairs):
-                raise ConfigError(f"`{name}` takes no second text; drop `text_pair_column` or `text_pairs`")
-        if self.pooling is Pooling.MODEL and self.include_special_tokens:
-            raise ConfigError(
-                "`pooling='model'` counts special tokens as the model does; drop `include_special_tokens`"
-            )
-        if self.prompt is not None and self.prompt_name is not None:
-            raise ConfigError("`prompt` and `prompt_name` both give a prompt; pass one of them")
-
-    def _check_context(self) -> None:
-        if not self.document_context:
-            return
-        if self.include_special_tokens:
-            raise ConfigError(
-                "`include_special_tokens` cannot be used with `document_context`, where sentences share the special "
-                "tokens; drop one of them"
-            )
-        if self.pooling not in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN) and Level.SENTENCE in self.levels:
-            raise ConfigError(
-                f"`pooling='{self.pooling}'` cannot be used with `document_context`, where sentences share the special "
-                "tokens; use mean or max"
-            )
-        if self.prompt or self.prompt_name is not None:
-            raise ConfigError(
-                "`prompt` cannot be used with `document_context`, where sentences share a window; drop one of them"
-            )
-
-    def _check_runner(self) -> None:
-        on_ray = self.runner is Runner.RAY
-        if on_ray and "cuda:" in self.device:
-            raise ConfigError(f"`device='{self.device}'` numbers devices, which Ray assigns; pass `device='cuda'`")
-        if self.ray_address is None or (on_ray and self.ray_address in ("auto", "local")):
-            return
-        host, _, port = self.ray_address.removeprefix("ray://").rpartition(":")
-        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(
-                f"`ray_address` {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT"
-            )
-
-    def _check_cache(self) -> None:
-        if isinstance(self.cache, Path):
-            self._set("cache", str(self.cache))
-        if self.cache is not None and (not isinstance(self.cache, str) or not self.cache):
-            raise ConfigError(f"`cache` {self.cache!r:.60} is not the name of a folder")
+        """Refuse settings that contradict each other or are wrong, and columns that would be lost."""
+        has_pairs, in_context = self.text_pair_column or self.text_pairs, self.document_context
+        no_pairs = "takes no second text; drop `text_pair_column` or `text_pairs`"
+        shared = "cannot be used with `document_context`, where sentences share"
+        own = "`pooling='model'` counts special tokens as the model does; drop `include_special_tokens`"
+        two_pairs = "`text_pair_column` and `text_pairs` both name a second text; pass one of them"
+        two_prompts = "`prompt` and `prompt_name` both give a prompt; pass one of them"
+        by_token = self.pooling not in _OF_TOKENS and Level.SENTENCE in self.levels
+        has_prompt = self.prompt or self.prompt_name is not None
+        address = _RAY.fullmatch("auto" if self.ray_address is None else self.ray_address)
+        for is_wrong, said in (
+            (self.text_pair_column and self.text_pairs, two_pairs),
+            (has_pairs and self.is_split_into_words, f"`is_split_into_words` {no_pairs}"),
+            (has_pairs and in_context, f"`document_context` {no_pairs}"),
+            (self.pooling is Pooling.MODEL and self.include_special_tokens, own),
+            (self.prompt is not None and self.prompt_name is not None, two_prompts),
+            (
+                in_context and self.include_special_tokens,
+                f"`include_special_tokens` {shared} the special tokens; drop one of them",
+            ),
+            (in_context and by_token, f"`pooling='{self.pooling}'` {shared} the special tokens; use mean or max"),
+            (in_context and has_prompt, f"`prompt` {shared} a window; drop one of them"),
+            (
+                in_context and self.cache is not None,
+                "`cache` cannot be used with `document_context`, where vectors depend on neighbours; drop one of them",
+            ),
+            (
+                self.runner is Runner.RAY and "cuda:" in self.device,
+                f"`device='{self.device}'` numbers devices, which Ray assigns; pass `device='cuda'`",
+            ),
+            (
+                not (address and 0 < int(address[1] or 1) < 65536),
+                f"`ray_address` {self.ray_address!r} must be one of auto, local, HOST:PORT, ray://HOST:PORT",
+            ),
+            (
+                self.shards is not None and not self.share,
+                f"`shards` {self.shards!r} must be I/N, share I of N, from 1/N to N/N",
+            ),
+            (
+                self.shards is not None and self.runner is Runner.RAY,
+                "`shards` and `runner='ray'` both spread a run over machines; drop one of them",
+            ),
+            (self.cache == "", "`cache` '' is not the name of a folder"),
+        ):
+            if is_wrong:
+                raise ConfigError(said)
+        for name, level in (("keep_columns", Level.SENTENCE), ("label_column", Level.WORD)):
+            if getattr(self, name) and level not in self.levels:
+                raise ConfigError(
+                    f"`{name}` would not be stored without the {level} level; add that to `levels`, or leave this out"
+                )
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> ExtractConfig:
@@ -229,70 +228,80 @@ class ExtractConfig:
 
     @classmethod
     def of(cls, config: ExtractConfig | None, settings: Mapping[str, Any]) -> ExtractConfig:
-        """Return the config that was given as an object, or build it from settings by name.
-
-        Raises:
-            ConfigError: Both were given, a key is not a setting, or a value is wrong or would be ignored, even if it is
-                the default.
-
-        Examples:
-            >>> ExtractConfig.of(None, {"max_length": 64}).max_length
-            64
-        """
-        if config is None:
-            config = cls.from_dict(settings)
-            config.refuse_ignored(settings)
-            return config
-        if settings:
+        """Return the settings of a call, given as an object or by name; warn of each that has no effect."""
+        if config is not None and settings:
             raise ConfigError(
                 f"setting {next(iter(settings))!r} beside config; put it into config, or pass all by name"
             )
-        return config
+        config = config or cls.from_dict(settings)
+        for said in config.ignored().values():
+            # The place of a warning is the call of the public function.
+            warnings.warn(BertfeatWarning(said), stacklevel=3)
+        return config.effective()
 
     @classmethod
-    def settled(cls, settings: Mapping[str, Any], given: Collection[str] = ()) -> ExtractConfig:
-        """Build a config from values that were recorded or derived: those that would be ignored take their defaults.
+    def recorded(cls, values: Mapping[str, Any], settings: Mapping[str, Any]) -> ExtractConfig:
+        """Return the settings of a record, without those that have no effect, and others in their place."""
+        return cls.from_dict({**cls.from_dict(values).effective().to_dict(), **settings})
 
-        Args:
-            settings: The values.
-            given: The names of those that a user asked for, which are refused instead.
-
-        Raises:
-            ConfigError: See `from_dict`.
-
-        Examples:
-            >>> ExtractConfig.settled({"levels": "word", "pooling": "max"}).pooling
-            'mean'
-        """
-        draft = object.__new__(cls)
-        for field in dataclasses.fields(cls):
-            draft._set(field.name, settings.get(field.name, field.default))
-        draft._normalise()
-        dropped = {*ignored_settings(draft)} - {*given}
-        # Those of the draft: an iterator of layers can be read once.
-        return cls.from_dict({name: getattr(draft, name, None) for name in settings if name not in dropped})
-
-    def adapted(self, **changes: Any) -> ExtractConfig:
-        """Return the settings with other values; settings that are ignored beside these take their defaults."""
-        return self.settled({**vars(self), **changes})
-
-    def refuse_ignored(self, given: Mapping[str, Any]) -> None:
-        """Refuse settings that a user asked for and that have no effect beside the others.
-
-        Raises:
-            ConfigError: The message names the first one, its value, why it has none, and what to do.
-        """
-        for name, reason in ignored_settings(self).items():
-            if name in given and is_asked(given[name]):
-                value = _plain(getattr(self, name))
+    def ignored(self) -> dict[str, str]:
+        """Return what to say of each setting that is not its default and has no effect beside the others."""
+        leave_out, one_vector = "add that to `levels`, or leave this out", self.has_one_vector
+        mean = "leave it out, or pass `pooling='mean'`"
+        # With document context, the stride also says how many tokens of neighbours a sentence has at least.
+        has_stride = self.on_overlong is OnOverlong.WINDOW or self.document_context
+        no_words, no_sentences = Level.WORD not in self.levels, Level.SENTENCE not in self.levels
+        one_token = self.pooling not in _OF_TOKENS
+        rules = (
+            ("word_pooling", no_words, f"without the word level; {leave_out}"),
+            ("unknown_words", no_words, f"without the word level; {leave_out}"),
+            ("pooling", no_sentences, f"without the sentence level; {leave_out}"),
+            ("include_special_tokens", no_sentences, f"without the sentence level; {leave_out}"),
+            ("include_special_tokens", one_token, f"with a pooling that takes one token; {mean}"),
+            ("layers", one_vector and self.layers != _LAST, f"with a pooling that reads the last layer; {mean}"),
+            ("combine", one_vector, f"with a pooling that gives one vector; {mean}"),
+            ("document_column", not self.document_context, "without `document_context`; pass both or neither"),
+            ("stride", not has_stride, "where no text has two windows; leave it out, or pass `on_overlong='window'`"),
+            ("cache_size", self.cache is None, "without `cache`; add it"),
+            ("ray_address", self.runner is not Runner.RAY, "without `runner='ray'`; add it"),
+        )
+        found: dict[str, str] = {}
+        for name, is_ignored, reason in rules:
+            value = _plain(getattr(self, name))
+            if is_ignored and value != _plain(self._usual(name)):
                 shown = ",".join(map(str, value)) if isinstance(value, list) else value
-                raise ConfigError(f"`{name}={shown!r}` has no effect {reason}")
+                found.setdefault(name, f"`{name}={shown!r}` has no effect {reason}")
+        return found
+
+    def effective(self) -> ExtractConfig:
+        """Return the settings with those that have no effect at their defaults, so that equal runs are equal."""
+        changes = {name: self._usual(name) for name in self.ignored()}
+        if self.has_one_vector:
+            # It is of the last layer, which every model has.
+            changes |= {"layers": _LAST, "combine": ()}
+        return dataclasses.replace(self, **changes)
+
+    def _usual(self, name: str) -> Any:
+        return self._usual_combine if name == "combine" else _DEFAULTS[name]
+
+    @property
+    def _usual_combine(self) -> tuple[Combine, ...]:
+        return (Combine.NONE, Combine.CONCAT) if self.layers == "last4" else (Combine.NONE,)
+
+    @property
+    def share(self) -> tuple[int, int] | None:
+        """The share of the shards that this process does, and how many shares there are; None for all shards."""
+        found = _SHARE.fullmatch(self.shards or "")
+        numbers = (int(found[1]), int(found[2])) if found else (1, 0)
+        return numbers if numbers[0] <= numbers[1] else None
+
+    @property
+    def has_one_vector(self) -> bool:
+        """Whether the pooling gives each text one vector of the last layer, whatever the layers."""
+        return self.levels == (Level.SENTENCE,) and self.pooling in (Pooling.MODEL, Pooling.POOLER)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, from which `from_dict` builds an equal config.
-
-        They have all defaults, so that `extract` takes the config, not the values by name.
-        """
+        """Return plain JSON values, from which `from_dict` builds an equal config."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def planned(self) -> dict[str, Any]:
@@ -302,10 +311,11 @@ class ExtractConfig:
 
 _HINTS = get_type_hints(ExtractConfig)
 _ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
-_TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False", int: "a whole number"}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
+_TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False", str | Path | None: "the name of a folder"}
+_TYPE_NAMES |= dict.fromkeys((int, int | None), "a whole number")
 _MINIMA = {
     "limit": 1,
-    "random_weights": 0,
     "max_length": 1,
     "stride": 0,
     "max_batch_tokens": 1,
@@ -382,19 +392,29 @@ def _ordered(kind: type[StrEnum], name: str, value: Any) -> tuple[StrEnum, ...]:
 
 
 def _layers_text(value: str | int | Iterable[int]) -> str:
-    """Return layers as text; whether they are layers is known with the model."""
+    """Return layers as text of a known form; whether the model has them is known with the model."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         value = ",".join(map(str, value))
-    return str(value).replace(" ", "")
+    text = str(value).replace(" ", "")
+    layer_pieces(text)
+    return text
 
 
-def _check_int(name: str, value: object, least: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"`{name}` {value!r} is not a whole number")
-    if value < least:
-        raise ConfigError(f"`{name}={value}` is below {least}")
+def layer_pieces(spec: str) -> list[re.Match[str]]:
+    """Return the pieces of `layers`: `all`, `last4`, or the numbers of a layer or of a range.
+
+    Examples:
+        >>> [piece.groups() for piece in layer_pieces("0,-4..-1")]
+        [('0', None), ('-4', '-1')]
+    """
+    found = []
+    for piece in spec.replace(" ", "").split(","):
+        match = _LAYERS.fullmatch(piece)
+        if match is None:
+            forms = "'all', 'last4', numbers and ranges such as '0,4,-1' or '-4..-1'"
+            raise ConfigError(f"`layers` {piece!r} is not a layer; write {forms}")
+        found.append(match)
+    return found
 
 
 def _plain(value: object) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bertfeat.choices import ComputeDtype
 from bertfeat.errors import ConfigError
+from bertfeat.memory import group_folders
 
 if TYPE_CHECKING:
     import torch
@@ -174,11 +176,25 @@ def default_max_batch_tokens(device_type: str, hidden_size: int) -> int:
     return max(_MIN_GPU_BATCH_TOKENS, min(_MAX_GPU_BATCH_TOKENS, values // hidden_size))
 
 
+def n_cpus() -> int:
+    """Return the processors that this process may use: its affinity, or less under the quota of its container."""
+    # macOS does not report the affinity.
+    allowed = getattr(os, "sched_getaffinity", None)
+    limits = [float(len(allowed(0)) if allowed else os.cpu_count() or 1)]
+    for folder in group_folders("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            # Without a limit, the quota is `max` or -1.
+            with contextlib.suppress(OSError, ValueError):
+                quota, period = " ".join((folder / name).read_text(encoding="ascii") for name in names).split()
+                limits += [int(quota) / int(period)] if int(quota) > 0 else []
+    return max(1, math.ceil(min(limits)))
+
+
 def share_threads(n_workers: int) -> None:
-    """Limit this process to its share of the machine's threads, where `n_workers` processes compute at once."""
+    """Limit this process to its share of the processors, where `n_workers` processes compute at once."""
     import torch
 
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
+    torch.set_num_threads(max(1, n_cpus() // n_workers))
 
 
 @contextlib.contextmanager

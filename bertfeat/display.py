@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,21 +71,14 @@ def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
 
 
 def model_text(facts: Mapping[str, Any]) -> str:
-    """Return the name of a model with its revision and the seed of its random weights, where it has them.
+    """Return the name of a model with its revision, where it has one.
 
     Examples:
-        >>> model_text({"model": "minilm", "revision": None, "random_weights": 7})
-        'minilm with random weights of seed 7'
+        >>> model_text({"model": "owner/model", "revision": "1f2e"})
+        'owner/model at 1f2e'
     """
     revision = f" at {facts['revision']}" if facts.get("revision") else ""
-    seed = facts.get("random_weights")
-    return f"{facts['model']}{revision}" + ("" if seed is None else f" with random weights of seed {seed}")
-
-
-def weights_text(facts: Mapping[str, Any]) -> str:
-    """Return the digest of a model's weights, and what drew them where they are random."""
-    drawn = f", drawn by {facts['initialiser']}" if facts.get("initialiser") else ""
-    return f"sha256 {facts['weights_sha256']}{drawn}"
+    return f"{facts['model']}{revision}"
 
 
 def plain_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[Any]]:
@@ -144,11 +138,7 @@ def _cell(cell: object) -> str:
 
 def _n_fitting(text: str, width: int) -> int:
     """Return the number of characters that fit some columns."""
-    for n, char in enumerate(text):
-        width -= _width(char)
-        if width < 0:
-            return n
-    return len(text)
+    return sum(columns <= width for columns in itertools.accumulate(map(_width, text)))
 
 
 def _shown(char: str) -> str:

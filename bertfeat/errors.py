@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import difflib
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -122,6 +123,50 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(phrase in str(error).lower() for phrase in phrases)
 
 
+class Shared:
+    """A change to the whole process while a block runs, which threads share: the first makes it, the last undoes it.
+
+    A plain context manager would keep the change for ever where the blocks of two threads overlap: the second one finds
+    the changed state, and restores it at the end.
+    """
+
+    def __init__(self, change: Callable[[], AbstractContextManager[object]]) -> None:
+        self._change = change
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._stack = ExitStack()
+
+    def __call__(self) -> Shared:
+        """Return itself, so that it decorates a context manager without arguments."""
+        return self
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._stack.enter_context(self._change())
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._stack.close()
+
+
+@Shared
+@contextmanager
+def _quiet() -> Iterator[None]:
+    # transformers may log a bad value as an error, with the whole config.
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 @contextmanager
 def checkpoint_errors(
     place: Path | Callable[[], Path], what: str, remedy: str = "correct the file or download the model again"
@@ -139,12 +184,8 @@ def checkpoint_errors(
         CheckpointError: The library raised an exception or panicked. Errors of bertfeat, a lack of memory and an
             interrupt are raised unchanged.
     """
-    # transformers may log a bad value as an error, with the whole config.
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with _quiet():
             yield
     except BaseException as error:
         is_foreign = isinstance(error, Exception) or is_panic(error)
@@ -154,5 +195,3 @@ def checkpoint_errors(
         reason = " ".join(said.split())[:300] or type(error).__name__
         where = place if isinstance(place, Path) else place()
         raise CheckpointError(f"{where}: {what}: {reason}; {remedy}") from error
-    finally:
-        logger.setLevel(level)

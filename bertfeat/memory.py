@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
+# The files with the limit and the use of a control group, and the field of memory.stat with what the system can
+# reclaim; of versions 2 and 1. Without a limit, there is a word or a number beyond all memory.
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def free_memory() -> int:
@@ -43,38 +50,33 @@ def _of_address_space() -> Iterator[int]:
 
 
 def _of_groups() -> Iterator[int]:
+    """Yield what the limits of the control groups leave free, with the memory that the system can reclaim."""
+    for folder in group_folders("memory"):
+        for limit_name, used_name, reclaimable in _MEMORY_FILES:
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((folder / limit_name).read_text(encoding="ascii"))
+                used = int((folder / used_name).read_text(encoding="ascii"))
+                lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+                yield limit - used + int(dict(line.split() for line in lines).get(reclaimable, 0))
+
+
+def group_folders(controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, and of their parents, that limit a kind of resource.
+
+    In a container, a path may be one of the host, which does not exist here.
+
+    Args:
+        controller: The kind: `memory` or `cpu`.
+    """
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
         _, kinds, path = line.split(":", 2)
-        if kinds == "":
-            yield from _of_group(_CGROUPS, path, ("memory.max", "memory.current", "inactive_file"))
-        elif "memory" in kinds.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _of_group(_CGROUPS / "memory", path, names)
-
-
-def _of_group(root: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:
-    """Yield what the limits of a control group and of its parents leave free.
-
-    Args:
-        root: The folder where groups are mounted.
-        path: The group's path there; in a container it may be a path of the host, which does not exist here.
-        names: The files with the limit and the use, and the field of memory.stat with the memory that the system can
-            reclaim.
-    """
-    limit_name, used_name, reclaimable = names
-    group = root / path.lstrip("/")
-    for folder in (group, *group.parents):
-        try:
-            limit = (folder / limit_name).read_text(encoding="ascii").strip()
-            used = int((folder / used_name).read_text(encoding="ascii"))
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
-        except (OSError, ValueError):
-            stat, limit, used = {}, "max", 0
-        if limit != "max":
-            yield int(limit) - used + int(stat.get(reclaimable, 0))
-        if folder == root:
-            return
+        if kinds and controller not in kinds.split(","):
+            continue
+        # Version 1 has a hierarchy for each kind.
+        root = _CGROUPS / controller if kinds else _CGROUPS
+        group = root / path.lstrip("/")
+        yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(root))

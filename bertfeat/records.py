@@ -6,7 +6,7 @@ a shard has tens of thousands of tokens, and Python objects for them would take 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,11 @@ Float64Array = npt.NDArray[np.float64]
 
 DocId = int | str
 
+#: The version of the format of stores; see docs/store-format.md.
+FORMAT_VERSION = 1
+
+# The most characters of a document: a tokenizer takes 150 to 900 bytes of memory for each.
+MAX_DOCUMENT_CHARS = 4_000_000
 # Fewer documents are seen at a glance.
 _MANY = 10
 
@@ -46,6 +51,14 @@ class Document:
     annotations: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     path: str = ""
     row: int = 0
+
+
+def excess_of(text: str, text_pair: str | None = None) -> str | None:
+    """Return the reason why a document is too long to be read; None if it is not."""
+    n_chars = len(text) if text_pair is None else len(text) + len(text_pair)
+    if n_chars <= MAX_DOCUMENT_CHARS:
+        return None
+    return f"has {n_chars:,} characters, {MAX_DOCUMENT_CHARS:,} are the most that are read; cut the document up"
 
 
 def is_most(n: int, n_in_all: int, n_documents: int) -> bool:
@@ -134,6 +147,11 @@ class LevelSchema:
     features: tuple[FeatureColumn, ...]
 
 
+def by_level(found: Mapping[Level, LevelSchema]) -> dict[Level, LevelSchema]:
+    """Return schemas in the order of the levels; JSON objects are written with sorted keys."""
+    return {level: found[level] for level in Level if level in found}
+
+
 @dataclass(frozen=True, slots=True)
 class LevelTable:
     """The rows of one shard at one level, in corpus order.
@@ -154,11 +172,8 @@ class LevelTable:
 class ShardResult:
     """The result of a shard task: the tables, the rows that were set aside, counts, and seconds per stage.
 
-    `notes` counts events of this run only, such as packs that were halved because memory ran out. The vectors have
-    their values only after `wait`, because a GPU may still be copying them, and those of a cache are read then, beside
-    the encoder's work on the next shard. `wait` returns the seconds that are known only then: `encode` covers all work
-    of the GPU, pooling too, while `pool` is the time of the host. `keep` puts vectors into a cache, once the shard is
-    on disk; None without a cache.
+    `notes` counts events of this run only, such as packs that were halved because memory ran out. On a GPU, `encode`
+    covers all of its work, pooling too, while `pool` is the time of the host.
     """
 
     tables: Mapping[Level, LevelTable]
@@ -166,8 +181,6 @@ class ShardResult:
     counts: Mapping[str, int]
     seconds: Mapping[str, float]
     notes: Mapping[str, int] = field(default_factory=dict)
-    wait: Callable[[], Mapping[str, float]] = dict
-    keep: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +199,7 @@ class VectorRuns:
 class PartInfo:
     """One committed part file, as in its receipt and in the manifest. `digest` is the xxh3-128 of the file, hex.
 
-    `runs` is None if the vectors must be decoded: if one is null, or if the store was written without runs.
+    `runs` is None if the vectors must be decoded, because one is null.
     """
 
     level: Level
@@ -198,16 +211,38 @@ class PartInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """The record that a shard is done. Counts are reproducible; seconds and notes are not."""
+class QuarantineFile:
+    """The file of a shard's set-aside rows."""
+
+    path: str
+    n_rows: int
+    n_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShard:
+    """One finished shard, as the manifest lists it; the same plan and input give the same record."""
 
     shard: int
     plan_hash: str
     parts: tuple[PartInfo, ...]
     n_bad_rows: int
     counts: Mapping[str, int]
-    seconds: Mapping[str, float]
-    created_at: str
+    quarantine: QuarantineFile | None
+
+    @property
+    def files(self) -> tuple[PartInfo | QuarantineFile, ...]:
+        """All files of the shard."""
+        return self.parts if self.quarantine is None else (*self.parts, self.quarantine)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt(StoredShard):
+    """The proof that a shard is done, written after its parts. Seconds, times and notes are those of one run."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    created_at: str = ""
     notes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -227,25 +262,13 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """Inputs that were added to a store: the number of the first one, and of its first shard.
-
-    `before` is the plan's hash without this append and those after it.
-    """
-
-    before: str
-    first_input: int
-    first_shard: int
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """What a store is made from, decided before any weight is loaded.
+    """What one version of a store adds, decided before any weight is loaded.
 
-    `fields` holds everything that decides the bytes of the parts, as flat JSON values that can be compared one by one
-    (`input.0.digest`, `layers`, `model.weights_sha256`, ...); `plan_hash` is the sha256 of their canonical JSON. The
-    inputs and shards of `appends` come after those of the first extraction, which `fields` describes alone; each
-    append makes the next `plan_hash` of the one before it and its inputs.
+    `fields` holds the settings that decide the bytes of the parts, as flat JSON values that can be compared one by one
+    (`layers`, `model.weights_sha256`, ...). `plan_hash` is the sha256 of the fields with the formats and digests of the
+    inputs. The shards of a plan that grows a store are numbered after those of the store; `fields` then has the hash
+    of the plan that it follows as `base`.
     """
 
     plan_hash: str
@@ -254,14 +277,19 @@ class Plan:
     model: ModelInfo
     schemas: Mapping[Level, LevelSchema]
     shards: tuple[ShardSpec, ...]
-    metadata: Mapping[str, Any]
+    metadata: dict[str, Any]
     kept_schema: str | None = None
-    appends: tuple[Append, ...] = ()
+    format_version: int = FORMAT_VERSION
 
     @property
     def n_rows(self) -> int:
-        """The number of rows in the corpus, bad rows included."""
+        """The number of rows in the inputs, bad rows included."""
         return sum(shard.n_rows for shard in self.shards)
+
+    @property
+    def base(self) -> str:
+        """The hash of the plan that this one follows; empty for a plan of a whole store."""
+        return str(self.fields.get("base", ""))
 
 
 @dataclass(frozen=True, slots=True)

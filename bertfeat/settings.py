@@ -28,7 +28,6 @@ class ExtractSettings(TypedDict, total=False):
     bad_rows: str
     model: str
     revision: str | None
-    random_weights: int | None
     levels: str | Sequence[str]
     layers: str | int | Iterable[int]
     combine: str | Sequence[str]
@@ -49,6 +48,7 @@ class ExtractSettings(TypedDict, total=False):
     shard_bytes: int
     device: str
     workers: int | None
+    shards: str | None
     runner: str
     ray_address: str | None
     cache: str | Path | None
@@ -59,7 +59,6 @@ class EncodeSettings(TypedDict, total=False):
     """The fields of `ExtractConfig` that `Encoder` and `embed` take beside those in their signatures."""
 
     revision: str | None
-    random_weights: int | None
     word_pooling: str
     unknown_words: str
     include_special_tokens: bool

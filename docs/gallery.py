@@ -28,7 +28,8 @@ def run_gallery(folder: Path) -> None:
         if language == "python":
             command = [sys.executable, "-c", block]
         else:
-            command = ["bash", "-euc", f'bertfeat() {{ "$PYTHON" -m bertfeat "$@"; }}\n{block}']
+            named = 'python() { "$PYTHON" "$@"; }\nbertfeat() { python -m bertfeat "$@"; }'
+            command = ["bash", "-euc", f"{named}\n{block}"]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"docs/gallery.md: a block failed:\n{block}\n{done.stdout}{done.stderr}")

@@ -1,4 +1,4 @@
-"""Table of the model families in docs/models.md, written from the table in the code: `python docs/modeltable.py`."""
+"""Table of notes in docs/models.md, written from the table in the code: `python docs/modeltable.py`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _END = "<!-- end of families -->\n"
 
 
 def with_table(page: str) -> str:
-    """Return the text of the page with the table of today's families in it."""
+    """Return the text of the page with today's notes in it."""
     before, rest = page.split(_START)
     after = rest.split(_END)[1]
     return f"{before}{_START}{_table()}{_END}{after}"
 
 
 def _table() -> str:
-    rows = ["", "| family | model type | path | attention | pooler |", "|---|---|---|---|---|"]
-    for family in sorted(families(), key=lambda family: family.title.lower()):
-        cells = (f"`{family.model_type}`", family.path, family.attention, family.pooler)
-        rows.append(f"| {' | '.join((family.title, *cells))} |")
+    rows = ["", "| model type | note |", "|---|---|"]
+    for family in sorted(families(), key=lambda family: family.model_type):
+        note = f"not run: {family.refusal}" if family.refusal else family.note
+        rows += [f"| `{family.model_type}` | {note} |"] if note else []
     return "\n".join([*rows, "", ""])
 
 

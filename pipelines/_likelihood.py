@@ -81,7 +81,7 @@ class LanguageModel:
         self.is_causal = not has_head(checkpoint, "masked")
         if self.is_causal and checkpoint.family.model_type not in _CAUSAL:
             raise CheckpointError(
-                f"{name}: {checkpoint.family.title} predicts neither masked nor next words here; use another model"
+                f"{name}: {checkpoint.family.model_type} predicts neither masked nor next words here; use another model"
             )
         self._opened = open_task_model(name, "causal" if self.is_causal else "masked", trained=True)
         self.device = resolve_device(device)[0]
@@ -203,13 +203,11 @@ class LanguageModel:
         """Yield each query with the logits of what it asks for: float32 (m, n_ids)."""
         waiting: list[_Query] = []
         checkpoint = self._opened.checkpoint
-        # Padding changes the states of these families.
-        no_padding = checkpoint.family.path == "equal-length"
         for query in queries:
-            longest = max(len(query.ids), *(len(other.ids) for other in waiting), 0)
-            most = min(_MAX_TOKENS, max(longest, _MAX_LOGITS // checkpoint.n_ids))
-            is_other = no_padding and waiting and len(query.ids) != len(waiting[0].ids)
-            if waiting and (is_other or longest * (len(waiting) + 1) > most):
+            length = len(query.ids)
+            most = min(_MAX_TOKENS, max(length, _MAX_LOGITS // checkpoint.n_ids))
+            # Padding changes the states of some models, such as MobileBERT.
+            if waiting and (length != len(waiting[0].ids) or length * (len(waiting) + 1) > most):
                 yield from self._batch(waiting)
                 waiting = []
             waiting.append(query)
@@ -218,13 +216,8 @@ class LanguageModel:
 
     @torch.no_grad()
     def _batch(self, queries: Sequence[_Query]) -> list[tuple[_Query, torch.Tensor]]:
-        ids = torch.zeros(len(queries), max(len(query.ids) for query in queries), dtype=torch.int64)
-        ids.fill_(self._opened.tokenizer.pad_token_id or 0)
-        mask = torch.zeros_like(ids)
-        for row, query in enumerate(queries):
-            ids[row, : len(query.ids)] = torch.from_numpy(query.ids)
-            mask[row, : len(query.ids)] = 1
-        logits = self._model(input_ids=ids.to(self.device), attention_mask=mask.to(self.device)).logits.float()
+        ids = torch.from_numpy(np.stack([query.ids for query in queries])).to(self.device)
+        logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.float()
         return [(query, logits[row, torch.from_numpy(query.read_at)]) for row, query in enumerate(queries)]
 
 

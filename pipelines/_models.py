@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ import torch
 from torch import nn
 
 from bertfeat.durable.publication import publish_folder
+from bertfeat.encoder import hub
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.comparison import last_parts
+from bertfeat.encoder.discovery import encoder_of
 from bertfeat.encoder.layers import parse_layers
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
@@ -114,8 +119,8 @@ def require_head(name: str, head: str) -> Checkpoint:
     """
     checkpoint = open_checkpoint(name)
     if not has_head(checkpoint, head):
-        title = checkpoint.family.title
-        raise CheckpointError(f"{name}: transformers has no {HEADS[head][1]} for {title}; use another model")
+        kind = checkpoint.family.model_type
+        raise CheckpointError(f"{name}: transformers has no {HEADS[head][1]} for {kind}; use another model")
     return checkpoint
 
 
@@ -154,15 +159,18 @@ def freeze(opened: TaskModel, layers: str) -> tuple[int, ...]:
     """
     n_layers = opened.checkpoint.n_layers
     chosen = parse_layers(layers, n_layers, model=opened.checkpoint.name)
-    family, base = opened.checkpoint.family, opened.model.base_model
-    encoder = base.get_submodule(family.inner or "")
+    encoder = encoder_of(opened.model.base_model)
     # XLM has its blocks in parts: a list of attentions, one of norms, ...
     lists = next(filter(None, (_lists(module, n_layers) for module in encoder.modules())), None)
     if lists is None:
-        raise ConfigError(f"{family.title}: its blocks cannot be frozen one by one; leave out --freeze")
+        kind = opened.checkpoint.family.model_type
+        raise ConfigError(f"{kind}: its blocks cannot be frozen one by one; leave out --freeze")
     if 0 in chosen:
         # Beside the embeddings: what all blocks share, such as the relative positions of DeBERTa and MPNet.
-        later = [*lists, getattr(base, "pooler", None), family.final_norm and encoder.get_submodule(family.final_norm)]
+        ids = torch.arange(min(5, opened.checkpoint.max_length))[None]
+        with torch.no_grad():
+            norms = last_parts(encoder.eval(), lambda: encoder(input_ids=ids)[0][0])
+        later = [*lists, getattr(opened.model.base_model, "pooler", None), *map(encoder.get_submodule, norms)]
         kept = {id(parameter) for module in later if module for parameter in module.parameters()}
         for parameter in encoder.parameters():
             if id(parameter) not in kept:
@@ -208,9 +216,53 @@ def replace_model(opened: TaskModel, target: Path) -> int:
     return sum(path.stat().st_size for path in target.iterdir())
 
 
+def initialise(name: str, revision: str | None, target: Path, *, seed: int) -> None:
+    """Save a model with the config and the tokenizer of another one, and with transformers' initialisation.
+
+    Args:
+        name: Installed model package, folder, or hub id.
+        revision: Branch, tag or commit of a hub model.
+        target: The folder to write; one that a recipe made is replaced.
+        seed: The seed of the weights.
+
+    Raises:
+        CheckpointError: There is no such model.
+        ConfigError: The model holds static vectors, or the folder is there and was not made by a recipe.
+        RunError: The system refused; an older model still exists.
+    """
+    import transformers
+
+    checkpoint = open_checkpoint(name, revision)
+    if checkpoint.facts is None:
+        raise ConfigError(f"{name}: holds static vectors, which have no initialisation; name a model with an encoder")
+    copied = hub.wanted_files(checkpoint.folder, weights=False)
+    if any(file.endswith(".safetensors") for file in copied):
+        # Dense layers of sentence-transformers, which are trained.
+        copied = [file for file in copied if file != "modules.json" and "/" not in file]
+    versions = {library: version(library) for library in ("transformers", "torch")}
+    with new_model(target, name, revision=checkpoint.revision, seed=seed, **versions) as new:
+        with (
+            torch.random.fork_rng(devices=[]),
+            no_progress_bars(),
+            checkpoint_errors(checkpoint.folder, "transformers cannot make its model"),
+        ):
+            torch.manual_seed(seed)
+            config = transformers.AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+            model_class = getattr(transformers, checkpoint.facts.model_class)
+            model_class._from_config(config, dtype=torch.float32).save_pretrained(new)
+        for file in copied:
+            (new / file).parent.mkdir(exist_ok=True)
+            shutil.copyfile(checkpoint.folder / file, new / file)
+
+
 @contextlib.contextmanager
-def new_model(target: Path, made_of: str) -> Iterator[Path]:
+def new_model(target: Path, made_of: str, **facts: Any) -> Iterator[Path]:
     """Yield a folder for the files of a model, which takes the place of an older one that a recipe made.
+
+    Args:
+        target: Its place.
+        made_of: The model that it was made of.
+        facts: What else a file in the folder says of it.
 
     Raises:
         ConfigError: The folder is there and was not made by a recipe.
@@ -218,7 +270,7 @@ def new_model(target: Path, made_of: str) -> Iterator[Path]:
     """
     with publish_folder(target, lambda: _check_own(target)) as written:
         yield written
-        (written / _MARK).write_text(json.dumps({"model": made_of}) + "\n", encoding="utf-8")
+        (written / _MARK).write_text(json.dumps({"model": made_of, **facts}) + "\n", encoding="utf-8")
 
 
 def _check_own(target: Path) -> None:

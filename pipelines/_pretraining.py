@@ -27,13 +27,13 @@ def open_masked_model(name: str, *, nsp: bool, seed: int) -> TaskModel:
         CheckpointError: There is no such model, it has no mask token, or its family has no such head.
     """
     opened = open_task_model(name, "pretraining" if nsp else "masked", seed=seed)
-    family = opened.checkpoint.family
-    if family.inner is not None:
-        raise CheckpointError(f"{name}: {family.title} is an encoder-decoder; use a model with an encoder alone")
+    kind = opened.checkpoint.family.model_type
+    if opened.model.config.is_encoder_decoder:
+        raise CheckpointError(f"{name}: {kind} is an encoder-decoder; use a model with an encoder alone")
     if opened.tokenizer.mask_token_id is None:
         raise CheckpointError(f"{name}: its tokenizer has no mask token; use another model")
     if nsp and "next_sentence_label" not in inspect.signature(opened.model.forward).parameters:
-        raise CheckpointError(f"{name}: {family.title} has no head for next sentences; leave out --nsp")
+        raise CheckpointError(f"{name}: {kind} has no head for next sentences; leave out --nsp")
     return opened
 
 

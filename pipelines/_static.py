@@ -33,7 +33,7 @@ def static_settings(name: str | None, level: str) -> dict[str, Any]:
         return {}
     checkpoint = open_checkpoint(name)
     if checkpoint.static is None:
-        title = checkpoint.family.title
-        raise ConfigError(f"`static={name!r}`: {title} is a contextual model; name word vectors or a model2vec folder")
+        kind = checkpoint.family.model_type
+        raise ConfigError(f"`static={name!r}`: {kind} is a contextual model; name word vectors or a model2vec folder")
     has_zeros = isinstance(checkpoint.static, WordVectors) and level == "word"
     return {"model": name, "layers": "0", "unknown_words": "zero" if has_zeros else "null"}

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from bertfeat.devices import resolve_device
+from bertfeat.encoder.discovery import encoder_of, takes_type_ids
 from bertfeat.errors import UserError
 from bertfeat.pipelines._models import NO_LABEL, TaskModel
 from bertfeat.pipelines._taskexamples import Examples
@@ -31,14 +32,14 @@ class Padding:
     @classmethod
     def of(cls, opened: TaskModel) -> Padding:
         """Return the form that a model takes; one without a padding token gets one."""
-        config, family = opened.model.config, opened.checkpoint.family
+        config = opened.model.config
         if config.pad_token_id is None:
             config.pad_token_id = next(iter(np.atleast_1d(config.eos_token_id or 0).tolist()))
         return cls(
             token=int(config.pad_token_id),
             # XLNet, whose positions are relative, reads a text's last token.
             on_left=getattr(config, "summary_type", None) == "last",
-            with_types=family.type_ids and getattr(config, "type_vocab_size", 2) >= 2,
+            with_types=takes_type_ids(encoder_of(opened.model.base_model)),
         )
 
     def inputs(self, windows: Windows, chosen: IntArray) -> tuple[dict[str, torch.Tensor], BoolArray]:

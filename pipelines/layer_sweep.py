@@ -84,7 +84,7 @@ def main(
         "pipeline": "layer_sweep",
         "corpus": Path(corpus).name,
         "dev": None if dev is None else Path(dev).name,
-        "model": sweep.settings["model"],
+        "model": sweep.model,
         "level": level,
         "label": label,
         "head": head,

@@ -194,7 +194,7 @@ def _head_row(
     """Train a head on frozen features; its seconds and bytes are those of the features too."""
     from bertfeat.pipelines._answering import fit_head
 
-    decides = {"head": head, "hidden_size": hidden_size, "features": stores["train"].manifest["plan_hash"]}
+    decides = {"head": head, "hidden_size": hidden_size, "features": stores["train"].manifest.plan_hash}
     own = replace(
         task,
         settings=replace(task.settings, learning_rate=learning_rate, epochs=epochs),

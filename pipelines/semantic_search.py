@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.pipelines._options import config_of_pooling, recipe, refuse_given, refuse_of_poolings
+from bertfeat.pipelines._options import config_of_pooling, recipe, refuse_given, warn_of_poolings
 from bertfeat.pipelines._outputs import write
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
@@ -90,7 +90,7 @@ def main(
     specs = [bertfeat.TransformSpec.parse(name.strip()) for name in transforms.split(",")]
     settings: dict[str, Any] = {"model": model, "layers": layers, "on_overlong": on_overlong, "max_length": max_length}
     settings["include_special_tokens"] = include_special_tokens
-    refuse_of_poolings(chosen, {**settings, "levels": "sentence"})
+    warn_of_poolings(chosen, {**settings, "levels": "sentence"})
     if Path(corpus).suffix == ".json":
         refuse_given(("text_column", "id_column"), "is for columns; a SQuAD file has none")
     task = _read_task(corpus, queries, qrels, text_column, id_column)

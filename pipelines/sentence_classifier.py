@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def main(
         "pooling": pooling,
         "head": head,
         "n_rows": {name: store.n_rows("sentence") for name, store in stores.items()},
-        "training": probe.training,
+        "training": asdict(probe.training),
         "score": score.to_dict(),
     }
     shown = score.lines()
@@ -130,7 +131,7 @@ def _rows(
         {
             "features": f"{probe.spec.feature}, {probe.probe.head}",
             "score": score,
-            "seconds": extraction_seconds(stores.values()) + probe.training["seconds"],
+            "seconds": extraction_seconds(stores.values()) + probe.training.seconds,
             "n_bytes": feature_bytes(stores.values(), probe.spec),
         },
         {"features": "fine-tuned", "score": tuned.scores["test"].to_dict(), **tuned.to_dict()},

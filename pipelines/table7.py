@@ -185,10 +185,10 @@ def _train(
             score = probe.score(stores[split], bootstrap=False)
             metric = "accuracy" if score.scores.entities is None else "entity_f1"
             found.append(100 * score.scores.value(metric))
-        if "mix" in probe.training["fit_report"]:
-            mixes.append(probe.training["fit_report"]["mix"])
+        if "mix" in probe.training.fit_report:
+            mixes.append(probe.training.fit_report["mix"])
         cost = {
-            "seconds_of_one": extraction_seconds(stores.values()) + probe.training["seconds"],
+            "seconds_of_one": extraction_seconds(stores.values()) + probe.training.seconds,
             "n_bytes": feature_bytes(stores.values(), probe.spec),
         }
     return {
@@ -219,7 +219,7 @@ def _static(
     row = _train(
         f"Static: {Path(static['model']).name}", chosen, stores, label=_label(stores["train"], label), **settings
     )
-    counts = [store.manifest["totals"]["counts"] for store in stores.values()]
+    counts = [store.manifest.totals.counts for store in stores.values()]
     n_words = {name: sum(count[name] for count in counts) for name in ("n_unknown_tokens", "n_tokens")}
     return {**row, **n_words, "weights_sha256": stores["train"].metadata["weights_sha256"]}
 

@@ -169,7 +169,7 @@ class MemoryPlan:
 
 def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
     """Return how an index is built; it may not fit. Raise a UserError if its string is wrong or needs more vectors."""
-    info = describe(text, settings.transform.out_dim(shape.dim), settings.metric)
+    info = describe(text, settings.transform_spec.out_dim(shape.dim), settings.metric)
     if shape.n_vectors < info.n_training_min:
         best = next(ladder(shape.n_vectors, info.dim, settings.metric))
         raise UserError(
@@ -213,7 +213,7 @@ def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
         plan = plan_memory(settings.index, shape, settings)
         check_memory(plan)
         return [plan]
-    dim = settings.transform.out_dim(shape.dim)
+    dim = settings.transform_spec.out_dim(shape.dim)
     lists = list_prefix(shape.n_vectors)
     texts = ["Flat"]
     if shape.n_vectors * dim > _MAX_NUMBERS_COMPARED and lists:
@@ -253,7 +253,7 @@ def _smaller(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
 
 
 def _ladder_plans(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
-    dim = settings.transform.out_dim(shape.dim)
+    dim = settings.transform_spec.out_dim(shape.dim)
     return (plan_memory(text, shape, settings) for text in ladder(shape.n_vectors, dim, settings.metric))
 
 

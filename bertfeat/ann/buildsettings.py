@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from bertfeat.ann.transforms import TransformSpec
+from bertfeat.devices import n_cpus
 from bertfeat.errors import UserError
 from bertfeat.vectors.nearest import Metric
 
@@ -27,7 +25,7 @@ class BuildSettings:
     Attributes:
         index: A faiss factory string, or `auto`.
         metric: How vectors are compared.
-        transform: What is done to vectors first.
+        transform: What is done to vectors first, as `TransformSpec.parse` reads it.
         max_memory_bytes: The most memory of the build, and of the finished index, without the program itself.
         recall: The part of the ten nearest vectors that a search must find.
         seed: The random seed.
@@ -39,7 +37,7 @@ class BuildSettings:
 
     index: str = AUTO
     metric: Metric = Metric.COSINE
-    transform: TransformSpec = field(default_factory=lambda: TransformSpec.parse("none"))
+    transform: str = "none"
     max_memory_bytes: int = 4_000_000_000
     recall: float = 0.95
     seed: int = 0
@@ -52,8 +50,9 @@ class BuildSettings:
         """Check the values of the settings.
 
         Raises:
-            UserError: A value is out of range.
+            UserError: A value is out of range, or the transform is unknown.
         """
+        TransformSpec.parse(self.transform)
         if not 0 < self.recall <= 1:
             raise UserError(f"recall is {self.recall}: give a number above 0 and up to 1, as 0.95")
         if self.n_queries < 2:
@@ -70,11 +69,9 @@ class BuildSettings:
     @property
     def threads(self) -> int:
         """How many threads to compute on."""
-        # macOS does not report which processors a process may use.
-        allowed = getattr(os, "sched_getaffinity", None)
-        return self.n_threads or (len(allowed(0)) if allowed else os.cpu_count() or 1)
+        return self.n_threads or n_cpus()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as plain JSON values."""
-        values = dataclasses.asdict(self)
-        return {**values, "metric": str(self.metric), "transform": str(self.transform)}
+    @property
+    def transform_spec(self) -> TransformSpec:
+        """The transform."""
+        return TransformSpec.parse(self.transform)

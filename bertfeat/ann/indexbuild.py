@@ -25,6 +25,7 @@ from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import VectorParts, checked_queries
 from bertfeat.durable import files
 from bertfeat.durable.differences import differing, named
+from bertfeat.durable.records import to_values
 from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, UserError
 from bertfeat.records import Float32Array
@@ -77,7 +78,7 @@ def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int =
     """
     if n_vectors < 1:
         raise UserError("there are no vectors to index; choose a store, level and feature that has some")
-    settings.transform.check(dim, n_vectors)
+    settings.transform_spec.check(dim, n_vectors)
     return candidates(Shape(n_vectors, dim, n_given), settings)
 
 
@@ -114,7 +115,7 @@ def build(
 def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, source_id: str) -> None:
     """Make the folder and write what is built in it, or check that it is the same build."""
     shape = plans[0].shape
-    asked = {name: value for name, value in settings.to_json().items() if name != "n_threads"}
+    asked = {name: value for name, value in to_values(settings).items() if name != "n_threads"}
     plan = {**asked, "source": source_id, "vectors": shape.n_vectors, "dimensions": shape.dim}
     if settings.index == AUTO:
         # What is chosen may change with the version.
@@ -168,7 +169,7 @@ class _Builder:
     def _transform(self) -> Transform | None:
         if (saved := self._saved_transform()) is not None:
             return saved
-        transform = fit_transform(self.source, self.settings.transform)
+        transform = fit_transform(self.source, self.settings.transform_spec)
         if transform is not None:
             indexfiles.write_arrays(self.workdir / TRANSFORM, transform.to_arrays())
         return transform

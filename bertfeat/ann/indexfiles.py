@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file, save
 
 from bertfeat.durable.files import Sink
 from bertfeat.durable.publication import publish_file
+from bertfeat.durable.records import decode, encode
 
 
 @contextmanager
@@ -26,13 +26,13 @@ def publish(path: Path) -> Iterator[Sink]:
 def write_json(path: Path, content: Any) -> None:
     """Publish a JSON file."""
     with publish(path) as sink:
-        sink.write(json.dumps(content, indent=1, allow_nan=False).encode("ascii"))
+        sink.write(encode(content))
 
 
 def read_json(path: Path) -> Any:
     """Return the content of a file that `write_json` wrote, or None without a file."""
     try:
-        return json.loads(path.read_bytes())
+        return decode(Any, path.read_bytes())
     except FileNotFoundError:
         return None
 

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError
+import numpy.typing as npt
 from safetensors.numpy import load
 
-from bertfeat.ann.description import DESCRIPTION, FILES, QUERIES, TRANSFORM, FileDigest, IndexDescription
+from bertfeat.ann.description import DESCRIPTION, FILES, FORMAT_VERSION, QUERIES, TRANSFORM, IndexDescription
 from bertfeat.ann.indexfiles import write_arrays
 from bertfeat.ann.transforms import Transform
-from bertfeat.ann.vectorparts import checked_queries
 from bertfeat.durable import files
-from bertfeat.durable.placecheck import check_folder, other_kind
+from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_bytes, replace_folder
+from bertfeat.durable.records import FileDigest, read_checked, read_record, seal
 from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
-from bertfeat.store import codec
 
-_MAX_DESCRIPTION_BYTES = 16 << 20
-_MAX_QUERY_BYTES = 1 << 30
+BUILD_AGAIN = "build the index again"
 
 
 def building_folder(final: Path) -> Path:
@@ -54,23 +52,10 @@ def read_transform(folder: Path, description: IndexDescription) -> Transform | N
     """Return the fitted transform of an index; None if it has none.
 
     Raises:
-        UserError: The transform is missing, damaged, or differs from the description.
+        UserError: The file is missing or damaged.
     """
-    if not description.has_transform:
-        return None
-    path = folder / TRANSFORM
-    try:
-        # Mean and matrix in the widest types, and a header.
-        data = _read_limited(path, 8 * description.dim * (description.index_dim + 1) + (1 << 20))
-        found = Transform.from_arrays(load(data))
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError, UserError) as error:
-        raise _unreadable(path, error) from error
-    if (found.dim, found.out_dim) != (description.dim, description.index_dim):
-        raise UserError(
-            f"{path}: turns {found.dim} dimensions into {found.out_dim}, not {description.dim} into "
-            f"{description.index_dim} as {DESCRIPTION} says; build the index again"
-        )
-    return found
+    arrays = _arrays(folder / TRANSFORM, description)
+    return None if arrays is None else Transform.from_arrays(arrays)
 
 
 def write_queries(folder: Path, vectors: Float32Array) -> None:
@@ -82,23 +67,21 @@ def read_queries(folder: Path, description: IndexDescription) -> Float32Array | 
     """Return the queries that an index was tuned by, float32 (n_queries, dim), raw; None if none were given.
 
     Raises:
-        UserError: The file is missing, damaged, or differs from the description.
+        UserError: The file is missing or damaged.
     """
-    if QUERIES not in description.files:
-        return None
-    path = folder / QUERIES
-    try:
-        found = load(_read_limited(path, _MAX_QUERY_BYTES))["vectors"]
-        if found.dtype != np.float32 or found.ndim != 2 or len(found) < 2:
-            raise ValueError(f"its vectors are {found.dtype} of shape {found.shape}")
-        return checked_queries(found, description.dim)
-    except (OSError, ValueError, KeyError, SafetensorError, UserError) as error:
-        raise _unreadable(path, error) from error
+    arrays = _arrays(folder / QUERIES, description)
+    return None if arrays is None else arrays["vectors"]
+
+
+def _arrays(path: Path, description: IndexDescription) -> dict[str, npt.NDArray[Any]] | None:
+    """Return the arrays of a file of an index, checked by its digest; None if the index has no such file."""
+    wanted = description.files.get(path.name)
+    return None if wanted is None else load(read_checked(path, wanted, BUILD_AGAIN))
 
 
 def write_description(folder: Path, description: IndexDescription) -> None:
     """Publish `index.json`."""
-    publish_bytes(folder / DESCRIPTION, codec.seal(description.to_json()))
+    publish_bytes(folder / DESCRIPTION, seal(description))
 
 
 def read_description(folder: Path) -> IndexDescription:
@@ -107,39 +90,7 @@ def read_description(folder: Path) -> IndexDescription:
     Raises:
         UserError: There is no index; or its description is damaged, or of a newer format.
     """
-    path = folder / DESCRIPTION
-    try:
-        return IndexDescription.from_json(codec.unseal(_read_limited(path, _MAX_DESCRIPTION_BYTES)))
-    except (FileNotFoundError, NotADirectoryError):
-        what = (
-            f"{other_kind(folder, 'index')}not an index: it has no {DESCRIPTION}"
-            if folder.exists()
-            else "no such folder"
-        )
-        raise UserError(f"{folder}: {what}; give the folder that bertfeat index build wrote") from None
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _read_limited(path: Path, max_bytes: int) -> bytes:
-    n_bytes = path.stat().st_size
-    if n_bytes > max_bytes:
-        raise ValueError(f"it has {n_bytes} bytes")
-    return files.read_small(path, follow_links=True)
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-    reason = " ".join(text.split()) or type(error).__name__
-    return UserError(f"{path}: cannot be read: {reason:.300}; build the index again")
-
-
-def digest_file(path: Path) -> FileDigest:
-    """Return the size and digest of a file, or of what a symbolic link leads to, as in a download cache."""
-    real = path.resolve()
-    return FileDigest(real.stat().st_size, files.digest_of(real))
+    return read_record(IndexDescription, folder, "index", FORMAT_VERSION, BUILD_AGAIN)
 
 
 def find_mismatches(folder: Path, description: IndexDescription) -> dict[str, str]:
@@ -154,7 +105,7 @@ def find_mismatches(folder: Path, description: IndexDescription) -> dict[str, st
             n_bytes = path.stat().st_size
             if n_bytes != wanted.n_bytes:
                 found[name] = f"has {n_bytes} bytes, not {wanted.n_bytes}"
-            elif files.digest_of(path) != wanted.digest:
+            elif FileDigest.of(path) != wanted:
                 found[name] = f"its content does not match the digest in {DESCRIPTION}"
         except FileNotFoundError:
             found[name] = "is missing"
@@ -178,13 +129,12 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
     Raises:
         UserError: The place holds something that must not be replaced.
         RunError: The system refused; the place holds what it held before.
-        ValueError: The folder lacks files, or holds others.
     """
     check_place(final, overwrite=overwrite)
     with files.write_errors(building):
         names = sorted({entry.name for entry in building.iterdir()} - {DESCRIPTION})
-        digests = {name: digest_file(building / name) for name in names}
-    written = IndexDescription.from_json(dataclasses.replace(description, files=digests).to_json())
+        digests = {name: FileDigest.of(building / name) for name in names}
+    written = dataclasses.replace(description, files=digests)
     write_description(building, written)
     replace_folder(building, final)
     return written
@@ -193,4 +143,4 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
 def check_files(folder: Path, description: IndexDescription) -> None:
     """Raise a UserError with its name if a file is missing or has changed."""
     for name, reason in find_mismatches(folder, description).items():
-        raise UserError(f"{folder / name}: {reason}; build the index again")
+        raise UserError(f"{folder / name}: {reason}; {BUILD_AGAIN}")

@@ -7,9 +7,8 @@ from typing import Any
 
 import faiss
 
-from bertfeat.ann.description import DESCRIPTION, INDEX, IndexDescription
-from bertfeat.ann.factory import metric_type
-from bertfeat.ann.indexfolder import check_files, read_description, read_transform
+from bertfeat.ann.description import INDEX, IndexDescription
+from bertfeat.ann.indexfolder import BUILD_AGAIN, check_files, read_description, read_transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError
 
@@ -27,7 +26,7 @@ def load_index(folder: str | Path, description: IndexDescription | None = None, 
             of 4 bits (`x4fs`) into memory all the same. Such an index cannot be added to.
 
     Raises:
-        UserError: The folder is not an index, is damaged, has a newer format, or differs from its description.
+        UserError: The folder is not an index, is damaged, or has a newer format.
 
     Examples:
         >>> load_index("index").search(vectors, k=10).positions  # doctest: +SKIP
@@ -35,33 +34,21 @@ def load_index(folder: str | Path, description: IndexDescription | None = None, 
     folder = Path(folder)
     description = read_description(folder) if description is None else description
     check_files(folder, description)
-    transform = read_transform(folder, description)
-    index = read_faiss(folder, description, mmap=mmap)
-    try:
-        return VectorIndex(index, description.metric, transform, description.parameters)
-    except UserError as error:
-        raise UserError(f"{folder / INDEX}: {error}") from error
+    index = read_faiss(folder, mmap=mmap)
+    return VectorIndex(index, description.metric, read_transform(folder, description), description.parameters)
 
 
-def read_faiss(folder: Path, description: IndexDescription, *, mmap: bool) -> Any:
+def read_faiss(folder: Path, *, mmap: bool) -> Any:
     """Return the faiss index of a folder whose files have been checked.
 
     Raises:
-        UserError: faiss cannot read the index, or it differs from the description.
+        UserError: faiss cannot read the index, as one that a newer faiss wrote.
     """
     path = folder / INDEX
     # This flag maps flat, inverted-file, graph and quantized indexes alike; IO_FLAG_MMAP knows inverted lists only.
     flags = faiss.IO_FLAG_MMAP_IFC if mmap else 0
     try:
-        index = faiss.read_index(str(path.resolve()), flags)
+        return faiss.read_index(str(path.resolve()), flags)
     except (RuntimeError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path}: cannot be loaded: {reason[-300:]}; build the index again") from error
-    found = (index.d, index.ntotal, index.metric_type)
-    wanted = (description.index_dim, description.n_vectors, metric_type(description.metric))
-    if found != wanted:
-        raise UserError(
-            f"{path}: (dimensions, vectors, faiss metric) are {found}, not {wanted} as {DESCRIPTION} says; build the "
-            "index again"
-        )
-    return index
+        raise UserError(f"{path}: cannot be loaded: {reason[-300:]}; {BUILD_AGAIN}") from error

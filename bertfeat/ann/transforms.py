@@ -134,12 +134,10 @@ class Transform(ABC):
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
-        """Make the transform of saved arrays.
-
-        Raises:
-            UserError: The arrays are not those of a transform; the message names the wrong one.
-        """
-        return Truncation.from_arrays(arrays) if "dimensions" in arrays else Projection.from_arrays(arrays)
+        """Make the transform of arrays that `to_arrays` gave."""
+        if "dimensions" in arrays:
+            return Truncation(*map(int, arrays["dimensions"]))
+        return Projection(arrays["mean"], arrays.get("matrix"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,14 +167,6 @@ class Truncation(Transform):
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays to save."""
         return {"dimensions": np.array([self.n_values, self.n_kept], dtype=np.int64)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Make the transform of saved arrays; see `Transform.from_arrays`."""
-        found = _valid_array("dimensions", arrays["dimensions"], np.int64, 1)
-        if len(arrays) > 1 or len(found) != 2 or not 1 <= found[1] <= found[0]:
-            raise UserError(f"transform: its dimensions are {found.tolist()!s:.60}; build the index again")
-        return cls(*map(int, found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,22 +211,6 @@ class Projection(Transform):
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays to save."""
         return {"mean": self.mean} if self.matrix is None else {"mean": self.mean, "matrix": self.matrix}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Make the transform of saved arrays; see `Transform.from_arrays`."""
-        if not {"mean"} <= set(arrays) <= {"mean", "matrix"}:
-            names = ", ".join(sorted(arrays)) or "missing"
-            raise UserError(f"transform: its arrays are {names}, not mean and matrix; build the index again")
-        mean = _valid_array("mean", arrays["mean"], np.float64, 1)
-        if "matrix" not in arrays:
-            return cls(mean)
-        matrix = _valid_array("matrix", arrays["matrix"], np.float32, 2)
-        if matrix.shape[0] != len(mean) or matrix.shape[1] > len(mean):
-            raise UserError(
-                f"transform: its matrix has shape {matrix.shape} and its mean {mean.shape}; build the index again"
-            )
-        return cls(mean, matrix)
 
 
 def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
@@ -297,12 +271,3 @@ def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64
     variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
     return variances, axes * np.where(largest < 0, -1.0, 1.0)
-
-
-def _valid_array(name: str, array: npt.NDArray[Any], dtype: type, n_axes: int) -> npt.NDArray[Any]:
-    if array.dtype != dtype or array.ndim != n_axes or not array.size:
-        found, wanted = f"{array.dtype} of shape {array.shape}", f"{np.dtype(dtype)} of {n_axes} axes"
-        raise UserError(f"transform: its {name} is {found}, not {wanted}; build the index again")
-    if not np.isfinite(array).all():
-        raise UserError(f"transform: its {name} holds NaN or infinity; build the index again")
-    return np.ascontiguousarray(array)

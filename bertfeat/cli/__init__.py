@@ -30,7 +30,7 @@ _COMMANDS = {
     "static": ("bertfeat.cli.static", "Write the mean vector of each word type of a store."),
     "export": ("bertfeat.cli.export", "Write vectors of a store as files of other tools."),
     "card": ("bertfeat.cli.card", "Write the card of a store for a hub of data sets."),
-    "compact": ("bertfeat.cli.compact", "Write a copy of a store of many appends with fewer parts."),
+    "compact": ("bertfeat.cli.compact", "Join the small parts of many appends."),
     "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
     "models": ("bertfeat.cli.models", "List the model families that can be run."),
     "convert": ("bertfeat.cli.convert", "Write the weights of a pickle-only model as safetensors."),

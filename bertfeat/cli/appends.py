@@ -3,63 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from bertfeat.cli.progress import counted
 from bertfeat.errors import StoreError
 from bertfeat.records import Receipt
-from bertfeat.store.planfile import read_plan
+from bertfeat.store.folder import folder_at
+from bertfeat.store.manifest import newest_readable
+from bertfeat.store.planfile import plan_hashes, read_plan
 from bertfeat.store.storedescription import StoreDescription
 
 _MAX_SHOWN = 5
 
 
 def append_entries(store: StoreDescription, receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
-    """Return each append as JSON values, in order; paths and times are missing if the private folder was not copied."""
-    appends = store.manifest.get("appends", [])
-    if not appends:
-        return []
-    shards = store.manifest["shards"]
-    firsts = [append["first_shard"] for append in appends]
+    """Return each append since the last compaction as JSON values, in order; `receipts` tell when it was finished."""
+    manifest = store.manifest
     times = {receipt.shard: receipt.created_at for receipt in receipts}
-    try:
-        inputs = [file.path for file in store.plan.inputs]
-    except StoreError:
-        inputs = []
-    borders = [append["first_input"] for append in appends]
-    return [
-        {
-            "n_documents": sum(shard["counts"].get("n_documents", 0) for shard in shards[first:end]),
-            "n_shards": end - first,
-            "inputs": inputs[start:stop],
-            "finished_at": times.get(end - 1) if end > first else None,
-        }
-        for first, end, start, stop in zip(
-            firsts, [*firsts[1:], len(shards)], borders, [*borders[1:], len(inputs)], strict=True
+    found = []
+    for before, after in pairwise(state for state in manifest.history if state.n_shards is not None):
+        if before.n_inputs == after.n_inputs:
+            continue
+        shards = manifest.shards[before.n_shards : after.n_shards]
+        found.append(
+            {
+                "n_documents": sum(shard.counts.get("n_documents", 0) for shard in shards),
+                "n_shards": len(shards),
+                "inputs": [file.path for file in manifest.inputs[before.n_inputs : after.n_inputs]],
+                "finished_at": times.get(shards[-1].shard) if shards else None,
+            }
         )
-    ]
+    return found
 
 
 def unfinished_append(store: StoreDescription) -> list[str]:
     """Return the inputs of an append that has not finished; nothing without one."""
+    known = store.manifest.plan_hashes
     try:
-        plan = read_plan(store.path)
+        plans = [read_plan(store.path, plan) for plan in plan_hashes(folder_at(store.path)) if plan not in known]
     except StoreError:
         return []
-    return [] if plan is None else [file.path for file in plan.inputs[len(store.plan.inputs) :]]
+    return [file.path for plan in plans if plan and plan.base == store.manifest.plan_hash for file in plan.inputs]
 
 
 def inputs_of_shards(path: str, shards: Collection[int]) -> str:
     """Return the inputs of some shards of a grown store, as text; empty if the store has not grown."""
-    try:
-        plan = read_plan(path)
-    except StoreError:
+    manifest = newest_readable(folder_at(path))
+    if manifest is None or len(manifest.history) == 1:
         return ""
-    if plan is None or not plan.appends:
-        return ""
-    files = {piece.file for shard in plan.shards if shard.index in shards for piece in shard.slices}
-    names = [plan.inputs[file].path for file in sorted(files)]
-    return ", ".join(names[:_MAX_SHOWN]) + (f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else "")
+    names: dict[str, None] = {}
+    for plan_hash in dict.fromkeys(shard.plan_hash for shard in manifest.shards if shard.shard in shards):
+        plan = read_plan(path, plan_hash)
+        for shard in (shard for shard in (plan.shards if plan else ()) if shard.index in shards):
+            names |= dict.fromkeys(plan.inputs[piece.file].path for piece in shard.slices if plan)
+    more = len(names) - _MAX_SHOWN
+    return ", ".join(list(names)[:_MAX_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def append_lines(entries: Sequence[Mapping[str, Any]], unfinished: list[str]) -> list[str]:

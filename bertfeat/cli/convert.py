@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from pathlib import Path
 
 import click
 
@@ -17,23 +16,24 @@ import click
 def command(model: str, output: str, revision: str | None, as_json: bool, quiet: bool) -> None:
     """Write the weights of a pickle-only model as safetensors.
 
-    MODEL is a folder, or a hub id, whose pickle files are then downloaded. They are read as tensors only, in a process
-    with limits on memory, time, files and network. FOLDER gets safetensors, config.json, the tokenizer, and a note with
-    the digests of what was read and written (conversion.json). The same command again changes nothing.
+    MODEL is a folder, or a hub id, whose pickle files are then downloaded. They are read as tensors only, and no code
+    in them runs. FOLDER gets safetensors, config.json, the tokenizer, and a note with the digests of what was read and
+    written (conversion.json). The same command again changes nothing.
     """
     from bertfeat.cli.progress import counted
-    from bertfeat.encoder.conversion import convert
+    from bertfeat.display import printable
+    from bertfeat.durable.records import encode, to_values
+    from bertfeat.encoder.conversion import convert, read_note
 
+    before = read_note(Path(output).expanduser())
     made = convert(model, output, revision=revision)
     if as_json:
-        click.echo(json.dumps({**dataclasses.asdict(made), "folder": str(made.folder)}))
+        click.echo(encode({**to_values(made), "was_complete": before is not None}).decode())
     elif not quiet:
-        done = "already converted" if made.was_complete else "converted"
+        done = "converted" if before is None else "already converted"
         click.echo(
-            f"{made.folder}: {done}; {counted(made.n_tensors, 'tensor')}, {made.n_bytes:,} bytes, "
+            f"{output}: {done}; {counted(made.n_tensors, 'tensor')}, {made.n_bytes:,} bytes, "
             f"weights sha256 {made.weights_sha256}"
         )
-        if made.missing_limits:
-            click.echo(f"not limited on this system: {', '.join(made.missing_limits)}; see docs/models.md", err=True)
         if made.left_out:
-            click.echo(f"left out, not tensors: {', '.join(made.left_out)[:500]}", err=True)
+            click.echo(f"left out, not tensors: {printable(', '.join(made.left_out))[:500]}", err=True)

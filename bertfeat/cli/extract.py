@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from bertfeat.choices import CorpusFormat, Runner
+from bertfeat.cli.failures import warned
 from bertfeat.cli.options import (
     RUN,
     GroupedCommand,
@@ -26,8 +27,8 @@ from bertfeat.cli.options import (
 from bertfeat.config import ExtractConfig
 
 if TYPE_CHECKING:
-    from bertfeat.extraction.appending import Growing
     from bertfeat.settings import ExtractSettings
+    from bertfeat.store.reader import Store
 
 _FORMATS = ", ".join(f".{name}" for name in CorpusFormat if name is not CorpusFormat.AUTO)
 _HELP = f"""Run an encoder over a corpus once and keep its hidden states as Parquet.
@@ -76,8 +77,7 @@ def command(
     """Run an encoder over a corpus once and keep its hidden states as Parquet."""
     settings = {name: value for name, value in values.items() if value is not None}
     growing = _growing(output, settings) if append and output else None
-    config = growing.config if growing else ExtractConfig.from_dict(settings)
-    config.refuse_ignored(_given(settings))
+    config = growing[1] if growing else ExtractConfig.from_dict(settings)
     watched = show_progress or (False if quiet or as_json else None)
     if dry_run and append:
         raise click.UsageError("--dry-run does not go with --append", click.get_current_context())
@@ -87,6 +87,7 @@ def command(
     if not output:
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o DIR", click.get_current_context())
+    from bertfeat.cli.appends import append_entries
     from bertfeat.cli.progress import RunLog
     from bertfeat.cli.summary import result_line, sentence_tip, store_summary
     from bertfeat.corpus import Paths
@@ -103,10 +104,16 @@ def command(
         else:
             store = extract(Paths(inputs), output, config, overwrite=overwrite, progress=log)
     if as_json:
-        click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started}))
+        click.echo(json.dumps({**store_summary(store), "was_complete": not log.has_started, "warnings": warned()}))
     elif not quiet:
-        n_before = len(growing.finished.appends) if growing else None
+        n_before = len(append_entries(growing[0], ())) if growing else None
         n_cached = log.n_cached_documents if config.cache and log.has_started else None
+        if not store.is_complete:
+            n_done, n = len(store.manifest.shards), len(store.plan.shards)
+            click.echo(
+                f"{store.path}: share {config.shards} is done; {n - n_done:,} of {n:,} shards are left to others"
+            )
+            return
         click.echo(result_line(store, was_complete=not log.has_started, n_before=n_before, n_cached=n_cached))
         if log.has_started and not append and (tip := sentence_tip(store)):
             click.echo(tip)
@@ -119,12 +126,12 @@ def _given(settings: dict[str, Any]) -> ExtractSettings:
     return cast("ExtractSettings", given)
 
 
-def _growing(output: str, settings: dict[str, Any]) -> Growing:
+def _growing(output: str, settings: dict[str, Any]) -> tuple[Store, ExtractConfig]:
     """Open the store at `output` to append to it."""
     from bertfeat.extraction.appending import open_growing
     from bertfeat.storage import as_path
 
-    return open_growing(as_path(output), _given(settings), overwrite=False)
+    return open_growing(as_path(output), _given(settings))
 
 
 def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool, progress: bool | None) -> None:
@@ -133,4 +140,5 @@ def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool, p
     from bertfeat.extraction.estimation import estimate
 
     result = estimate(Paths(inputs), config, progress=progress)
-    click.echo(json.dumps(result.to_dict()) if as_json else "\n".join(estimate_lines(result)))
+    facts = {**result.to_dict(), "warnings": warned()}
+    click.echo(json.dumps(facts) if as_json else "\n".join(estimate_lines(result)))

@@ -23,6 +23,8 @@ from bertfeat.errors import BertfeatError, BertfeatWarning, CheckFailed, is_out_
 _INTERRUPTED = 130
 RUN_FAILED = 3
 _QUOTE = "'"
+# The warnings of the command that runs, each once.
+_warned: list[str] = []
 # A setting, perhaps with a value, as messages name it: `text_column`, `pooling='mean'`.
 _SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)")
 
@@ -39,7 +41,7 @@ def report_failures(command: click.Command | None = None) -> Iterator[None]:
     """
     _replace_closed_streams()
     try:
-        with _warnings_as_lines():
+        with _warnings_as_lines(command):
             yield
     except BertfeatError as error:
         _fail(with_flags(str(error), command), error.exit_code, error)
@@ -79,14 +81,24 @@ def _end_with(error: BaseException) -> None:
     _fail("this should not have happened; please report the lines above", RUN_FAILED, error)
 
 
+def warned() -> list[str]:
+    """Return the warnings of this command so far, for --json."""
+    return list(_warned)
+
+
 @contextmanager
-def _warnings_as_lines() -> Iterator[None]:
+def _warnings_as_lines(command: click.Command | None) -> Iterator[None]:
+    _warned.clear()
     with warnings.catch_warnings():
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, BertfeatWarning):
-                line = f"bertfeat: warning: {' '.join(str(message).splitlines())}"
+                text = with_flags(" ".join(str(message).splitlines()), command)
+                if text in _warned:
+                    return
+                _warned.append(text)
+                line = f"bertfeat: warning: {text}"
                 # A bar that is on the screen goes below.
                 tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
                 tqdm.write(line, file=sys.stderr) if tqdm else click.echo(line, err=True)

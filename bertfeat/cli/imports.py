@@ -13,19 +13,18 @@ from bertfeat.cli.options import RUN, ByteSize, GroupedCommand, option, output_o
 _VECTORS = "Vectors"
 _HELP = """Make a store of vectors that another program made, for probes, sweeps, indexes and reading.
 
-FILE is .npy (rows, or rows by layers), .hdf5 (structural-probes, allennlp's ELMo: a dataset for each sentence),
-.parquet (columns of lists of floats; all other columns come along), or the .jsonl of google's
-extract_features.py. All of it is checked before anything is written. Run the same command again to resume.
+FILE is .npy (rows, or rows by layers) or .parquet (columns of lists of floats; all other columns come along). All
+of it is checked before anything is written. Run the same command again to resume. Recipes make a .parquet of ELMo's
+.hdf5 and of the .jsonl of google's extract_features.py: python -m bertfeat.pipelines.
 
---ids says what the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl or .parquet, whose columns
-come along (doc_id, word_index, word, text, label, ...); or a .conll or .conllu, at word level.
+--ids says what the rows of a .npy stand for: a .txt with an id per line; a .csv, .tsv, .jsonl, .json or .parquet,
+whose columns come along (doc_id, word_index, word, text, label, ...); or a .conll or .conllu, at word level.
 
 \b
 Examples:
   bertfeat import vectors.npy -o features --level sentence --ids rows.csv
-  bertfeat import elmo.hdf5 -o features --level word --ids train.conllu
+  bertfeat import words.npy -o features --level word --ids train.conllu
   bertfeat import embeddings.parquet -o features --level sentence --vector-column embedding
-  bertfeat import output.jsonl -o features --level word --ids train.conllu
 """
 
 

@@ -61,8 +61,8 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         "revision": checkpoint.revision,
         "converted_from": _converted_from(checkpoint),
         "family": checkpoint.family.model_type,
-        "title": checkpoint.family.title,
-        "path": checkpoint.family.path,
+        "model_class": checkpoint.facts.model_class if checkpoint.facts else None,
+        "note": checkpoint.family.note,
         "n_layers": checkpoint.n_layers,
         "hidden_size": checkpoint.hidden_size,
         "max_length": None if checkpoint.static else checkpoint.max_length,
@@ -82,14 +82,12 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _converted_from(checkpoint: Checkpoint) -> str | None:
-    """Return what the weights were converted from, by `bertfeat convert` or by the hub's bot."""
-    if checkpoint.converted_from is not None:
-        return f"commit {checkpoint.converted_from}, by the hub's bot"
+    """Return what the weights were converted from, by `bertfeat convert`."""
     note = read_note(checkpoint.folder)
     if note is None:
         return None
-    commit = f" at {note['revision']}" if note["revision"] else ""
-    return printable(f"{note['source']}{commit}, {', '.join(note['pickles']):.100} (see {NOTE})")
+    commit = f" at {note.revision}" if note.revision else ""
+    return printable(f"{note.source}{commit}, {', '.join(note.pickles):.100} (see {NOTE})")
 
 
 def _embedding(sentence: SentenceModel, hidden_size: int) -> dict[str, Any]:
@@ -123,11 +121,11 @@ def _lines(summary: dict[str, Any]) -> list[str]:
     ]
     limit = f"{summary['max_length']:,} tokens" if summary["max_length"] else "none"
     return [
-        f"{summary['model']}{revision}: {summary['title']}, {summary['n_parameters']:,} parameters",
+        f"{summary['model']}{revision}: {summary['family']}, {summary['n_parameters']:,} parameters",
         "",
         f"folder     {summary['folder']}",
         *([f"converted  from {summary['converted_from']}"] if summary["converted_from"] else []),
-        f"family     {summary['family']}, {summary['path']}",
+        f"family     {', '.join(filter(None, (summary['family'], summary['model_class'], summary['note'])))}",
         f"size       {summary['n_layers']} layers, {summary['hidden_size']:,} wide",
         *([_words_line(summary)] if "n_words" in summary else []),
         f"limit      {limit}{tuned}{windows}",

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bertfeat import choices
-from bertfeat.config import MAX_SEED, ExtractConfig, flag, parse_size
+from bertfeat.config import ExtractConfig, flag, parse_size
 from bertfeat.errors import ConfigError
 
 Command = Callable[..., None]
@@ -146,14 +146,6 @@ model_options = together(
         "model", "MODEL", "Installed model package, folder, file of word vectors, or hub id.", default=_DEFAULTS.model
     ),
     text("revision", "NAME", "Branch, tag or commit of a hub model."),
-    (
-        "random_weights",
-        {
-            "type": click.IntRange(0, MAX_SEED),
-            "metavar": "SEED",
-            "help": "Draw weights from this seed in the place of the trained ones: the baseline of probing.",
-        },
-    ),
 )
 feature_options = together(
     "Features",
@@ -206,6 +198,7 @@ compute_options = together(
         {"type": ByteSize(), "default": "256MB", "show_default": True, "help": "Size of a shard, the unit of resume."},
     ),
     _number("workers", "Processes; on Ray, actors.", auto="one per device; on Ray without GPUs, one per machine"),
+    text("shards", "I/N", "Do share I of N of the shards: every Nth one. Other processes do the other shares."),
     _choice("runner", choices.Runner, "Where shards run: on this machine, or on a Ray cluster."),
     text(
         "ray_address",

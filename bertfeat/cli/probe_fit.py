@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from bertfeat.cli.probe_options import check_store_and_head, fit_options, head_p
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
+    from bertfeat.probes.probedescription import UsedRows
 
 _HELP = """Fit a probe to the features of STORE and save it.
 
@@ -46,7 +48,7 @@ def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **
 
     fitted = fit_probe(store, **settings, progress=False if quiet or as_json else None, **chosen)
     fitted.save(output, overwrite=overwrite)
-    for text in fitted.training["fit_report"].get("warnings", []):
+    for text in fitted.training.fit_report.get("warnings", []):
         warn(text)
     if as_json:
         click.echo(json.dumps({"probe": output, **fitted.summary()}))
@@ -57,34 +59,32 @@ def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **
 def _lines(output: str, fitted: FittedProbe) -> list[str]:
     from bertfeat.cli.probe_summary import scores_text
     from bertfeat.display import printable
-    from bertfeat.probes.probedescription import Training
 
     notes, head = fitted.training, fitted.probe.head
     where = f"{fitted.spec.feature} at level {fitted.level}"
     lines = [
-        f"{output}: {head} on {where}, {notes['n_rows']:,} rows of {notes['n_documents']:,} documents, "
-        f"{notes['n_classes']} classes" + (", streamed" if notes["streamed"] else "")
+        f"{output}: {head} on {where}, {notes.n_rows:,} rows of {notes.n_documents:,} documents, "
+        f"{notes.n_classes} classes" + (", streamed" if notes.streamed else "")
     ]
     lines += _left_out(notes, "train")
-    if notes["n_seeds_asked"] > 1 and not notes["seeds"]:
+    if notes.n_seeds_asked > 1 and not notes.seeds:
         lines.append(f"seeds     {head} gives the same result with every seed; fitted once")
-    dev = notes["dev"]
-    if dev is not None:
-        lines += [f"dev       {scores_text(Training.of(notes))}", *_left_out(dev, "dev")]
-        if dev["unseen_labels"]:
-            counts = ", ".join(f"{printable(name)} ({n:,} rows)" for name, n in dev["unseen_labels"].items())
+    if notes.dev is not None:
+        lines += [f"dev       {scores_text(notes)}", *_left_out(notes.dev, "dev")]
+        if notes.dev.unseen_labels:
+            counts = ", ".join(f"{printable(name)} ({n:,} rows)" for name, n in notes.dev.unseen_labels.items())
             lines.append(f"dev       labels that train has not seen, counted as errors: {counts}")
-    lines += _kept(notes["fit_report"], fitted.probe.penalty_name)
+    lines += _kept(notes.fit_report, fitted.probe.penalty_name)
     return lines
 
 
-def _left_out(notes: dict[str, Any], name: str) -> list[str]:
-    reasons = {"n_without_label": "without a label", "n_without_vector": "without a vector"}
-    counts = [f"{notes[key]:,} {why}" for key, why in reasons.items() if notes[key]]
-    return [f"{name:<9} left out: {', '.join(counts)}"] if counts else []
+def _left_out(rows: UsedRows, name: str) -> list[str]:
+    from bertfeat.cli.probe_summary import left_out
+
+    return [f"{name:<9} left out: {missing}"] if (missing := left_out(rows)) else []
 
 
-def _kept(report: dict[str, Any], penalty: str | None) -> list[str]:
+def _kept(report: Mapping[str, Any], penalty: str | None) -> list[str]:
     """Return the penalty chosen on dev and the learned weights of layers."""
     lines = []
     if penalty and len(report.get("tried", [])) > 1:

@@ -44,6 +44,6 @@ def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, 
         click.echo(json.dumps({"output": output, **found.to_dict()}))
     elif not quiet:
         # Without seeds, the head is not random.
-        once = settings["seeds"] > 1 and not found.settings["seeds"]
+        once = settings["seeds"] > 1 and not found.seeds
         note = f"\nseeds     {settings['head']} gives the same result with every seed; fitted once" if once else ""
         click.echo(f"{found.table()}\n\n{output}: {found.best_line()}{note}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from bertfeat.cli.failures import warned
 from bertfeat.cli.options import RUN, GroupedCommand, corpus_options, option, output_options, refuse_given
 
 _ROWS = "Rows and columns"
@@ -92,7 +93,8 @@ def predict(
         counts = {str(name): count for name, count in sorted(written.counts.items())}
         rows = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}
         rows |= {"n_bad_rows": written.n_set_aside, "n_gold": written.n_gold}
-        click.echo(json.dumps({"output": output, "probe": probe, "level": str(fitted.level), **rows}))
+        facts = {"output": output, "probe": probe, "level": str(fitted.level), **rows, "warnings": warned()}
+        click.echo(json.dumps(facts))
     elif not quiet:
         errors = "" if written.n_gold is None else f" wrong of {written.n_gold:,} with a label"
         without = f", {written.n_without:,} of them without a prediction" if written.n_without else ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import click
 
 from bertfeat.choices import Runner
 from bertfeat.config import ExtractConfig
-from bertfeat.devices import has_fast_bfloat16
+from bertfeat.devices import has_fast_bfloat16, n_cpus
 from bertfeat.display import model_text
 from bertfeat.progress import Bar
 from bertfeat.records import Plan, Receipt
@@ -59,7 +58,7 @@ def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
     else:
         devices = resolve_device(config.device)
         n_workers = config.workers or len(devices)
-        threads = max(1, (os.cpu_count() or 1) // n_workers) if n_workers > 1 else torch.get_num_threads()
+        threads = max(1, n_cpus() // n_workers) if n_workers > 1 else torch.get_num_threads()
         workers = f"{counted(n_workers, 'worker')} with {counted(threads, 'thread')}"
     done = f", {n_done:,} of them done before" if n_done else ""
     cache = [] if config.cache is None else [f"cache {config.cache}, of up to {human_bytes(config.cache_size)}"]
@@ -70,7 +69,7 @@ def _run_lines(plan: Plan, config: ExtractConfig, *, n_done: int) -> list[str]:
         ),
         (
             f"device {', '.join(map(str, devices))}; compute {meta['compute_dtype']}, store {meta['store_dtype']}; "
-            f"path {meta['attention']}; packs of up to {plan.fields['max_batch_tokens']:,} tokens; "
+            f"packs of up to {plan.fields['max_batch_tokens']:,} tokens; "
             f"{workers}"
         ),
         *cache,

@@ -13,7 +13,7 @@ from bertfeat.cli.failures import with_flags
 from bertfeat.cli.progress import counted
 from bertfeat.cli.search_output import found, hit_lines, hit_objects
 from bertfeat.corpus.content import RowError, decode
-from bertfeat.corpus.linestreams import LongLine, read_lines, strip_line_end
+from bertfeat.corpus.linestreams import read_lines, strip_line_end
 from bertfeat.errors import UserError
 from bertfeat.search.queryvectors import EncodedQueries
 
@@ -61,7 +61,7 @@ def answer_queries(index: Index, settings: dict[str, Any]) -> None:
 
 def _encoded(index: Index, line: bytes, place: str) -> EncodedQueries:
     try:
-        text = decode(line if isinstance(line, LongLine) else strip_line_end(line))
+        text = decode(strip_line_end(line))
     except RowError as error:
         raise UserError(f"{place}: {error}") from None
     return index.encode([text], [f"{place}: query"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.display import model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
+from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.search.origin import Origin
 from bertfeat.storage import local_path
@@ -29,8 +29,8 @@ def inspect_index(path: str) -> tuple[dict[str, Any], list[str]]:
     """
     folder = local_path(path, "an index")
     description = read_description(standing(folder))
-    summary = _summary(folder, description, Origin.from_json(description.source, folder))
-    return summary, _info_lines(summary)
+    origin = Origin.at(description)
+    return _summary(folder, description, origin), _info_lines(folder, description, origin)
 
 
 def index_summary(index: Index) -> dict[str, Any]:
@@ -39,59 +39,50 @@ def index_summary(index: Index) -> dict[str, Any]:
 
 
 def _summary(path: Path, description: IndexDescription, origin: Origin) -> dict[str, Any]:
-    spec = origin.spec
     n_bytes = description.files[INDEX].n_bytes
-    return {
+    facts = {
         "index": str(path),
-        "n_vectors": description.n_vectors,
-        "dim": description.dim,
+        **to_values(description),
+        **to_values(origin),
         "index_dim": description.index_dim,
-        "level": str(spec.level),
-        "feature": spec.feature,
-        "metric": str(description.metric),
-        "transform": str(description.transform),
-        "factory": description.factory,
-        "parameters": dict(description.parameters),
+        "level": str(origin.spec.level),
+        "feature": origin.spec.feature,
+        "model": origin.spec.model,
         "recall_at_10": description.measured.get("recall_at_10"),
-        "tuned_by": None if origin.tuned_by is None else dataclasses.asdict(origin.tuned_by),
         "n_bytes": n_bytes,
         "bytes_per_vector": round(n_bytes / max(description.n_vectors, 1), 2),
         "build_s": round(sum(description.seconds.values()), 3),
-        "store": origin.store,
-        "model": spec.model,
-        "settings": dict(description.settings),
-        "measured": dict(description.measured),
-        "seconds": dict(description.seconds),
-        "spec": spec.to_dict(),
-        "plan_hash": origin.plan_hash,
-        "rows_digest": origin.rows_digest,
-        "files": {name: found.digest for name, found in description.files.items()},
     }
+    # The fields of the origin are in the summary itself.
+    del facts["source"]
+    return facts
 
 
 def result_line(index: Index, before: str) -> str:
     """Return one line on an index."""
-    summary = index_summary(index)
-    return f"{index.path}: {before}{_what(summary)}, {human_bytes(summary['n_bytes'])}{_recall(summary)}"
+    about = index.description
+    size = human_bytes(about.files[INDEX].n_bytes)
+    return f"{index.path}: {before}{_what(about)}, {size}{_recall(about, index.origin)}"
 
 
-def _info_lines(summary: dict[str, Any]) -> list[str]:
-    spec, settings = summary["spec"], summary["settings"]
-    parameters = ", ".join(f"{name} {value:g}" for name, value in summary["parameters"].items())
-    shrunk = "" if summary["index_dim"] == summary["dim"] else f" to {summary['index_dim']} dimensions"
-    pooled = f", pooled by {spec['pooling']}" if spec["pooling"] else ""
-    layers = f"layers {', '.join(map(str, spec['layers']))}"
+def _info_lines(path: Path, about: IndexDescription, origin: Origin) -> list[str]:
+    spec, settings, n_bytes = origin.spec, about.settings, about.files[INDEX].n_bytes
+    parameters = ", ".join(f"{name} {value:g}" for name, value in about.parameters.items())
+    shrunk = "" if about.index_dim == about.dim else f" to {about.index_dim} dimensions"
+    pooled = f", pooled by {spec.pooling}" if spec.pooling else ""
+    layers = f"layers {', '.join(map(str, spec.layers))}"
+    memory = human_bytes(settings.max_memory_bytes)
     return [
-        f"{summary['index']}: {_what(summary)}",
+        f"{path}: {_what(about)}",
         "",
-        f"rows       level {summary['level']}, {summary['feature']} of {summary['store']}",
-        f"model      {model_text(spec)} ({spec['family']}), {layers}{pooled}",
-        f"compared   by {summary['metric']}, transform {summary['transform']}{shrunk}",
-        f"index      {summary['factory']}" + (f", searched with {parameters}" if parameters else ""),
-        f"size       {human_bytes(summary['n_bytes'])}, {summary['bytes_per_vector']:g} bytes per vector",
-        f"settings   {_asked(settings)}",
-        f"measured   {_recall(summary).removeprefix(', ') or 'nothing: too few vectors'}{_speed(summary)}",
-        f"built in   {human_time(summary['build_s'])}",
+        f"rows       level {spec.level}, {spec.feature} of {origin.store}",
+        f"model      {model_text(to_values(spec))} ({spec.family}), {layers}{pooled}",
+        f"compared   by {about.metric}, transform {about.transform}{shrunk}",
+        f"index      {about.factory}" + (f", searched with {parameters}" if parameters else ""),
+        f"size       {human_bytes(n_bytes)}, {round(n_bytes / max(about.n_vectors, 1), 2):g} bytes per vector",
+        f"settings   index {settings.index}, recall {settings.recall:g}, memory {memory}, seed {settings.seed}",
+        f"measured   {_recall(about, origin).removeprefix(', ') or 'nothing: too few vectors'}{_speed(about)}",
+        f"built in   {human_time(sum(about.seconds.values()))}",
     ]
 
 
@@ -107,8 +98,7 @@ def eval_lines(result: dict[str, Any]) -> list[str]:
         lines += [f"{result['index']}: {result['n_queries']:,} vectors as queries, each without itself"]
     lines += _recall_lines(result, result["factory"])
     if given := result.get("given"):
-        tuned_by = result["tuned_by"]
-        of = f"of {tuned_by['n_queries']:,} queries of {tuned_by['name']}" if tuned_by else "given queries"
+        of = f"of {result['tuned_by']['n_queries']:,} queries of {result['tuned_by']['name']}"
         lines += ["", f"{given['n_queries']:,} {of}, not tuned on", *_recall_lines(given, result["factory"]), ""]
     return [
         *lines,
@@ -128,31 +118,27 @@ def _recall_lines(measured: dict[str, Any], factory: str) -> list[str]:
     return [*lines, f"{'queries/s':<17}{measured['queries_per_s']:,.0f} in a batch; {single}"]
 
 
-def _what(summary: dict[str, Any]) -> str:
-    vectors = f"{counted(summary['n_vectors'], 'vector')} of {summary['dim']} dimensions"
-    return f"{vectors}, {summary['factory']}, {summary['metric']}, transform {summary['transform']}"
+def _what(about: IndexDescription) -> str:
+    vectors = f"{counted(about.n_vectors, 'vector')} of {about.dim} dimensions"
+    return f"{vectors}, {about.factory}, {about.metric}, transform {about.transform}"
 
 
-def _recall(summary: dict[str, Any]) -> str:
-    recall, measured = summary["recall_at_10"], summary["measured"]
+def _recall(about: IndexDescription, origin: Origin) -> str:
+    measured = about.measured
+    recall = measured.get("recall_at_10")
     if recall is None:
         return ""
-    missed = "" if measured.get("target_met") else f", short of {summary['settings']['recall']:g}"
-    if given := measured.get("given"):
-        of = f"for queries of {summary['tuned_by']['name']}" if summary["tuned_by"] else "for given queries"
-        return f", recall@10 {given['recall_at_10']:.4f} {of}{missed}, {recall:.4f} for its own vectors"
+    missed = "" if measured.get("target_met") else f", short of {about.settings.recall:g}"
+    if origin.tuned_by:
+        of = f"for queries of {origin.tuned_by.name}{missed}"
+        return f", recall@10 {measured['given']['recall_at_10']:.4f} {of}, {recall:.4f} for its own vectors"
     return f", recall@10 {recall:.4f}{missed}"
 
 
-def _speed(summary: dict[str, Any]) -> str:
-    measured = summary["measured"]
+def _speed(about: IndexDescription) -> str:
+    measured = about.measured
     if given := measured.get("given"):
         return f"; {given['n_queries']:,} of the queries did not tune it, {given['queries_per_s']:,.0f} queries/s"
-    if None in (measured.get("queries_per_s"), measured.get("n_queries")):
+    if "queries_per_s" not in measured:
         return ""
     return f" on {measured['n_queries']:,} queries that it was not tuned on, {measured['queries_per_s']:,.0f} queries/s"
-
-
-def _asked(settings: dict[str, Any]) -> str:
-    memory = human_bytes(settings["max_memory_bytes"])
-    return f"index {settings['index']}, recall {settings['recall']:g}, memory {memory}, seed {settings['seed']}"

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.choices import Level, Pooling
 from bertfeat.cli.appends import append_entries, append_lines, unfinished_append
 from bertfeat.cli.progress import counted, human_bytes, human_time
-from bertfeat.display import model_text, weights_text
+from bertfeat.display import model_text
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
-from bertfeat.errors import StoreError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelSchema, Receipt, is_most
-from bertfeat.store.planfile import is_complete
-from bertfeat.store.planstates import IMPORTED
+from bertfeat.store.manifest import IMPORTED
 from bertfeat.store.storedescription import StoreDescription
 
 if TYPE_CHECKING:
@@ -29,28 +27,29 @@ _LAID = {"array": "fixed-size lists", "binary": "fixed-size binary"}
 
 def store_summary(store: StoreDescription) -> dict[str, Any]:
     """Return what is in a store as JSON values."""
-    totals, receipts, complete = store.manifest["totals"], _receipts(store), is_complete(store.path)
+    totals, receipts = store.manifest.totals, store.receipts()
     seconds: dict[str, float] = {}
     for receipt in receipts:
         for stage, value in receipt.seconds.items():
             seconds[stage] = seconds.get(stage, 0.0) + value
-    n_tokens, n_unknown = totals["counts"].get("n_encoded_tokens", 0), totals["counts"].get("n_unknown_tokens")
+    n_tokens, n_unknown = totals.counts.get("n_encoded_tokens", 0), totals.counts.get("n_unknown_tokens")
     n_tokens -= sum(receipt.notes.get("n_cached_tokens", 0) for receipt in receipts)
     return {
         "store": str(store.path),
-        "complete": complete,
+        "complete": store.is_complete,
+        "version": store.version,
         "levels": {str(level): _level(store, level) for level in store.levels},
-        "n_documents": totals["counts"].get("n_documents", 0),
-        "n_tokens": totals["counts"].get("n_tokens", 0),
-        "n_truncated_tokens": totals["counts"].get("n_truncated_tokens", 0),
-        "n_windows": totals["counts"].get("n_windows", 0),
+        "n_documents": totals.counts.get("n_documents", 0),
+        "n_tokens": totals.counts.get("n_tokens", 0),
+        "n_truncated_tokens": totals.counts.get("n_truncated_tokens", 0),
+        "n_windows": totals.counts.get("n_windows", 0),
         **({"n_unknown_tokens": n_unknown} if n_unknown is not None else {}),
-        "n_bad_rows": totals["n_bad_rows"],
+        "n_bad_rows": totals.n_bad_rows,
         "n_empty_documents": sum(receipt.notes.get("n_empty_documents", 0) for receipt in receipts),
-        "longest_document": _longest(totals["counts"], receipts),
-        "n_shards": totals["n_shards"],
-        "n_shards_planned": totals["n_shards"] if complete else len(store.plan.shards),
-        "n_bytes": sum(totals["n_bytes"].values()),
+        "longest_document": _longest(totals.counts, receipts),
+        "n_shards": totals.n_shards,
+        "n_shards_planned": totals.n_shards if store.is_complete else len(store.plan.shards),
+        "n_bytes": sum(totals.n_bytes.values()),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "n_halvings": sum(receipt.notes.get("n_halvings", 0) for receipt in receipts),
         "n_cached_documents": sum(receipt.notes.get("n_cached_documents", 0) for receipt in receipts),
@@ -71,19 +70,11 @@ def _longest(counts: Mapping[str, int], receipts: Sequence[Receipt]) -> dict[str
     return {"number": notes["longest_document"], "n_tokens": n, "share": round(n / counts["n_tokens"], 4)}
 
 
-def _receipts(store: StoreDescription) -> tuple[Receipt, ...]:
-    """Return the receipts; none if the store was copied without its private folder."""
-    try:
-        return store.receipts()
-    except StoreError:
-        return ()
-
-
 def _level(store: StoreDescription, level: Level) -> dict[str, Any]:
     schema = store.schema(level)
     return {
         "n_rows": store.n_rows(level),
-        "n_bytes": store.manifest["totals"]["n_bytes"].get(str(level), 0),
+        "n_bytes": store.manifest.totals.n_bytes.get(level, 0),
         "columns": {column.name: column.type for column in schema.columns},
         "features": {feature.name: feature.dim for feature in schema.features},
     }
@@ -221,13 +212,13 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
         "",
         f"model      {model_text(meta)} ({meta['family']})",
         f"size       {meta['n_layers']} layers, {meta['hidden_size']} wide",
-        f"weights    {weights_text(meta)}",
+        f"weights    sha256 {meta['weights_sha256']}",
         f"tokenizer  sha256 {meta['tokenizer_sha256']}",
         f"layers     {', '.join(map(str, meta['layers']))}"
         + (f"; combined: {', '.join(meta['combine'])}" if len(meta["layers"]) > 1 else ""),
         *_pooling_lines(store),
         *_window_lines(summary, meta),
-        f"encoder    {meta['attention']}, {meta['compute_dtype']} on {meta['device_kind']}",
+        f"encoder    {meta['attention'] and meta['attention'] + ', '}{meta['compute_dtype']} on {meta['device_kind']}",
         stored,
         f"made by    {versions}",
         f"run        {_run_line(summary)}",
@@ -242,7 +233,7 @@ def _inspect_lines(store: StoreDescription, summary: dict[str, Any]) -> list[str
     if summary["n_halvings"]:
         lines.append(f"memory     ran out {summary['n_halvings']:,} times; packs were halved (--max-batch-tokens)")
     if summary["n_bad_rows"]:
-        lines.append(f"set aside  {summary['n_bad_rows']:,} rows that could not be read (_bertfeat/quarantine)")
+        lines.append(f"set aside  {summary['n_bad_rows']:,} rows that could not be read (Store.bad_rows)")
     return lines
 
 
@@ -299,9 +290,8 @@ def _run_line(summary: dict[str, Any]) -> str:
 def estimate_lines(estimate: Estimate) -> list[str]:
     """Return what `bertfeat extract --dry-run` prints."""
     about = "" if estimate.is_exact else "about "
-    seed, cached = estimate.random_weights, estimate.n_cached_documents
+    cached = estimate.n_cached_documents
     return [
-        *([] if seed is None else [f"weights    random, of seed {seed}"]),
         f"documents  {estimate.n_documents:,}"
         + (f" ({estimate.n_bad_rows:,} bad rows)" if estimate.n_bad_rows else ""),
         f"tokens     {about}{estimate.n_tokens:,} ({about}{estimate.n_encoded_tokens:,} through the encoder)",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -82,12 +81,8 @@ def _remedy(store: str, report: VerifyReport) -> str:
 
 def _command_of(store: str) -> str:
     """Return the command that made a store."""
-    from bertfeat.errors import StoreError
-    from bertfeat.store.planfile import read_plan
-    from bertfeat.store.planstates import IMPORTED
+    from bertfeat.store.folder import folder_at
+    from bertfeat.store.manifest import IMPORTED, newest_readable
 
-    with contextlib.suppress(StoreError):
-        plan = read_plan(store)
-        if plan is not None and IMPORTED in plan.fields:
-            return "import"
-    return "extract"
+    manifest = newest_readable(folder_at(store))
+    return "import" if manifest is not None and IMPORTED in manifest.metadata else "extract"

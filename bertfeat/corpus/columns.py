@@ -109,7 +109,8 @@ class SchemaSurvey:
                 reason = f"word columns: {own}; in {first}: {before}; extract these files into separate stores"
                 raise InputError(reason, path=path)
             self._annotations = (names, first)
-        for name, kind in (reader.kept_types or {}).items():
+        types = reader.types or {}
+        for name, kind in ((n, types[n]) for n in (*self._config.keep_columns, *reader.own_columns) if n in types):
             declared, first = self._declared.setdefault(name, (kind, path))
             if declared != kind:
                 raise InputError(
@@ -132,7 +133,9 @@ class SchemaSurvey:
                     row=row,
                 )
             self._id_type = id_type
-        if reader.kept_types is None:
+        if reader.types is None:
+            self._undeclared = path
+            self._seen |= content.kept.keys()
             for name, value in content.kept.items():
                 self._meet(name, value, path, row)
 
@@ -149,12 +152,6 @@ class SchemaSurvey:
                 row=row,
             )
         met.add(kind)
-
-    def close_file(self, reader: Reader, n_rows: int) -> None:
-        """Take the kept columns that a file's rows have."""
-        if reader.kept_types is None and n_rows:
-            self._seen |= reader.kept_seen
-            self._undeclared = reader.file.path
 
     def result(self) -> CorpusSchema:
         """Return the schema of the corpus.

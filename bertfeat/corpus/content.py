@@ -1,20 +1,16 @@
-"""Content of one row, the base classes of readers, and the texts that they decode."""
+"""Rows of a file, the base classes of readers, and the texts that they decode."""
 
 from __future__ import annotations
 
 import codecs
-import marshal
 import re
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import linestreams
-from bertfeat.corpus.linestreams import LongLine, open_stream, read_lines
+from bertfeat.corpus.linestreams import open_stream, read_lines
 from bertfeat.records import DocId, InputFile
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -37,14 +33,6 @@ class Content(NamedTuple):
     annotations: Mapping[str, Sequence[str | None]] = NOTHING
 
 
-class Fault(NamedTuple):
-    """The reason why a row cannot be read, its bytes if the format has them, and its group if that is known."""
-
-    reason: str
-    raw: bytes | None
-    group: DocId | None = None
-
-
 class Start(NamedTuple):
     """The place in a file where reading starts, in the units of `FileSlice`."""
 
@@ -54,16 +42,22 @@ class Start(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of a file: its start, in the units of `FileSlice`, and its content."""
+    """One row of a file.
+
+    `offset`, `row` and `state` are its start, in the units of `FileSlice`; `values` those of its columns, or the reason
+    why it cannot be read; `raw` its bytes if the format has them; `group` its document if the file tells.
+    """
 
     offset: int
     row: int
     state: str | None
-    content: Content | Fault
+    values: Mapping[str, Any] | RowError
+    raw: bytes | None = None
+    group: DocId | None = None
 
 
 class Reader(ABC):
-    """A corpus format; an instance is an open file of the corpus.
+    """A format; an instance is an open file.
 
     Attributes:
         format: The format that it reads.
@@ -78,8 +72,8 @@ class Reader(ABC):
         is_compressed: The format has a compression of its own; `.gz` or `.zst` around it is refused.
         start: The start of the first row, after a header.
         annotations: The names of the word columns; None in a file without words.
-        kept_types: The Arrow types of the kept columns; None in a format that does not declare them.
-        kept_seen: The kept columns found in rows so far, if the format does not declare types.
+        types: The Arrow types of the columns; None if rows have columns of their own.
+        columns: The names of the columns, as the file has them; a name may occur twice.
     """
 
     format: ClassVar[CorpusFormat]
@@ -95,17 +89,33 @@ class Reader(ABC):
 
     start: Start = Start(0, 1)
     annotations: tuple[str, ...] | None = ()
-    kept_types: Mapping[str, Any] | None = NOTHING
-    kept_seen: set[str]
+    types: Mapping[str, Any] | None = NOTHING
+    columns: Sequence[str] = ()
 
-    def __init__(self, file: InputFile, config: ExtractConfig) -> None:
+    def __init__(self, file: InputFile) -> None:
         self.file = file
-        self.config = config
-        self.kept_seen = set()
+
+    def use(self, config: ExtractConfig) -> None:  # noqa: B027
+        """Check that the file has what the settings name, and read nothing else.
+
+        Raises:
+            InputError: A column or an option is missing.
+        """
+
+    def select(self, names: Sequence[str]) -> None:  # noqa: B027
+        """Read no other columns than these, where that saves time."""
 
     @abstractmethod
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield the rows from `start` on, which is the start of a row."""
+
+    @abstractmethod
+    def content(self, values: Mapping[str, Any], config: ExtractConfig) -> Content:
+        """Return the content of a row's values.
+
+        Raises:
+            RowError: A value is missing or of a wrong type.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -115,47 +125,42 @@ class Reader(ABC):
 class TextReader(Reader):
     """An open file of lines."""
 
-    def __init__(self, file: InputFile, config: ExtractConfig) -> None:
-        super().__init__(file, config)
+    def __init__(self, file: InputFile) -> None:
+        super().__init__(file)
         self._stream = open_stream(file)
 
     def lines(self, start: Start) -> Iterator[tuple[int, int, bytes]]:
         """Yield (byte offset, line number, line with its end) from a line on."""
         return read_lines(self._stream, start.offset, start.row)
 
-    def line_rows(self, start: Start, content_of_line: Callable[[bytes], Content]) -> Iterator[Row]:
+    def line_rows(self, start: Start, values_of: Callable[[bytes], Mapping[str, Any]]) -> Iterator[Row]:
         """Yield one row per line, from a line on; where the function raises `RowError`, the row is bad."""
         for at, number, raw in self.lines(start):
-            content: Content | Fault
-            try:
-                content = content_of_line(raw)
-            except RowError as error:
-                content = fault(error, raw)
-            yield Row(at, number, None, content)
+            yield Row(at, number, None, tried(values_of, raw), raw)
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
 
-def size_of(line: bytes) -> int:
-    """Return the size of a line in bytes; a `LongLine` keeps only its first bytes."""
-    return line.n_bytes if isinstance(line, LongLine) else len(line)
+T = TypeVar("T")
+V = TypeVar("V")
 
 
-def fault(error: RowError, raw: bytes, group: DocId | None = None) -> Fault:
-    """Return the fault of a row, with its bytes unless there are too many."""
-    return Fault(str(error), None if isinstance(raw, LongLine) else raw, group)
+def tried(function: Callable[[T], V], argument: T) -> V | RowError:
+    """Return what a function makes of its argument, or the `RowError` that it raises."""
+    try:
+        return function(argument)
+    except RowError as error:
+        return error
 
 
 def decode(raw: bytes) -> str:
     """Return the text of UTF-8 bytes.
 
     Raises:
-        RowError: The line is too long, or a byte is not UTF-8; the reason names it and its 0-based position.
+        RowError: A byte is not UTF-8; the reason names it and its 0-based position.
     """
-    if isinstance(raw, LongLine):
-        raise RowError(linestreams.too_long(raw.n_bytes))
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -176,41 +181,13 @@ def clean(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
-# A small compressed file may end with millions of blank lines: beyond these limits, they are held compressed.
-_HELD_ROWS = 1000
-_HELD_BYTES = 1 << 20
-
-
 def without_blank_tail(rows: Iterable[Row]) -> Iterator[Row]:
     """Drop the blank lines at the end of a file; blank lines before another row stay bad rows."""
-    packed: list[bytes] = []
     held: list[Row] = []
-    n_bytes = 0
     for row in rows:
-        content = row.content
-        if isinstance(content, Fault) and content.raw is not None and content.raw.isspace():
+        if isinstance(row.values, RowError) and row.raw is not None and row.raw.isspace():
             held.append(row)
-            n_bytes += len(content.raw)
-            if len(held) >= _HELD_ROWS or n_bytes >= _HELD_BYTES:
-                packed.append(_pack(held))
-                held, n_bytes = [], 0
             continue
-        for block in packed:
-            yield from _unpack(block)
         yield from held
-        packed, held, n_bytes = [], [], 0
+        held.clear()
         yield row
-
-
-def _pack(rows: Sequence[Row]) -> bytes:
-    """Compress bad rows; the differences of their places compress best."""
-    first = rows[0]
-    steps = [(row.offset - last.offset, row.row - last.row, *row.content[:2]) for last, row in pairwise([first, *rows])]
-    return zlib.compress(marshal.dumps((first.offset, first.row, steps)))
-
-
-def _unpack(block: bytes) -> Iterator[Row]:
-    offset, row, steps = marshal.loads(zlib.decompress(block))
-    for offset_step, row_step, reason, raw in steps:
-        offset, row = offset + offset_step, row + row_step
-        yield Row(offset, row, None, Fault(reason, raw))

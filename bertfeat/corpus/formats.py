@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from typing import Any
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader
-from bertfeat.corpus.disguise import SNIFFED_BYTES, conll_format
 from bertfeat.corpus.jsonarray import JsonReader
 from bertfeat.corpus.jsonl import JsonlReader
 from bertfeat.corpus.lines import LineReader
@@ -34,8 +35,12 @@ READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.en
 WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
 # The attribute of a reader that a setting needs.
 _NEEDS = dict.fromkeys(("text_pair_column", "id_column", "keep_columns", "document_column"), "has_columns")
-_NEEDS |= dict.fromkeys(("no_header", "delimiter"), "has_delimiter")
+_OPTIONS = ("no_header", "delimiter")
+_NEEDS |= dict.fromkeys(_OPTIONS, "has_delimiter")
 _NEEDS |= {"text_pairs": "has_pairs", "is_split_into_words": "has_lists", "label_column": "has_lists"}
+# What looks like CoNLL under another name: the tag of a span, in this share of the lines of the first bytes.
+_SPAN_TAG = re.compile(rb"O|[BIESLU]-\S+")
+_LEAST_LINES, _LEAST_SHARE, _SNIFFED_BYTES = 3, 0.8, 1 << 16
 _INSTEAD = {
     "text_pairs": "; pass `text_pair_column` for columns",
     "label_column": "; a document's label is a kept column: `keep_columns`",
@@ -75,12 +80,24 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     is_guessed = config.format is CorpusFormat.AUTO
     if is_guessed and corpus_format is CorpusFormat.TXT:
         _refuse_conll(file)
+    opened = open_file(file, **{name: getattr(config, name) for name in _OPTIONS if reader.has_delimiter})
     try:
-        return reader(file, config)
+        opened.use(config)
     except InputError:
-        if is_guessed and corpus_format in (CorpusFormat.CSV, CorpusFormat.TSV):
+        opened.close()
+        if is_guessed and reader.has_delimiter:
             _refuse_conll(file)
         raise
+    return opened
+
+
+def open_file(file: InputFile, **options: Any) -> Reader:
+    """Open a file with all its columns; the options are those of its reader.
+
+    Raises:
+        InputError: The file cannot be opened.
+    """
+    return READER_OF[CorpusFormat(file.format)](file, **options)
 
 
 def check_text_column(files: Sequence[InputFile], config: ExtractConfig) -> None:
@@ -106,8 +123,24 @@ def own_columns(files: Iterable[InputFile]) -> list[str]:
 def _refuse_conll(file: InputFile) -> None:
     """Refuse a file whose ending names another format, but whose lines look like CoNLL."""
     with closing(open_stream(file)) as stream:
-        found = conll_format(stream.read(SNIFFED_BYTES))
+        found = conll_format(stream.read(_SNIFFED_BYTES))
     if found is not None:
         raise InputError(
             f"looks like CoNLL; pass `format='{found}'` (or `format='{file.format}'` if it is not)", path=file.path
         )
+
+
+def conll_format(head: bytes) -> CorpusFormat | None:
+    """Return the CoNLL format of the first bytes of a file, or None if they are something else.
+
+    CoNLL has empty lines between sentences, and most other lines hold a word and the tag of a span, or ten columns.
+    """
+    lines = head.splitlines() if len(head) < _SNIFFED_BYTES else head.splitlines()[:-1]
+    words = [line for line in lines if line.strip() and not line.startswith((b"#", b"-DOCSTART-"))]
+    if len(words) < _LEAST_LINES or all(line.strip() for line in lines):
+        return None
+    if sum(line.count(b"\t") == 9 for line in words) >= _LEAST_SHARE * len(words):
+        return CorpusFormat.CONLLU
+    tags = [next(filter(_SPAN_TAG.fullmatch, line.split()[:0:-1]), None) for line in words]
+    is_tagged = len(tags) - tags.count(None) >= _LEAST_SHARE * len(tags)
+    return CorpusFormat.CONLL if is_tagged and {*tags} - {b"O", None} else None

@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bertfeat.choices import CorpusFormat
@@ -25,10 +23,8 @@ from bertfeat.corpus.parquet import column_at, nested_names, path_of, type_at
 from bertfeat.corpus.tabular import check_columns, needed_columns
 from bertfeat.errors import InputError
 
-# A row group ends before it has more rows, or more bytes of text, than these.
-_GROUP_ROWS = 1 << 14
-_GROUP_BYTES = 64_000_000
-# The rows that are converted at once; a library may give a whole frame as one batch.
+# The rows of a row group, and those that are converted at once: a library may give a whole frame as one batch.
+_GROUP_ROWS = 4096
 _SLICE_ROWS = 512
 _TABLES = "a data frame (polars, pandas, pyarrow or DuckDB: anything with __arrow_c_stream__) or a datasets.Dataset"
 # Of DuckDB, the types whose values reach Arrow as bytes of its own, or changed, or that Parquet lacks.
@@ -156,7 +152,7 @@ def reader_of(inputs: Frame | Paths, corpus_format: CorpusFormat) -> type[Reader
 def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:
     """Write the columns of a table that are read to a Parquet file of `folder`; the caller deletes it.
 
-    The bytes follow from the values alone: not from the batches, the other columns or the order of the columns.
+    The bytes follow from the values, not from the batches, the other columns or the order of the columns.
 
     Raises:
         InputError: A column is missing, has a type that Parquet lacks, or cannot be read; or the disk is full.
@@ -170,14 +166,11 @@ def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:
     schema = pa.schema({name: _plain(type_at(kinds, path)) for name, path in paths.items()})
     for field in schema:
         _check_type(field)
-    # One value is written at a time, so that pages are cut by the values alone, and large texts share no page.
-    settings = {"use_dictionary": False, "write_statistics": False, "write_batch_size": 1}
     n_rows = 0
     try:
-        with pq.ParquetWriter(path, schema, compression="zstd", **settings) as writer:
-            for group in _row_groups(_converted(frame, batches, schema, paths)):
-                table = pa.Table.from_batches(group, schema).combine_chunks()
-                writer.write_table(table, row_group_size=_GROUP_ROWS)
+        with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
+            for table in _tables(_converted(frame, batches, schema, paths), schema):
+                writer.write_table(table)
                 n_rows += table.num_rows
     except pa.ArrowException as error:
         raise _unreadable(frame, error) from error
@@ -337,28 +330,16 @@ def _unreadable(frame: object, error: Exception) -> InputError:
     return InputError(f"{reason} of types that Parquet has", path=FRAME)
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Cut the rows of batches into row groups."""
+def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of batches in tables of `_GROUP_ROWS` rows, and the rest."""
     held: list[pa.RecordBatch] = []
-    n_rows = n_bytes = 0
+    n_rows = 0
     for batch in batches:
-        first = 0
-        for row, size in enumerate(_row_bytes(batch)):
-            if n_rows == _GROUP_ROWS or (n_rows and n_bytes + size > _GROUP_BYTES):
-                yield [*held, batch.slice(first, row - first)]
-                held, first, n_rows, n_bytes = [], row, 0, 0
-            n_rows, n_bytes = n_rows + 1, n_bytes + size
-        held.append(batch.slice(first))
-    if held:
-        yield held
-
-
-def _row_bytes(batch: pa.RecordBatch) -> list[int]:
-    """Return the bytes of text in each row of a batch; a value in a list counts as eight."""
-    sizes = np.zeros(batch.num_rows, np.int64)
-    for column in batch.columns:
-        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy()
-        elif pa.types.is_list(column.type):
-            sizes += 8 * pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
-    return list(sizes.tolist())
+        while n_rows + batch.num_rows >= _GROUP_ROWS:
+            size = _GROUP_ROWS - n_rows
+            yield pa.Table.from_batches([*held, batch.slice(0, size)], schema).combine_chunks()
+            batch, held, n_rows = batch.slice(size), [], 0
+        held.append(batch)
+        n_rows += batch.num_rows
+    if n_rows:
+        yield pa.Table.from_batches(held, schema).combine_chunks()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import glob
 import os
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -83,8 +82,6 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
     Raises:
         InputError: The disk is full, or the stream ends with an error.
     """
-    if _is_endless(stream):
-        raise InputError("standard input is a device, which may never end; pipe a file in")
     path = None
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="stdin-", delete=False) as out:
@@ -139,6 +136,12 @@ def shown_path(path: str) -> str:
     return next((name for start, name in SPOOLS.items() if folder.startswith(start)), path)
 
 
+def recorded_path(path: str) -> str:
+    """Return the name of an input in plans: as in messages, but `-` for a copy of standard input."""
+    shown = shown_path(path)
+    return shown if shown in (path, FRAME) else STDIN
+
+
 def _digest_file(path: str, most: int = sys.maxsize) -> tuple[int, str]:
     """Return the size in bytes and the digest of a file, or of the bytes up to `most` at its beginning."""
     place = as_path(path)
@@ -159,16 +162,6 @@ def _digest(stream: BinaryIO, *, copy: IO[bytes] | None = None, most: int = sys.
         if copy is not None:
             copy.write(block)
     return n_bytes, digest.hexdigest()
-
-
-def _is_endless(stream: BinaryIO) -> bool:
-    """Return whether a stream is a device such as /dev/zero; a terminal and /dev/null end."""
-    try:
-        status = os.fstat(stream.fileno())
-    except (OSError, ValueError):
-        return False  # a stream in memory
-    is_null = os.path.samestat(status, Path(os.devnull).stat())
-    return stat.S_ISCHR(status.st_mode) and not stream.isatty() and not is_null
 
 
 def _expand(argument: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from bertfeat.choices import CorpusFormat
+from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Content, Row, Start, TextReader, decode
 from bertfeat.corpus.linestreams import strip_line_end
 
@@ -20,11 +22,11 @@ class LineReader(TextReader):
 
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield one row per line, from a line on."""
-        return self.line_rows(start, self._content)
+        return self.line_rows(start, lambda raw: {"text": decode(strip_line_end(raw))})
 
-    def _content(self, raw: bytes) -> Content:
-        text = decode(strip_line_end(raw))
-        if not self.config.text_pairs:
-            return Content(text)
-        first, separator, second = text.partition(_PAIR_SEPARATOR)
+    def content(self, values: Mapping[str, Any], config: ExtractConfig) -> Content:
+        """Return the text of a line, or two."""
+        if not config.text_pairs:
+            return Content(values["text"])
+        first, separator, second = values["text"].partition(_PAIR_SEPARATOR)
         return Content(first, second if separator else None)

@@ -17,15 +17,8 @@ from bertfeat.storage import ObjectPath, as_path, is_url
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# The largest line, CSV record, CoNLL sentence or Parquet row that is read, and the most fields or words in one. While a
-# row is parsed, memory holds it several times, and a small compressed file may contain a huge one.
-MAX_ROW_BYTES = 64_000_000
-MAX_ROW_VALUES = 1_000_000
 BLOCK_BYTES = 1 << 20
 BOM = b"\xef\xbb\xbf"
-_SHOWN_BYTES = 100
-# Words of zlib and zstd about bytes that do not begin a stream.
-_NOT_A_BEGINNING = ("header check", "compression method", "frame descriptor")
 
 
 class _Decompressed(io.RawIOBase):
@@ -95,31 +88,11 @@ class _Decompressed(io.RawIOBase):
                 f"cannot be read after {self._position:,} bytes ({reason}); check the disk, or fetch the file again",
                 path=self._file.path,
             )
-        n_good = self._count_good_bytes()
-        if n_good and any(word in reason for word in _NOT_A_BEGINNING):
-            reason = (
-                f"its {codec} data ends after {n_good:,} decompressed bytes, and what follows is not {codec} "
-                f"({reason}); cut that off, or write the file again"
-            )
-        else:
-            reason = (
-                f"its {codec} data is damaged or cut off after {n_good:,} decompressed bytes "
-                f"({reason}); fetch or write the file again"
-            )
-        return InputError(reason, path=self._file.path)
-
-    def _count_good_bytes(self) -> int:
-        """Count the bytes that can be decompressed; from the last position they are read one by one."""
-        position = self._position
-        self._close_source()
-        self._open()
-        with suppress(OSError):
-            while self._position < position:
-                self._position += int(self._source.readinto(bytearray(min(position - self._position, BLOCK_BYTES))))
-            byte = bytearray(1)
-            while self._source.readinto(byte):
-                self._position += 1
-        return self._position
+        return InputError(
+            f"its {codec} data is damaged or cut off after {self._position:,} decompressed bytes or more ({reason}); "
+            "fetch or write the file again",
+            path=self._file.path,
+        )
 
     def _close_source(self) -> None:
         # An error on closing changes no byte that was read.
@@ -154,61 +127,23 @@ def open_stream(file: InputFile) -> BinaryIO:
     return io.BufferedReader(_Decompressed(file), BLOCK_BYTES)
 
 
-class LongLine(bytes):
-    """The first bytes of a line longer than `MAX_ROW_BYTES`; the rest was read and dropped.
-
-    Attributes:
-        n_bytes: The bytes of the whole line.
-        n_quotes: The double quotes in it, which tell a CSV reader whether the record ends with the line.
-    """
-
-    n_bytes: int
-    n_quotes: int
-
-
 def read_lines(stream: BinaryIO, offset: int, row: int) -> Iterator[tuple[int, int, bytes]]:
     r"""Yield (offset of the first byte, 1-based number, line) of each line, from a position on.
 
     Only `\n` ends a line, which includes it. A stream that cannot seek is read from where it is. A byte order mark at
-    the start of the file is dropped. A line of more than `MAX_ROW_BYTES` is a `LongLine`.
+    the start of the file is dropped.
     """
     if stream.seekable():
         stream.seek(offset)
-    limit = MAX_ROW_BYTES
-    readline = stream.readline
-    while line := readline(limit + 1):
+    for line in stream:
         n_bytes = len(line)
-        if n_bytes > limit:
-            line = _skip_rest(line, stream)
-            n_bytes = line.n_bytes
-        if offset == 0 and line.startswith(BOM) and n_bytes <= limit:
+        if offset == 0 and line.startswith(BOM):
             line = line[len(BOM) :]
             if not line:
                 return
         yield offset, row, line
         offset += n_bytes
         row += 1
-
-
-def _skip_rest(start: bytes, stream: BinaryIO) -> LongLine:
-    line = LongLine(start[:_SHOWN_BYTES])
-    line.n_bytes, line.n_quotes = len(start), start.count(b'"')
-    piece = start
-    while piece and not piece.endswith(b"\n"):
-        piece = stream.readline(BLOCK_BYTES)
-        line.n_bytes += len(piece)
-        line.n_quotes += piece.count(b'"')
-    return line
-
-
-def too_long(n_bytes: int) -> str:
-    """Return the reason for a row of more than `MAX_ROW_BYTES`."""
-    return f"the row has {n_bytes:,} bytes, {MAX_ROW_BYTES:,} are the most that are read; split it, or check `format`"
-
-
-def too_many(what: str) -> str:
-    """Return the reason for a row of more than `MAX_ROW_VALUES` fields or words."""
-    return f"the row has more than {MAX_ROW_VALUES:,} {what}, the most that are read; split it, or check `format`"
 
 
 def strip_line_end(line: bytes) -> bytes:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from bertfeat.choices import BadRows
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.columns import CorpusSchema, Earlier, SchemaSurvey
-from bertfeat.corpus.content import Content, Fault, Reader, Row, Start
+from bertfeat.corpus.content import Content, Reader, Row, RowError, Start
 from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.formats import open_reader
 from bertfeat.corpus.inputs import shown_path
 from bertfeat.errors import InputError
-from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec
+from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec, excess_of
 
 # A bad row of more bytes counts in the size of a shard.
 _LARGE_BAD_ROW = 1_000_000
@@ -83,7 +83,7 @@ class Corpus:
         """
         with closing(open_reader(self.files[0], self.config)) as reader:
             for row in islice(reader.rows(reader.start), 1):
-                self._scanned(0, 0, row)
+                self._scanned(0, 0, row, self._content(reader, row))
 
     def scan(self) -> Generator[ScannedRow]:
         """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
@@ -98,26 +98,26 @@ class Corpus:
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
         n_files, n_rows = (self.earlier.n_files, self.earlier.n_rows) if self.earlier else (0, 0)
         limit = self.config.limit
-        with IdRegister() as register:
-            for number, file in enumerate(self.files[n_files:], n_files):
-                if n_rows == limit:
-                    break
-                first = n_rows
-                with closing(open_reader(file, self.config)) as reader:
-                    survey.open_file(reader)
-                    for row in islice(reader.rows(reader.start), None if limit is None else limit - first):
-                        scanned = self._scanned(n_rows, number, row)
-                        if looks_at_values and isinstance(row.content, Content):
-                            survey.add(reader, row.content, row.row)
-                            if row.content.doc_id is not None:
-                                register.add(n_rows, row.content.doc_id)
-                        yield scanned
-                        n_rows += 1
-                    survey.close_file(reader, n_rows - first)
-            duplicate = register.find_duplicate()
-            if duplicate is not None:
-                raise self._duplicate_error(*duplicate)
-            self._check_known(register)
+        register = IdRegister()
+        for number, file in enumerate(self.files[n_files:], n_files):
+            if n_rows == limit:
+                break
+            first = n_rows
+            with closing(open_reader(file, self.config)) as reader:
+                survey.open_file(reader)
+                for row in islice(reader.rows(reader.start), None if limit is None else limit - first):
+                    content = self._content(reader, row)
+                    scanned = self._scanned(n_rows, number, row, content)
+                    if looks_at_values and isinstance(content, Content):
+                        survey.add(reader, content, row.row)
+                        if content.doc_id is not None:
+                            register.add(content.doc_id)
+                    yield scanned
+                    n_rows += 1
+        duplicate = register.find_duplicate()
+        if duplicate is not None:
+            raise self._duplicate_error(*duplicate)
+        self._check_known(register)
         self._schema = survey.result()
 
     def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
@@ -133,7 +133,7 @@ class Corpus:
             with self._lease(piece.file) as reader:
                 end = index + piece.n_rows
                 for row in islice(reader.rows(Start(piece.offset, piece.row, piece.state)), piece.n_rows):
-                    yield self._document(index, piece.file, row)
+                    yield self._document(index, piece.file, row, self._content(reader, row))
                     index += 1
             if index < end:
                 raise InputError(
@@ -158,65 +158,79 @@ class Corpus:
         self.close()
         self._idle = (number, reader)
 
-    def _scanned(self, index: int, number: int, row: Row) -> ScannedRow:
-        content = row.content
+    def _content(self, reader: Reader, row: Row) -> Content | RowError:
+        """Return the content of a row, or why it has none: here the size of a document is checked."""
+        if isinstance(row.values, RowError):
+            return row.values
+        try:
+            content = reader.content(row.values, self.config)
+        except RowError as error:
+            return error
+        reason = excess_of(content.text, content.text_pair)
+        return content if reason is None else RowError(f"the row {reason}")
+
+    def _scanned(self, index: int, number: int, row: Row, content: Content | RowError) -> ScannedRow:
         path = shown_path(self.files[number].path)
-        group = _group_name(number, content.group)
-        if isinstance(content, Fault):
-            bad = self._bad_row(index, path, row.row, content)
+        if isinstance(content, RowError):
+            bad = self._bad_row(index, path, row, content)
             # Bad rows give no output, but their bytes are held until the shard is done: few large ones fill a shard.
-            n_raw = len(content.raw or b"")
+            n_raw = len(row.raw or b"")
             n_bytes = n_raw if n_raw > _LARGE_BAD_ROW else 0
+            group = _group_name(number, row.group)
             return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, None, bad)
         n_bytes = _n_bytes(content.text)
         if content.text_pair is not None:
             n_bytes += _n_bytes(content.text_pair)
         doc_id = index if content.doc_id is None else content.doc_id
+        group = _group_name(number, row.group if content.group is None else content.group)
         return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, doc_id, None)
 
-    def _document(self, index: int, number: int, row: Row) -> Document | BadRow:
-        content = row.content
+    def _document(self, index: int, number: int, row: Row, content: Content | RowError) -> Document | BadRow:
         path = shown_path(self.files[number].path)
-        if isinstance(content, Fault):
-            return self._bad_row(index, path, row.row, content)
+        if isinstance(content, RowError):
+            return self._bad_row(index, path, row, content)
+        kept = content.kept
+        if len(kept) < len(self.config.keep_columns):
+            kept = {name: kept.get(name) for name in self.config.keep_columns}
         return Document(
             index=index,
             doc_id=index if content.doc_id is None else content.doc_id,
             text=content.text,
             text_pair=content.text_pair,
             words=content.words,
-            group=_group_name(number, content.group),
-            kept=content.kept,
+            group=_group_name(number, row.group if content.group is None else content.group),
+            kept=kept,
             annotations=content.annotations,
             path=path,
             row=row.row,
         )
 
-    def _bad_row(self, index: int, path: str, row: int, fault: Fault) -> BadRow:
+    def _bad_row(self, index: int, path: str, row: Row, error: RowError) -> BadRow:
+        reason = str(error)
         if self.config.bad_rows is BadRows.ERROR:
             # Where the column is wrong, all rows would be skipped.
-            is_of_column = "_column" in fault.reason or "is_split_into_words" in fault.reason
+            is_of_column = "_column" in reason or "is_split_into_words" in reason
             hint = "" if is_of_column else "; to skip such rows, pass `bad_rows='quarantine'`"
-            raise InputError(fault.reason + hint, path=path, row=row)
-        return BadRow(index, path, row, fault.reason, fault.raw)
+            raise InputError(reason + hint, path=path, row=row.row)
+        return BadRow(index, path, row.row, reason, row.raw)
 
     def _check_known(self, register: IdRegister) -> None:
         """Refuse ids that the store has already, to which this corpus is added."""
         if self.earlier is None or self.earlier.ids is None:
             return
-        index = register.find_known(self.earlier.ids)
-        if index is not None:
-            row = self._find_row(index)
+        number = register.find_known(self.earlier.ids)
+        if number is not None:
+            row = self._find_row(number)
             raise InputError(
                 f"id {row.doc_id!r} is in {self.earlier.place} already; leave out documents that are there",
                 path=row.path,
                 row=row.row,
             )
 
-    def _find_row(self, index: int) -> ScannedRow:
-        """Read the corpus again up to a row."""
+    def _find_row(self, number: int) -> ScannedRow:
+        """Read the corpus again up to the row with an id of this number."""
         with closing(self.scan()) as rows:
-            return next(row for row in rows if row.index == index)
+            return next(islice((row for row in rows if row.bad is None), number, None))
 
     def _duplicate_error(self, first: int, second: int) -> InputError:
         before, row = self._find_row(first), self._find_row(second)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import NOTHING, Content, RowError, clean
 from bertfeat.errors import InputError, did_you_mean
 from bertfeat.records import DocId
@@ -89,23 +87,30 @@ def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, *, 
     return f"{asked}; {there}; {remedy or f'pass `{setting}`'}"
 
 
-def content_of(record: Mapping[str, Any], config: ExtractConfig) -> Content:
-    """Make the content of a tabular row from its columns; `record` has all that are needed.
+def content_of(values: Mapping[str, Any], config: ExtractConfig) -> Content:
+    """Make the content of a tabular row from its columns. A kept column that the row lacks is left out.
 
     Raises:
-        RowError: A value is null or of a wrong type; the reason names column and value.
+        RowError: A column is missing, or a value is null or of a wrong type; the reason names column and value.
     """
-    column = config.text_column
-    words = _words(column, record[column]) if config.is_split_into_words else None
-    pair = record[config.text_pair_column] if config.text_pair_column else None
+
+    def value(name: str) -> Any:
+        try:
+            return nested(values, name)
+        except KeyError:
+            raise RowError(missing_column(name, names_in(values), config)) from None
+
+    column, pair_column, labels = config.text_column, config.text_pair_column, config.label_column
+    words = _words(column, value(column)) if config.is_split_into_words else None
+    pair = value(pair_column) if pair_column else None
     return Content(
-        text=_text("text_column", column, record[column]) if words is None else " ".join(words),
-        text_pair=None if pair is None else _text("text_pair_column", str(config.text_pair_column), pair),
+        text=_text("text_column", column, value(column)) if words is None else " ".join(words),
+        text_pair=None if pair is None else _text("text_pair_column", str(pair_column), pair),
         words=words,
-        doc_id=_identifier(config.id_column, record[config.id_column]) if config.id_column else None,
-        group=_group(config.document_column, record[config.document_column]) if config.document_column else None,
-        kept={name: _kept(record[name]) for name in config.keep_columns} if config.keep_columns else NOTHING,
-        annotations=NOTHING if words is None else _labels(record, config.label_column, len(words)),
+        doc_id=_identifier(config.id_column, value(config.id_column)) if config.id_column else None,
+        group=_group(config.document_column, value(config.document_column)) if config.document_column else None,
+        kept=dict(_kept(values, config.keep_columns)) if config.keep_columns else NOTHING,
+        annotations=NOTHING if words is None or labels is None else _labels(labels, value(labels), len(words)),
     )
 
 
@@ -161,14 +166,14 @@ def _name(value: object) -> DocId | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _kept(value: object) -> object:
-    return clean(value) if isinstance(value, str) else value
+def _kept(values: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        with suppress(KeyError):
+            value = nested(values, name)
+            yield name, clean(value) if isinstance(value, str) else value
 
 
-def _labels(record: Mapping[str, Any], column: str | None, n_words: int) -> Mapping[str, Sequence[str | None]]:
-    if column is None:
-        return NOTHING
-    value = record[column]
+def _labels(column: str, value: object, n_words: int) -> Mapping[str, Sequence[str | None]]:
     if not isinstance(value, list):
         raise RowError(f"label column {column!r} holds {shown(value)}, which is not a list with one label per word")
     if len(value) != n_words:
@@ -176,18 +181,15 @@ def _labels(record: Mapping[str, Any], column: str | None, n_words: int) -> Mapp
     return {"label": [None if label is None else clean(str(label)) for label in value]}
 
 
-def n_values(raw: bytes, marks: bytes) -> int:
-    """Return how often the bytes `marks` occur in a row outside double quotes, or anywhere if that is rare.
+def check_plain(name: str, value: object) -> None:
+    """Check that a value of JSON can be kept in a column.
 
-    Each value of a parsed row takes up to a hundred bytes of memory, however short it is: count them before parsing.
+    Raises:
+        RowError: The value is a list, an object, or an integer beyond 64 bits.
     """
-    n_marks = sum(map(raw.count, marks))
-    if n_marks <= linestreams.MAX_ROW_VALUES:
-        return n_marks
-    n_marks = is_quoted = 0
-    for start in range(0, len(raw), linestreams.BLOCK_BYTES):
-        block = np.frombuffer(raw, np.uint8, min(linestreams.BLOCK_BYTES, len(raw) - start), start)
-        inside = (np.cumsum(block == ord('"')) + is_quoted) % 2
-        n_marks += int(np.count_nonzero(np.isin(block, list(marks)) & (inside == 0)))
-        is_quoted = int(inside[-1])
-    return n_marks
+    if isinstance(value, dict) and value:
+        raise RowError(f"column {name!r} holds a dict; keep its fields: `keep_columns='{name}.{next(iter(value))}'`")
+    if isinstance(value, list | dict):
+        raise RowError(f"column {name!r} holds a {type(value).__name__}; keep plain values only")
+    if isinstance(value, int) and value not in INT64:
+        raise RowError(f"column {name!r} holds {shown(value)}, which is beyond 64 bits; write it as a string")

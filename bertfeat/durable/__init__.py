@@ -1,7 +1,6 @@
 """Durable writing: files and folders appear whole; locks, checked JSON, and checks of output places."""
 
 __all__ = [
-    "decoding",
     "differences",
     "filelock",
     "files",

@@ -10,6 +10,7 @@ from pathlib import Path
 ALONE = fcntl.LOCK_EX | fcntl.LOCK_NB
 ALONE_AFTER_OTHERS = fcntl.LOCK_EX
 SHARED = fcntl.LOCK_SH
+SHARED_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
 
 
 def lock(path: Path, flags: int, kind: int = ALONE, make: Callable[[Path], object] | None = None) -> int:

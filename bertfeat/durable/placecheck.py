@@ -13,7 +13,7 @@ from bertfeat.errors import UserError
 # The kinds of folders, and the files that identify them; one is enough. In this order: a store may hold a copy of a
 # model's config.json.
 KINDS = {
-    "store": ("manifest.json", "_bertfeat"),
+    "store": ("manifests", "_bertfeat"),
     "probe": ("probe.json",),
     "index": ("index.json",),
     "sweep": ("result.json",),
@@ -108,7 +108,12 @@ def kind_at(place: Path) -> str | None:
 def other_kind(place: object, kind: str) -> str:
     """Return the beginning of a message on a folder of another kind: `is a probe, `; empty if it is of none."""
     found = kind_at(place) if isinstance(place, Path) else None
-    return f"is {'an' if found == 'index' else 'a'} {found}, " if found not in (None, kind) else ""
+    return f"is {named_kind(found)}, " if found not in (None, kind) else ""
+
+
+def named_kind(kind: str | None) -> str:
+    """Return a kind of folder with its article."""
+    return f"{'an' if kind == 'index' else 'a'} {kind}"
 
 
 def listed(names: Sequence[str]) -> str:

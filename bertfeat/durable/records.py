@@ -7,16 +7,38 @@ bytes before that key.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import msgspec
 import xxhash
 
-from bertfeat.errors import StoreError
+from bertfeat.durable.files import digest_of, read_small
+from bertfeat.durable.placecheck import KINDS, named_kind, other_kind
+from bertfeat.errors import StoreError, UserError
 
 _T = TypeVar("_T")
 # Larger files stay on one line: line breaks would double the plan of a million files.
 _MAX_INDENTED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """The size of a file and its xxh3-128, hex."""
+
+    n_bytes: int
+    digest: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Return the size and digest of a file, or of what a symbolic link leads to, as in a download cache.
+
+        Raises:
+            OSError: The file is missing, not a regular one, or cannot be read.
+        """
+        real = path.resolve()
+        return cls(real.stat().st_size, digest_of(real))
 
 
 class _Version(msgspec.Struct):
@@ -26,11 +48,13 @@ class _Version(msgspec.Struct):
 def encode(value: Any) -> bytes:
     """Return the canonical JSON of a record or another value: no spaces, mappings sorted by their keys.
 
+    Numbers and arrays of NumPy become numbers and lists.
+
     Examples:
         >>> encode({"b": (1, 2), "a": None})
         b'{"a":null,"b":[1,2]}'
     """
-    return msgspec.json.encode(value, order="deterministic")
+    return msgspec.json.encode(value, enc_hook=_plain, order="deterministic")
 
 
 def decode(kind: type[_T], data: bytes | str) -> _T:
@@ -110,6 +134,55 @@ def unseal(kind: type[_T], data: bytes, newest: int | None = None) -> _T:
     if newest is not None and (version := decode(_Version, data).format_version) > newest:
         raise StoreError(f"format_version {version}, this bertfeat reads up to {newest}; upgrade bertfeat")
     return decode(kind, data)
+
+
+def read_record(kind: type[_T], folder: Path, what: str, newest: int, remedy: str) -> _T:
+    """Return the record in the file that identifies a folder.
+
+    Args:
+        kind: The type of the record.
+        folder: The folder.
+        what: The kind of folder among `KINDS`: `probe`.
+        newest: The newest `format_version` that this bertfeat reads.
+        remedy: What to do about a damaged file: `save it again`.
+
+    Raises:
+        UserError: The folder is of another kind, or the file is damaged or has a newer format.
+    """
+    path = folder / KINDS[what][0]
+    try:
+        return unseal(kind, read_small(path, follow_links=True), newest)
+    except (FileNotFoundError, NotADirectoryError):
+        missing = f"{other_kind(folder, what)}not {named_kind(what)}: it has no {path.name}"
+        reason = missing if folder.exists() else "no such folder"
+        raise UserError(f"{folder}: {reason}; give the folder of {named_kind(what)}") from None
+    except StoreError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        raise UserError(f"{path}: {reason}; {remedy}") from None
+
+
+def read_checked(path: Path, wanted: FileDigest, remedy: str) -> bytes:
+    """Return a file whose size and digest are known.
+
+    Raises:
+        UserError: The file is missing or damaged; `remedy` is what to do about that.
+    """
+    try:
+        data = read_small(path, follow_links=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}; {remedy}") from None
+    if FileDigest(len(data), xxhash.xxh3_128_hexdigest(data)) != wanted:
+        raise UserError(f"{path}: damaged or edited: its bytes do not match their digest; {remedy}")
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """Return a number or array of NumPy as a JSON value."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{value!r:.60} is not a JSON value")
 
 
 def _tail(head: bytes | memoryview) -> bytes:

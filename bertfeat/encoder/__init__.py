@@ -1,22 +1,23 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `modeltypes`, `randomweights`, `sentencemodel`,
-`modelplaces`, `checkpoint`, the readers of static vectors and, until it has written, `conversion` work without torch;
-the rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel`, `modelplaces`, `hub`, the readers of
+static vectors, `checkpoint` for a config that was seen before and, until it has written, `conversion` work without
+torch; the rest needs it.
 """
 
 __all__ = [
     "checkpoint",
+    "comparison",
     "conversion",
+    "discovery",
     "encoder",
     "families",
+    "hub",
     "lanes",
     "layers",
     "loading",
     "modelplaces",
-    "modeltypes",
     "packaged",
-    "randomweights",
     "sentencemodel",
     "sentencesteps",
     "staticvectors",

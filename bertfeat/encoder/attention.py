@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -273,11 +274,22 @@ def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
     return reach, 0 if causal else reach
 
 
-def register() -> None:
-    """Register `bertfeat_packed` with transformers as an attention implementation; a second call changes nothing.
+def can_be_packed(model: Any) -> bool:
+    """Return whether a model of transformers takes positions and attention functions of others."""
+    own = model.config._attn_implementation
+    takes = "position_ids" in inspect.signature(model.forward).parameters and switch(model, NAME)
+    switch(model, own)
+    return takes
 
-    No function for masks is registered, so that transformers makes no mask.
+
+def switch(model: Any, name: str) -> bool:
+    """Make a model use an attention implementation: `NAME`, or one of transformers; return whether it can.
+
+    No function for masks is registered for `NAME`, so that transformers makes no mask.
     """
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, packed_attention)
+    with contextlib.suppress(ValueError):
+        model.set_attn_implementation(name)
+    return bool(model.config._attn_implementation == name)

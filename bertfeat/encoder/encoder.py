@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 
 from bertfeat.devices import one_thread
 from bertfeat.encoder.attention import find_groups, make_layout, packed
-from bertfeat.encoder.family import Family
+from bertfeat.encoder.linears import PackedLinear
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import RunError, is_out_of_memory
 from bertfeat.forks import limit_threads
@@ -28,6 +28,10 @@ from bertfeat.records import BoolArray, IntArray, Pack
 _FILLED_ROWS, _FEW_ROWS, _FILLED_ROWS_OF_FEW = 32, 256, 8
 # CUDA's kernels of attention number the windows in a dimension of the grid that has no more places.
 _MAX_WINDOWS = 65_535
+
+# `packed` lays windows end to end without padding and hands attention their bounds; `equal-length` runs the windows of
+# one length as a plain batch, which needs no padding either; `lookup` takes static vectors from a table.
+RunPath: TypeAlias = Literal["packed", "equal-length", "lookup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,13 @@ class PackEncoder:
 
     Args:
         model: The cut model, in evaluation mode, on its device; of an encoder-decoder, the encoder.
-        family: How the model is run.
+        path: How packs run.
         layers: The absolute layers to return, ascending.
         hidden_size: Width of each layer.
         n_blocks: Blocks of the cut model.
         compute_dtype: The type of its weights.
         with_pooler: Run the model's pooler on the first token of each window.
-        padding_idx: The padding token, after which positions start in families such as RoBERTa.
+        padding_idx: The padding token after whose number positions start, as in RoBERTa; None if they start at 0.
         supports_type_ids: The model takes `token_type_ids`.
 
     Attributes:
@@ -82,17 +86,17 @@ class PackEncoder:
     def __init__(
         self,
         model: nn.Module,
-        family: Family,
+        path: RunPath,
         layers: Sequence[int],
         *,
         hidden_size: int,
         n_blocks: int,
         compute_dtype: torch.dtype,
         with_pooler: bool,
-        padding_idx: int,
+        padding_idx: int | None,
         supports_type_ids: bool,
     ) -> None:
-        self.family = family
+        self.path = path
         self.layers = tuple(layers)
         self.n_blocks = n_blocks
         self.hidden_size = hidden_size
@@ -182,7 +186,7 @@ class PackEncoder:
         limit_threads()
         # Under a caller's autocast, products in this thread would have another type than those in the lanes.
         with one_thread(self.device), torch.autocast(self.device.type, enabled=False):
-            states = self._paths[self.family.path](pack)
+            states = self._paths[self.path](pack)
             pooled = self._pool(states[self.n_blocks], pack.lengths) if self._with_pooler else None
         return HiddenStates({layer: states[layer] for layer in self.layers}, pooled)
 
@@ -213,13 +217,13 @@ class PackEncoder:
 
     def _forward(self, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the model and return the wanted layers, each (rows, length, hidden)."""
-        wanted: Any = self._wanted if self.family.picks_states else True
-        found = self._model(**inputs, output_hidden_states=wanted).hidden_states
+        # Many models keep only the layers in the list, and free the others on the way; the others return all.
+        found = self._model(**inputs, output_hidden_states=self._wanted).hidden_states
         return {layer: found[layer] for layer in self._wanted}
 
     def _positions(self, pack: Pack) -> IntArray:
         """Return the model's position of each token; a padding token in the text has `padding_idx`."""
-        if self.family.positions != "after-padding":
+        if self._padding_idx is None:
             return pack.position_ids
         counted = pack.input_ids != self._padding_idx
         running = np.cumsum(counted)
@@ -232,10 +236,12 @@ class PackEncoder:
         """Apply the model's pooler to the first token of each window; last: (n_tokens, hidden)."""
         first = last[self._tensor(np.cumsum(lengths) - lengths)]
         pooler = self._model.get_submodule("pooler")
-        if self.family.pooler_activation is None:
-            pooled = pooler(first.unsqueeze(1))
+        if isinstance(pooler, (nn.Linear, PackedLinear)):
+            # In ALBERT and BigBird, the activation is beside it.
+            names = [name for name in ("pooler_activation", "activation") if hasattr(self._model, name)]
+            pooled = self._model.get_submodule(names[0])(pooler(first))
         else:
-            pooled = self._model.get_submodule(self.family.pooler_activation)(pooler(first))
+            pooled = pooler(first.unsqueeze(1))
         assert isinstance(pooled, torch.Tensor)
         return pooled
 

@@ -1,323 +1,109 @@
-"""The encoder families that are supported: one table for the code, the tests and `bertfeat models`.
+"""Table of what transformers cannot tell of a model type: values that must be set, limits, and notes for people.
 
-Two paths: `packed` lays windows end to end without padding and hands attention their bounds (families that take
-transformers' attention interface and treat every token by its position alone); `equal-length` runs the windows of one
-length as a plain batch, which needs no padding either (families with relative positions, convolutions or attention of
-their own; MobileBERT too, whose embeddings look at the neighbouring tokens). A third path, `lookup`, takes static
-vectors from a table: the family `STATIC`, which no config.json names.
+A type without a row is run in the same way: `discovery` finds its class and its sizes, `comparison` how packs run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from bertfeat.encoder.decoders import DECODERS
-from bertfeat.encoder.encoderdecoders import ENCODER_DECODERS
-from bertfeat.encoder.family import Family
-from bertfeat.encoder.refusals import esm_fault, flaubert_fault, nystromformer_fault, padding_fault, xmod_fault
-from bertfeat.encoder.textparts import TEXT_PARTS
 
-_NORMED = "the last layer alone is normed"
-_UNLIMITED = "relative positions without a limit: 512 tokens unless the tokenizer says less or more"
-_PACKED: dict[str, Any] = {"path": "packed"}
-_BERT_LIKE: dict[str, Any] = {"path": "packed", "type_ids": True, "pooler": "optional"}
-_ROBERTA_LIKE: dict[str, Any] = {**_BERT_LIKE, "positions": "after-padding"}
-_PLAIN: dict[str, Any] = {"path": "equal-length"}
-_TYPED: dict[str, Any] = {**_PLAIN, "type_ids": True}
-# These return the states of all layers.
-_ALL_STATES: dict[str, Any] = {**_TYPED, "picks_states": False}
-_XLM_LIKE: dict[str, Any] = {
-    **_PLAIN,
-    "layers_key": ("n_layers", "num_hidden_layers"),
-    "hidden_key": ("emb_dim", "hidden_size"),
-    "picks_states": False,
-    "slow_tokenizer": True,
-    "note": "no language embedding is added",
-}
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A model type, and what cannot be found out about it.
 
-_ENCODERS: tuple[Family, ...] = (
-    Family("bert", "BERT", "BertModel", **_BERT_LIKE),
-    Family("roberta", "RoBERTa", "RobertaModel", **_ROBERTA_LIKE),
-    Family("xlm-roberta", "XLM-RoBERTa", "XLMRobertaModel", **_ROBERTA_LIKE),
-    Family("camembert", "CamemBERT", "CamembertModel", **_ROBERTA_LIKE),
-    Family(
-        "xlm-roberta-xl",
-        "XLM-RoBERTa-XL",
-        "XLMRobertaXLModel",
-        final_norm="encoder.LayerNorm",
-        **_ROBERTA_LIKE,
-    ),
-    Family(
-        "roberta-prelayernorm",
-        "RoBERTa-PreLayerNorm",
-        "RobertaPreLayerNormModel",
-        final_norm="LayerNorm",
-        **_ROBERTA_LIKE,
-    ),
-    Family(
-        "distilbert",
-        "DistilBERT",
-        "DistilBertModel",
-        layers_key=("n_layers", "num_hidden_layers"),
-        hidden_key=("dim", "hidden_size"),
-        **_PACKED,
-    ),
-    Family(
-        "albert",
-        "ALBERT",
-        "AlbertModel",
-        pooler_activation="pooler_activation",
-        note="blocks share their weights; layer 0 is widened to the hidden size, as in output_hidden_states",
-        **_BERT_LIKE,
-    ),
-    Family("ernie", "ERNIE", "ErnieModel", **_BERT_LIKE),
-    Family("data2vec-text", "data2vec text", "Data2VecTextModel", **_ROBERTA_LIKE),
-    Family(
-        "xmod",
-        "X-MOD",
-        "XmodModel",
-        final_norm="encoder.LayerNorm",
-        fault=xmod_fault,
-        note="runs the adapters of default_language",
-        **_ROBERTA_LIKE,
-    ),
-    Family("bert-generation", "BertGeneration", "BertGenerationEncoder", slow_tokenizer=True, **_PACKED),
-    Family("splinter", "Splinter", "SplinterModel", type_ids=True, **_PACKED),
-    Family(
-        "electra",
-        "ELECTRA",
-        "ElectraModel",
-        type_ids=True,
-        note="layer 0 is taken after the projection to the hidden size, as in output_hidden_states",
-        **_PACKED,
-    ),
-    Family(
-        "modernbert",
-        "ModernBERT",
-        "ModernBertModel",
-        final_norm="final_norm",
-        per_layer=("layer_types",),
-        note=_NORMED,
-        attention="full, sliding",
-        **_PACKED,
-    ),
-    Family("nomic_bert", "NomicBERT", "NomicBertModel", type_ids=True, **_PACKED),
-    Family("gte", "GTE", "GteModel", **_BERT_LIKE),
-    Family("jina_embeddings_v3", "Jina Embeddings v3", "JinaEmbeddingsV3Model", note="no task adapter", **_BERT_LIKE),
-    Family("eurobert", "EuroBERT", "EuroBertModel", final_norm="norm", note=_NORMED, **_PACKED),
-    Family(
-        "ultrabert",
-        "UltraBERT",
-        "UltrabertModel",
-        final_norm="norm",
-        per_layer=("layer_types",),
-        note=_NORMED,
-        attention="full, sliding",
-        **_PACKED,
-    ),
-    Family("esmc", "ESM C", "EsmcModel", final_norm="norm", whole=True, note=_NORMED, **_PACKED),
-    Family(
-        "mobilebert",
-        "MobileBERT",
-        "MobileBertModel",
-        pooler="optional",
-        note="embeddings look at the neighbouring tokens, hence no packs",
-        **_TYPED,
-    ),
-    Family(
-        "xlnet",
-        "XLNet",
-        "XLNetModel",
-        layers_key=("n_layer", "num_hidden_layers"),
-        hidden_key=("d_model", "hidden_size"),
-        positions_key=(),
-        positions="unlimited",
-        note=_UNLIMITED,
-        attention="full, relative",
-        **_ALL_STATES,
-    ),
-    Family("deberta", "DeBERTa", "DebertaModel", attention="full, relative", **_ALL_STATES),
-    Family("deberta-v2", "DeBERTa v2 and v3", "DebertaV2Model", attention="full, relative", **_ALL_STATES),
-    Family(
-        "mpnet",
-        "MPNet",
-        "MPNetModel",
-        positions="after-padding",
-        pooler="optional",
-        picks_states=False,
-        attention="full, relative",
-        **_PLAIN,
-    ),
-    Family(
-        "megatron-bert",
-        "MegatronBERT",
-        "MegatronBertModel",
-        final_norm="encoder.ln",
-        pooler="optional",
-        note=_NORMED,
-        **_ALL_STATES,
-    ),
-    Family("roformer", "RoFormer", "RoFormerModel", **_ALL_STATES),
-    Family("rembert", "RemBERT", "RemBertModel", pooler="optional", **_ALL_STATES),
-    Family(
-        "longformer",
-        "Longformer",
-        "LongformerModel",
-        positions="after-padding",
-        per_layer=("attention_window",),
-        pooler="optional",
-        note="local attention only: no token is given global attention",
-        attention="sliding",
-        **_ALL_STATES,
-    ),
-    Family(
-        "big_bird",
-        "BigBird",
-        "BigBirdModel",
-        # Block-sparse attention picks blocks at random, and transformers drops it for good after one short text.
-        overrides={"attention_type": "original_full"},
-        pooler="optional",
-        pooler_activation="activation",
-        note="full attention at every length",
-        **_TYPED,
-    ),
-    Family(
-        "esm",
-        "ESM",
-        "EsmModel",
-        positions="after-padding",
-        final_norm="encoder.emb_layer_norm_after",
-        unused=("contact_head",),
-        fault=esm_fault,
-        pooler="optional",
-        note=f"{_NORMED}; embeddings are scaled by the share of masked tokens, hence no packs",
-        **_PLAIN,
-    ),
-    Family(
-        "luke",
-        "LUKE",
-        "LukeModel",
-        positions="after-padding",
-        unused=("entity_embeddings",),
-        # Entities are never given: a table without rows takes no memory.
-        overrides={"entity_vocab_size": 1},
-        pooler="optional",
-        note="words only, no entities",
-        **_ALL_STATES,
-    ),
-    Family("xlm", "XLM", "XLMModel", fault=padding_fault, **_XLM_LIKE),
-    Family("flaubert", "FlauBERT", "FlaubertModel", fault=flaubert_fault, **_XLM_LIKE),
-    Family("ibert", "I-BERT", "IBertModel", positions="after-padding", pooler="optional", **_ALL_STATES),
-    Family("squeezebert", "SqueezeBERT", "SqueezeBertModel", pooler="always", **_ALL_STATES),
-    Family(
-        "nystromformer",
-        "Nyströmformer",
-        "NystromformerModel",
-        fault=nystromformer_fault,
-        attention="landmarks",
-        **_ALL_STATES,
-    ),
-    Family("convbert", "ConvBERT", "ConvBertModel", attention="full, with convolutions", **_TYPED),
-    Family(
-        "layoutlm",
-        "LayoutLM",
-        "LayoutLMModel",
-        pooler="always",
-        note="text only: every box is zero",
-        **_TYPED,
-    ),
-    Family(
-        "layoutlmv3",
-        "LayoutLMv3",
-        "LayoutLMv3Model",
-        positions="after-padding",
-        overrides={"visual_embed": False},
-        attention="full, relative",
-        note="text only: every box is zero",
-        **_PLAIN,
-    ),
-    Family(
-        "lilt",
-        "LiLT",
-        "LiltModel",
-        positions="after-padding",
-        pooler="optional",
-        note="text only: every box is zero",
-        **_ALL_STATES,
-    ),
-    Family(
-        "markuplm",
-        "MarkupLM",
-        "MarkupLMModel",
-        positions="after-padding",
-        pooler="optional",
-        note="text only: no places in a page",
-        **_TYPED,
-    ),
-    Family(
-        "visual_bert",
-        "VisualBERT",
-        "VisualBertModel",
-        pooler="optional",
-        note="text only: no pictures",
-        **_ALL_STATES,
-    ),
-    Family(
-        "fnet",
-        "FNet",
-        "FNetModel",
-        # The other form of the same transform takes texts of one length only.
-        overrides={"use_tpu_fourier_optimizations": False},
-        in_float32=("fourier.self",),
-        pooler="optional",
-        attention="Fourier transform",
-        **_ALL_STATES,
-    ),
-    Family(
-        "yoso",
-        "YOSO",
-        "YosoModel",
-        # Its hashes need CUDA kernels that transformers downloads, and are random.
-        overrides={"use_expectation": True},
-        note="attention is what its hashes give on average",
-        **_ALL_STATES,
-    ),
-    Family(
-        "openai_privacy_filter",
-        "OpenAI privacy filter",
-        "OpenAIPrivacyFilterModel",
-        final_norm="norm",
-        per_layer=("layer_types",),
-        attention="sliding, with sinks",
-        note=f"{_NORMED}; in bfloat16, rounding may choose other experts for a token",
-        **_PLAIN,
-    ),
-)
-_FAMILIES = tuple(
-    sorted((*_ENCODERS, *ENCODER_DECODERS, *TEXT_PARTS, *DECODERS), key=lambda family: family.path != "packed")
-)
+    Attributes:
+        model_type: The value in config.json.
+        note: A line for `bertfeat models`.
+        refusal: Why the type is not run; empty if it is tried.
+        overrides: Config values that are set on loading.
+        unused: Parts of the model that are never run: their weights are not needed, and are dropped.
+        in_float32: Last names of parts that are computed in float32, because torch has no half precision for them.
+        positions: The attribute of the config with the number of positions.
+        unlimited: Tokens of a window where neither the model nor its tokenizer has a limit.
+        window: Tokens of a window unless the user says otherwise, where the model takes more: the memory of a forward
+            pass grows with the longest window.
+        type_ids: The model takes `token_type_ids` although its config has no number of them.
+    """
+
+    model_type: str
+    note: str = ""
+    _: KW_ONLY
+    refusal: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    in_float32: tuple[str, ...] = ()
+    positions: str = "max_position_embeddings"
+    unlimited: int = 512
+    window: int = 8_192
+    type_ids: bool = False
+
+    def usual_length(self, max_length: int) -> int:
+        """Return the tokens of a window unless the user says otherwise, for a model that takes `max_length`."""
+        return min(max_length, self.window)
+
+
 # Files of word vectors and model2vec folders, which have no encoder: a token's vector is looked up.
 STATIC = Family(
     "static",
-    "Static vectors",
-    "",
-    path="lookup",
-    attention="none",
-    note="a file of word2vec, GloVe or fastText, or a folder of model2vec; layer 0 only",
+    "a file of word2vec, GloVe or fastText, or a folder of model2vec; layer 0 only",
+    window=1 << 62,
 )
-_BY_TYPE = {family.model_type: family for family in _FAMILIES}
+_NO_BOXES = "text only: every box is zero"
+_LOCAL = "local attention only: no token is given global attention"
+_FULL = "full attention at every length"
+# Block-sparse attention picks blocks at random, and transformers drops it for good after one short text.
+_NOT_SPARSE = {"attention_type": "original_full"}
+_ROWS = (
+    STATIC,
+    Family("albert", "blocks share their weights; layer 0 is widened to the hidden size"),
+    Family("big_bird", _FULL, overrides=_NOT_SPARSE),
+    Family("bigbird_pegasus", _FULL, overrides=_NOT_SPARSE),
+    # Old configs name no limit; the model was trained on 2,048 tokens.
+    Family("bloom", unlimited=2_048),
+    Family("electra", "layer 0 is taken after the projection to the hidden size"),
+    Family("esm", "embeddings are scaled by the share of masked tokens", unused=("contact_head",)),
+    # The other form of the same transform takes texts of one length only.
+    Family("fnet", overrides={"use_tpu_fourier_optimizations": False}, in_float32=("fourier.self",)),
+    Family("jina_embeddings_v3", "no task adapter"),
+    Family("layoutlm", _NO_BOXES),
+    Family("layoutlmv3", _NO_BOXES, overrides={"visual_embed": False}),
+    Family("led", _LOCAL),
+    Family("lilt", _NO_BOXES),
+    Family("longformer", _LOCAL),
+    # Entities are never given: a table without rows takes no memory.
+    Family("luke", "words only, no entities", overrides={"entity_vocab_size": 1}, unused=("entity_embeddings",)),
+    Family("markuplm", "text only: no places in a page"),
+    Family("mpt", positions="max_seq_len"),
+    Family("mra", refusal="its attention gives zeros without CUDA kernels that transformers downloads"),
+    Family("new", refusal="transformers has it under another name; take a copy of the model with the model type 'gte'"),
+    # With another share, the tokens that an expert takes would depend on the other texts of a batch.
+    Family("nllb-moe", overrides={"moe_eval_capacity_token_fraction": 1.0}),
+    # Its attention takes a sliding window that its masks do not know.
+    Family("olmoe", overrides={"sliding_window": None}),
+    Family("visual_bert", "text only: no pictures"),
+    Family("xlm", "no language embedding is added"),
+    Family("flaubert", "no language embedding is added"),
+    Family("xlnet", type_ids=True),
+    Family("xmod", "runs the adapters of default_language, which config.json must name"),
+    # Its hashes need CUDA kernels that transformers downloads, and are random.
+    Family("yoso", "attention is what its hashes give on average", overrides={"use_expectation": True}),
+)
+_BY_TYPE = {family.model_type: family for family in _ROWS}
+
+
+def family_of(model_type: str) -> Family:
+    """Return the row of a config's `model_type`, or an empty one.
+
+    Examples:
+        >>> family_of("bloom").unlimited, family_of("bert").note
+        (2048, '')
+    """
+    return _BY_TYPE.get(model_type) or Family(model_type)
 
 
 def families() -> tuple[Family, ...]:
-    """Return every supported family, packed ones first."""
-    return _FAMILIES
-
-
-def family_of(model_type: str) -> Family | None:
-    """Return the family of a config's `model_type`, or None where it is not supported.
-
-    Examples:
-        >>> family_of("roberta").path, family_of("funnel")
-        ('packed', None)
-    """
-    return _BY_TYPE.get(model_type)
+    """Return the rows of the table, those without an encoder first."""
+    return _ROWS

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from bertfeat.durable.records import seal, unseal
 from bertfeat.durable.usercache import read_cached, write_cached
 from bertfeat.errors import CheckpointError
 
@@ -22,6 +23,11 @@ _MAX_ENTRIES = 256
 _SETTLED_NS = 100_000_000
 # The same entries for this process: an estimator asks for each call, also where the file cannot be written.
 _known: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    entries: tuple[tuple[str, str], ...]
 
 
 def weights_digest(files: Sequence[Path]) -> str:
@@ -45,7 +51,8 @@ def weights_digest(files: Sequence[Path]) -> str:
         )
     if youngest_ns < time.time_ns() - _SETTLED_NS:
         _known[key] = digest.hexdigest()
-        _write_cache({**_read_cache(), key: digest.hexdigest()})
+        entries = (*_read_cache().items(), (key, digest.hexdigest()))
+        write_cached(_FILE, seal(_Cache(entries[-_MAX_ENTRIES:])))
     return digest.hexdigest()
 
 
@@ -81,16 +88,11 @@ def _identity(files: Sequence[Path]) -> tuple[str, int]:
             status = real.stat()
         parts.append([str(real), status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns])
         times += [status.st_mtime_ns, status.st_ctime_ns]
-    return json.dumps(parts), max(times)
+    return repr(parts), max(times)
 
 
 def _read_cache() -> dict[str, str]:
     try:
-        cache = json.loads(read_cached(_FILE) or b"{}")
-        return {key: value for key, value in cache.items() if isinstance(value, str) and len(value) == 64}
-    except (ValueError, AttributeError):  # AttributeError: not an object
+        return dict(unseal(_Cache, read_cached(_FILE) or b"").entries)
+    except ValueError:
         return {}
-
-
-def _write_cache(cache: dict[str, str]) -> None:
-    write_cached(_FILE, json.dumps(dict(list(cache.items())[-_MAX_ENTRIES:])).encode())

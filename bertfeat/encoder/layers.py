@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterable
 
 from bertfeat.choices import Combine
+from bertfeat.config import layer_pieces
 from bertfeat.errors import ConfigError
 from bertfeat.records import FeatureColumn
-
-_PIECE = re.compile(r"(-?\d{1,9})(?:\.\.(-?\d{1,9}))?", re.ASCII)
 
 
 def parse_layers(spec: str, n_layers: int, *, model: str = "the model") -> tuple[int, ...]:
@@ -31,26 +30,24 @@ def parse_layers(spec: str, n_layers: int, *, model: str = "the model") -> tuple
         ((0, 5, 6), (3, 4, 5, 6))
     """
     layers: set[int] = set()
-    for piece in spec.replace(" ", "").split(","):
-        layers.update(_parse_piece(piece, n_layers, model))
+    for piece in layer_pieces(spec):
+        layers.update(_named_layers(piece, n_layers, model))
     return tuple(sorted(layers))
 
 
-def _parse_piece(piece: str, n_layers: int, model: str) -> range:
-    if piece == "all":
+def _named_layers(piece: re.Match[str], n_layers: int, model: str) -> range:
+    if piece[0] == "all":
         return range(n_layers + 1)
-    if piece == "last4":
+    if piece[0] == "last4":
         if n_layers < 4:
             raise ConfigError(f"`layers='last4'`: {model} has {n_layers} blocks only; pass `layers='all'`")
         return range(n_layers - 3, n_layers + 1)
-    match = _PIECE.fullmatch(piece)
-    if match is None:
-        forms = "'all', 'last4', numbers and ranges such as '0,4,-1' or '-4..-1'"
-        raise ConfigError(f"`layers` {piece!r} is not a layer; write {forms}")
-    first = _absolute(int(match[1]), n_layers, model)
-    last = first if match[2] is None else _absolute(int(match[2]), n_layers, model)
+    first = _absolute(int(piece[1]), n_layers, model)
+    last = first if piece[2] is None else _absolute(int(piece[2]), n_layers, model)
     if last < first:
-        raise ConfigError(f"`layers='{piece}'`: layer {first} is higher than layer {last}; write the lower one first")
+        raise ConfigError(
+            f"`layers='{piece[0]}'`: layer {first} is higher than layer {last}; write the lower one first"
+        )
     return range(first, last + 1)
 
 

@@ -17,24 +17,21 @@ class Place(NamedTuple):
     Attributes:
         folder: Their folder, resolved; the file itself if it is one of word vectors.
         commit: The commit of a hub model, else None.
-        converted_from: The commit of a hub model whose pickle files the hub's bot converted in `commit`, else None.
         pinned: The digest that the weights of an installed package must have, else None.
     """
 
     folder: Path
     commit: str | None = None
-    converted_from: str | None = None
     pinned: str | None = None
 
 
 @os_errors(CheckpointError)
-def locate(name: str, revision: str | None, *, with_weights: bool) -> Place:
+def locate(name: str, revision: str | None) -> Place:
     """Find a model: an installed package, then a folder or file, then a hub model, which is downloaded.
 
     Args:
         name: The name that the user gave.
         revision: Branch, tag or commit of a hub model.
-        with_weights: Download the weights of a hub model as well.
 
     Raises:
         CheckpointError: There is no such model, or the hub cannot be reached.
@@ -53,8 +50,8 @@ def locate(name: str, revision: str | None, *, with_weights: bool) -> Place:
             f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
             "and not a hub id (owner/model)"
         )
-    fetched = hub.fetch(name, revision, with_weights=with_weights)
-    return Place(fetched.folder.resolve(), fetched.commit, fetched.converted_from)
+    fetched, commit = hub.fetch(name, revision)
+    return Place(fetched.resolve(), commit)
 
 
 def _is_path(name: str) -> bool:

@@ -6,13 +6,12 @@ Loads neither torch nor transformers; `sentencesteps` computes.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from bertfeat.durable.records import hash_of_json
 from bertfeat.errors import ConfigError
 
 # The description of a sentence embedding that cannot be computed here.
@@ -120,8 +119,7 @@ class SentenceModel:
         for step in self.steps:
             facts = dataclasses.asdict(step)
             steps.append([type(step).__name__, {key: facts[key] for key in facts if key not in ("folder", "file")}])
-        said = json.dumps([self.modes, self.include_prompt, steps], sort_keys=True)
-        object.__setattr__(self, "sha256", hashlib.sha256(said.encode()).hexdigest())
+        object.__setattr__(self, "sha256", hash_of_json([self.modes, self.include_prompt, steps]))
 
     def dim(self, hidden_size: int) -> int:
         """Return the width of the embedding.

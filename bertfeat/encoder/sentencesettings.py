@@ -1,15 +1,20 @@
-"""Reader of the settings of a sentence-transformers module, each key and type known; those of its Transformer first.
+"""Records of the settings of sentence-transformers modules, and their reader.
 
-A setting that would change a vector in a way that is not supported is refused by name.
+A setting that would change a vector in a way that is not supported has no field, or a type that takes only the values
+without an effect, so it is refused by name.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
+from msgspec import Meta, Struct
+
+from bertfeat.display import printable
+from bertfeat.durable.records import decode
+from bertfeat.encoder.sentencemodel import SentenceMode
 from bertfeat.encoder.weights import inside, read_json
 from bertfeat.errors import CheckpointError
 
@@ -25,44 +30,96 @@ SAVE_AGAIN = (
     "SentenceTransformer; SentenceTransformer('FOLDER').save_pretrained('NEW')\""
 )
 _MAX_LENGTH = 10_000_000
-_NONE = type(None)
-_ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
-_TRANSFORMER: Mapping[str, tuple[type, ...]] = {
-    "max_seq_length": (int, _NONE),
-    "do_lower_case": (bool,),
-    "unpad_inputs": (bool, _NONE),
-    "modality_config": (dict,),
-    **dict.fromkeys(("transformer_task", "module_output_name"), (str,)),
-    **dict.fromkeys(_ARGUMENTS, (dict,)),
-    # Settings of multi-vector models and of inputs; only their empty values are taken.
-    **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion"), (dict, _NONE)),
-    "tokenizer_name_or_path": (_NONE,),
-}
-_FIXED: Mapping[str, object] = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
-_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+_OTHER_POOLING = "`pooling` mean, max and cls do without it"
+_T = TypeVar("_T")
 # Arguments of loading that leave the states of a text as they are.
-_HARMLESS = {"attn_implementation", "dtype", "padding_side", "torch_dtype", "trust_remote_code"}
+_Arguments = dict[Literal["attn_implementation", "dtype", "padding_side", "torch_dtype", "trust_remote_code"], Any]
+_Empty = Annotated[dict[str, Any], Meta(max_length=0)] | None
+_Length = Annotated[int, Meta(ge=1, le=_MAX_LENGTH)]
+_Modes = Annotated[tuple[SentenceMode, ...], Meta(min_length=1, max_length=len(SentenceMode))]
+
+
+class _Text(Struct, forbid_unknown_fields=True):
+    method: Literal["forward"]
+    method_output_name: Literal["last_hidden_state"]
+
+
+class _Modalities(Struct):
+    text: _Text
+
+
+class _Transformer(Struct, forbid_unknown_fields=True):
+    max_seq_length: _Length | None = None
+    do_lower_case: bool = False
+    unpad_inputs: bool | None = None
+    modality_config: _Modalities | None = None
+    transformer_task: Literal["feature-extraction"] = "feature-extraction"
+    module_output_name: Literal["token_embeddings"] = "token_embeddings"
+    model_args: _Arguments = {}
+    model_kwargs: _Arguments = {}
+    tokenizer_args: _Arguments = {}
+    processor_kwargs: _Arguments = {}
+    config_args: _Arguments = {}
+    config_kwargs: _Arguments = {}
+    # Settings of multi-vector models and of inputs.
+    processing_kwargs: _Empty = None
+    query_length: _Empty = None
+    document_length: _Empty = None
+    query_expansion: _Empty = None
+    tokenizer_name_or_path: None = None
+
+
+class Pooling(Struct, forbid_unknown_fields=True):
+    """Settings of a Pooling: the modes by name, or as flags in the older spelling."""
+
+    embedding_dimension: int | None = None
+    word_embedding_dimension: int | None = None
+    pooling_mode: SentenceMode | _Modes | None = None
+    pooling_mode_cls_token: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+    include_prompt: bool = True
+
+
+class Normalize(Struct, forbid_unknown_fields=True):
+    """Settings of a Normalize."""
+
+    module_input_name: Literal["sentence_embedding"] = "sentence_embedding"
+    module_output_name: Literal["sentence_embedding"] | None = None
+
+
+class Dense(Normalize, forbid_unknown_fields=True, kw_only=True):
+    """Settings of a Dense."""
+
+    in_features: int
+    out_features: Annotated[int, Meta(ge=1, le=1_000_000)]
+    bias: bool = True
+    use_residual: bool = False
+    activation_function: str = "torch.nn.Tanh"
 
 
 def refusal(place: Path, what: str) -> CheckpointError:
     """Return the error of a sentence embedding that cannot be computed as its model asks."""
-    return CheckpointError(f"{place}: {what}; `pooling` mean, max and cls do without it")
+    return CheckpointError(f"{place}: {what}; {_OTHER_POOLING}")
 
 
-def read_settings(path: Path, root: Path, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Read a JSON object whose keys and the types of whose values are known.
+def read_settings(kind: type[_T], path: Path, root: Path, remedy: str = _OTHER_POOLING) -> _T:
+    """Read the settings of a module, or another JSON file of a sentence-transformers folder.
+
+    `remedy` is what to do about a file that is not such a record.
 
     Raises:
-        CheckpointError: The file is missing, outside of `root` or not such an object; the message names the key.
+        CheckpointError: The file is missing, outside of `root` or not such a record; the message has the path.
     """
-    settings = read_json(inside(path, root))
-    for key, value in settings.items():
-        if key not in kinds:
-            raise refusal(path, f"unknown setting {key!r:.60}")
-        # Not isinstance: bool is a subclass of int.
-        if type(value) not in kinds[key]:
-            raise refusal(path, f"{key} is {value!r:.60}, which is not supported")
-    return settings
+    try:
+        return decode(kind, inside(path, root).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {printable(f'{error!s:.200}')}; {remedy}") from None
 
 
 def read_max_length(folder: Path, root: Path) -> int | None:
@@ -77,30 +134,15 @@ def read_max_length(folder: Path, root: Path) -> int | None:
     length = None
     if names:
         path = folder / names[0]
-        settings = read_settings(path, root, _TRANSFORMER)
-        _check_transformer(path, settings)
-        if settings.get("do_lower_case") and not _lowers(folder, root):
+        settings = read_settings(_Transformer, path, root)
+        if settings.do_lower_case and not _lowers(folder, root):
             raise refusal(path, "do_lower_case is true, but the model's tokenizer keeps capitals")
-        length = settings.get("max_seq_length")
-        if length is not None and not 1 <= length <= _MAX_LENGTH:
-            raise refusal(path, f"max_seq_length is {length!r:.60}")
+        length = settings.max_seq_length
     if length is None and os.path.lexists(folder / "tokenizer_config.json"):
         said = read_json(inside(folder / "tokenizer_config.json", root)).get("model_max_length")
         # transformers writes 1e30 where it knows none.
         length = said if type(said) is int and 1 <= said <= _MAX_LENGTH else None
     return length
-
-
-def _check_transformer(path: Path, settings: Mapping[str, Any]) -> None:
-    wrong = [key for key, value in _FIXED.items() if settings.get(key, value) != value]
-    wrong += [
-        key for key in ("processing_kwargs", "query_length", "document_length", "query_expansion") if settings.get(key)
-    ]
-    wrong += [key for key in _ARGUMENTS if set(settings.get(key, ())) - _HARMLESS]
-    if settings.get("modality_config", {"text": _TEXT}).get("text") != _TEXT:
-        wrong.append("modality_config")
-    if wrong:
-        raise refusal(path, f"{wrong[0]} is {settings[wrong[0]]!r:.80}, which is not supported")
 
 
 def _lowers(folder: Path, root: Path) -> bool:

@@ -26,24 +26,6 @@ MAX_JSON_BYTES = 16_000_000
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
-class PickleOnly(CheckpointError):
-    """A model is in order, but for its weights, which are in pickle files only.
-
-    Attributes:
-        folder: The folder of its files, resolved.
-        commit: The commit of a hub model, whose pickle files are not in the folder; else None.
-    """
-
-    def __init__(self, message: str, folder: Path, commit: str | None) -> None:
-        super().__init__(message)
-        self.folder = folder
-        self.commit = commit
-
-    def __reduce__(self) -> tuple[type[PickleOnly], tuple[str, Path, str | None]]:
-        """Pickle all arguments, for worker processes."""
-        return type(self), (str(self), self.folder, self.commit)
-
-
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
     """The checked weight files of a folder, in name order.
@@ -59,24 +41,23 @@ class WeightFiles:
     dtype: str
 
 
-def find_weights(folder: Path, root: Path, on_hub: tuple[str, str] | None = None) -> WeightFiles:
+def find_weights(folder: Path, root: Path, hub_id: str | None = None) -> WeightFiles:
     """Find and check the safetensors files of a model folder.
 
     Args:
         folder: The model folder, resolved.
         root: The folder that every file must lie in once links are followed.
-        on_hub: The name and the commit of a hub model, whose pickle files are not in the folder.
+        hub_id: The name of a hub model, whose pickle files are not in the folder.
 
     Raises:
-        PickleOnly: There are pickle files, and no safetensors files.
-        CheckpointError: A file is missing, outside of `root`, or not a whole safetensors file.
+        CheckpointError: There are pickle files only, or a file is missing, outside of `root`, or damaged.
     """
     if os.path.lexists(folder / SINGLE):
         names = [SINGLE]
     elif (folder / INDEX).exists():
         names = indexed(inside(folder / INDEX, root))
     else:
-        raise _no_weights(folder, on_hub)
+        raise _no_weights(folder, hub_id)
     files = tuple(inside(folder / name, root) for name in names)
     counts: Counter[str] = Counter()
     for file in files:
@@ -109,34 +90,18 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is too large, not JSON, or not an object.
     """
-    value = _parsed(path, max_bytes)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: the JSON is not an object")
-    return value
-
-
-def read_json_list(path: Path) -> list[dict[str, Any]]:
-    """Read a JSON list of objects, as `read_json` reads one.
-
-    Raises:
-        CheckpointError: The file is too large, not JSON, or not a list of objects.
-    """
-    value = _parsed(path, MAX_JSON_BYTES)
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise CheckpointError(f"{path}: the JSON is not a list of objects")
-    return value
-
-
-def _parsed(path: Path, max_bytes: int) -> Any:
     try:
         n_bytes = path.stat().st_size
         if n_bytes > max_bytes:
             raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {max_bytes}")
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: the JSON is not an object")
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -164,13 +129,12 @@ def indexed(index: Path, ending: str = ".safetensors") -> list[str]:
     return names
 
 
-def _no_weights(folder: Path, on_hub: tuple[str, str] | None) -> CheckpointError:
+def _no_weights(folder: Path, hub_id: str | None) -> CheckpointError:
     """Return the error of a folder without safetensors; a hub model comes here only if it has pickle files."""
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(_PICKLE_ENDINGS))
-    if on_hub or PICKLE in pickles or os.path.lexists(folder / PICKLE_INDEX):
-        name, commit = on_hub or (str(folder), None)
-        what = "weights in pickle files only, which can run code when they are opened"
-        return PickleOnly(f"{name}: {what}; run `bertfeat convert {shlex.quote(name)} -o FOLDER`", folder, commit)
+    if hub_id or PICKLE in pickles or os.path.lexists(folder / PICKLE_INDEX):
+        name = hub_id or str(folder)
+        return CheckpointError(f"{name}: only pickle weights; run: bertfeat convert {shlex.quote(name)} -o FOLDER")
     if pickles:
         return CheckpointError(
             f"{folder}: weights in pickle files only ({', '.join(pickles[:3])}), and none is {PICKLE}, which "

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from bertfeat.durable import files
 from bertfeat.durable.filelock import ALONE, lock
 from bertfeat.durable.placecheck import check_file, check_folder
 from bertfeat.durable.publication import publish_bytes, recover, replace_folder
+from bertfeat.durable.records import hash_of_json, seal, unseal
 from bertfeat.durable.steps import step
 from bertfeat.encoder.layers import parse_layers
 from bertfeat.errors import ConfigError, RunError, StoreError, UserError, did_you_mean
@@ -25,7 +25,6 @@ from bertfeat.exports.outputs import GoogleJson, Npy, Output, Projector, Word2ve
 from bertfeat.exports.selectedrows import Selection
 from bertfeat.progress import Progress, reporting
 from bertfeat.storage import local_path
-from bertfeat.store.codec import hash_fields
 from bertfeat.store.reader import Store, open_store
 
 FORMATS: dict[str, type[Output]] = {
@@ -50,6 +49,15 @@ class Exported:
     n_documents: int
     n_without_vector: int
     n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """An unfinished export: a digest of its settings, the number of finished shards, and the sizes of the files."""
+
+    settings: str
+    n_shards: int
+    saved: dict[str, int]
 
 
 def export(
@@ -152,7 +160,7 @@ def _features(store: Store, format_: type[Output], level: str, feature: str | No
     if feature is not None:
         return [feature]
     if layers is not None:
-        names = [f"layer_{number:02d}" for number in parse_layers(layers, store.manifest["model"]["n_layers"])]
+        names = [f"layer_{number:02d}" for number in parse_layers(layers, store.manifest.model.n_layers)]
         if len(names) > 1 and not format_.has_layers:
             raise UserError(f"{format_.name} holds one vector per row, and `layers` names {len(names)}; name one")
         return names
@@ -204,9 +212,9 @@ def _write(writer: Output, reports: Progress) -> None:
                 n_rows += rows.vectors.shape[1]
                 n_documents += len(rows.bounds) - 1
                 reports.stage("exporting rows", n_rows, total)
-            saved = {"settings": settings, "n_shards": number, "saved": writer.save()}
+            saved = writer.save()
             step("export.saved")
-            publish_bytes(state, json.dumps(saved).encode())
+            publish_bytes(state, seal(_State(settings, number, saved)))
         writer.finish()
         step("export.finished")
 
@@ -217,23 +225,23 @@ def _settings(writer: Output) -> str:
     fields = {
         "bertfeat": __version__,
         "format": writer.name,
-        "store": manifest["plan_hash"],
-        "shards": manifest["shards"],
+        "store": manifest.plan_hash,
+        "shards": manifest.shards,
         "level": str(chosen.level),
-        "features": [asdict(feature) for feature in chosen.features],
+        "features": chosen.features,
         "limit": chosen.limit,
     }
-    return hash_fields(fields)
+    return hash_of_json(fields)
 
 
 def _opened(writer: Output, settings: str) -> int:
     """Open the output where an earlier run with the same settings stopped; return the shards that are done."""
     try:
-        state = json.loads(files.read_small(writer.folder / _STATE))
-        if state["settings"] == settings:
-            writer.open(state["saved"])
-            return int(state["n_shards"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        state = unseal(_State, files.read_small(writer.folder / _STATE))
+        if state.settings == settings:
+            writer.open(state.saved)
+            return state.n_shards
+    except (FileNotFoundError, ValueError):
         writer.close()
     for entry in writer.folder.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

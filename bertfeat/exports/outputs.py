@@ -119,7 +119,7 @@ class GoogleJson(Output):
 
     def encoded(self, rows: Rows) -> list[bytes]:
         """Return a line per document."""
-        n_layers = self.chosen.store.manifest["model"]["n_layers"]
+        n_layers = self.chosen.store.manifest.model.n_layers
         heads = [
             f'{{"index": {feature.layers[0] - n_layers - 1 if feature.combine == Combine.NONE else 0}, "values": ['
             for feature in self.chosen.features

@@ -69,7 +69,7 @@ class Selection:
     def shards(self) -> list[ShardRows]:
         """What to write of each shard; reads the ids only, and which rows have a vector."""
         found, n_left = [], self.limit
-        for number in (stored.receipt.shard for stored in self.store.manifest.receipts):
+        for number in (shard.shard for shard in self.store.manifest.shards):
             if n_left is not None and n_left <= 0:
                 break
             shard = self.store.shard(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
-from bertfeat.extraction.job import Job, open_inputs, recorded, resolve_job
-from bertfeat.extraction.plan import config_of, plan_fields
+from bertfeat.extraction.job import Job, open_inputs, resolve_job
+from bertfeat.extraction.plan import FINISHED_NAMES, config_of, plan_fields, recorded
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
-from bertfeat.store.plandifferences import changes
-from bertfeat.store.planstates import APPENDS, COMPACTED, fields_of
+from bertfeat.store.manifest import COMPACTED
+from bertfeat.store.plandifferences import INPUTS, changes
+from bertfeat.store.planfile import MODEL_NAMES
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -54,17 +55,19 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
     """
     store = open_store(path)
     store.require_model("a deep check", "check its digests only")
-    plan = store.plan
-    config = config_of(plan)
+    plans = store.plans
+    config = config_of(store.plan)
     problems: list[Problem] = []
     n_parts = n_rows = n_bytes = 0
     with open_inputs(_inputs(store, inputs, config), path, config) as files:
         task = _task(store, config, files)
-        shards = spread(plan.shards, n_documents)
-        for number, shard in enumerate(shards):
-            share = n_documents // len(shards) + (number < n_documents % len(shards))
+        chosen = spread([(plan, shard) for plan in plans for shard in plan.shards], n_documents)
+        corpora = _corpora(plans, config, files)
+        for number, (plan, shard) in enumerate(chosen):
+            share = n_documents // len(chosen) + (number < n_documents % len(chosen))
             part = store.shard(shard.index)
-            for level, table in task.flow.run(_sample(task.corpus, shard, share)).items():
+            sample = _sample(corpora[plan.plan_hash], shard, share)
+            for level, table in task.flow.run(sample).items():
                 problems += _compare(part, shard.index, level, table, _tolerance(plan))
                 n_parts += 1
                 n_rows += table.n_rows
@@ -72,9 +75,18 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
     return VerifyReport(tuple(problems), n_parts, n_rows, n_bytes)
 
 
+def _corpora(plans: Sequence[Plan], config: ExtractConfig, files: Sequence[InputFile]) -> dict[str, Corpus]:
+    """Return the corpus of each plan, whose slices count its own files only."""
+    found, first = {}, 0
+    for plan in plans:
+        found[plan.plan_hash] = Corpus(files[first : first + len(plan.inputs)], config)
+        first += len(plan.inputs)
+    return found
+
+
 def _inputs(store: Store, inputs: Inputs | None, config: ExtractConfig) -> Inputs:
     """Return the inputs that were passed, or else those of the plan; a file that stands for a frame as a frame."""
-    planned = [file.path for file in store.plan.inputs]
+    planned = [file.path for file in store.manifest.inputs]
     if inputs is not None:
         found = resolve_kind(inputs, config)
         return parquet_frame(str(found[0])) if planned == [FRAME] and isinstance(found, Paths) else found
@@ -87,13 +99,16 @@ def _inputs(store: Store, inputs: Inputs | None, config: ExtractConfig) -> Input
 
 def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
     plan = store.plan
-    checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
+    checkpoint = open_checkpoint(config.model, config.revision)
     _, resolved = resolve_job(checkpoint, files, config)
-    planned = fields_of(plan)
-    now = {name: planned[name] for name in (APPENDS, COMPACTED) if name in planned}
-    now |= plan_fields(config, resolved, files)
-    if fields := differing(planned, now):
-        changed = changes(fields, plan.inputs, recorded(files))
+    planned = tuple(recorded(files))
+    left_out = (*FINISHED_NAMES, *MODEL_NAMES, "base", COMPACTED)
+    both = (plan.fields, plan_fields(config, resolved, files))
+    fields = differing(*({name: v for name, v in some.items() if name not in left_out} for some in both))
+    if [file.digest for file in store.manifest.inputs] != [file.digest for file in planned]:
+        fields[INPUTS] = (store.manifest.inputs, planned)
+    if fields:
+        changed = changes(fields, store.manifest.inputs, planned)
         text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {changed}"
         raise PlanMismatch(text, fields)
     return ShardTask(Job(store.path, plan, config, files, resolved, 1))

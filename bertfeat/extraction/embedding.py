@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from bertfeat.choices import Level, Pooling, StoreDtype
-from bertfeat.config import ExtractConfig
+from bertfeat.config import ExtractConfig, parse_size
+from bertfeat.extraction.caching import cached_vectors
 from bertfeat.extraction.textencoder import (
     Text,
     TextEncoder,
     documents_from,
     memory_config,
     normalized,
+    only_column,
     sentence_vectors,
 )
 from bertfeat.records import Document, Float32Array
@@ -61,15 +64,10 @@ def embed(
         (2, 384)
     """
     documents = documents_from(texts)
-    # An iterator is read once, and the settings are checked twice.
-    layers = list(layers) if isinstance(layers, Iterator) else layers
-    # An encoder also gives tokens and words; here, their settings would be ignored.
-    config = memory_config({"pooling": pooling, "layers": layers, "combine": combine, **settings}, (Level.SENTENCE,))
-    config.refuse_ignored(settings)
-    encoder = Encoder(
-        model, pooling=pooling, layers=layers, combine=combine, normalize=normalize, device=device, **settings
-    )
-    vectors = encoder._vectors(documents)
+    named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
+    config = ExtractConfig.of(memory_config({**named, **settings}, (Level.SENTENCE,)), {})
+    vectors = sentence_vectors(TextEncoder(config), config, documents)
+    vectors = normalized(vectors) if normalize else vectors
     return vectors[0] if isinstance(texts, str) else vectors
 
 
@@ -89,7 +87,10 @@ class Encoder:
             column per layer.
         normalize: Divide each vector of a text by its Euclidean length.
         device: `auto`, `cpu`, `cuda`, ...
-        **settings: `revision`, `random_weights`, `word_pooling`, `include_special_tokens`, `prompt`, `prompt_name`,
+        cache: A folder on a local disk where the vectors of texts are kept, so that a text is encoded once. It serves
+            `encode`, `encode_query` and `encode_document`.
+        cache_size: The largest size of the cache, in bytes or as `"10GB"`.
+        **settings: `revision`, `word_pooling`, `include_special_tokens`, `prompt`, `prompt_name`,
             `max_length`, `stride`, `on_overlong`, `compute_dtype`, `max_batch_tokens`; they mean the same as for
             `extract`.
 
@@ -114,10 +115,14 @@ class Encoder:
         combine: str = "concat",
         normalize: bool = False,
         device: str = "auto",
+        cache: str | Path | None = None,
+        cache_size: int | str = 10_000_000_000,
         **settings: Unpack[EncodeSettings],
     ) -> None:
+        kept = ExtractConfig(cache=cache, cache_size=parse_size(cache_size, "`cache_size`"))
+        self._cache = None if kept.cache is None else (str(kept.cache), kept.cache_size)
         named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
-        self._texts = TextEncoder(memory_config({**named, **settings}))
+        self._texts = TextEncoder(ExtractConfig.of(memory_config({**named, **settings}), {}))
         self._texts.load()
         self._normalize = normalize
 
@@ -171,7 +176,11 @@ class Encoder:
 
     def _vectors(self, documents: Sequence[Document], config: ExtractConfig | None = None) -> Float32Array:
         config = config or self._config(Level.SENTENCE)
-        vectors = sentence_vectors(self._texts, config, documents)
+        if self._cache is None:
+            vectors = sentence_vectors(self._texts, config, documents)
+        else:
+            column = only_column(self._texts.resolved(config))
+            vectors = cached_vectors(self._cache, self._texts, [config], column, documents)
         return normalized(vectors) if self._normalize else vectors
 
     def _frame(self, texts: str | Iterable[Text], level: Level) -> pl.DataFrame:
@@ -183,7 +192,7 @@ class Encoder:
         config = self._texts.config
         # The model's own sentence embedding also decides the windows of tokens and words.
         levels = {level, Level.SENTENCE} if config.pooling is Pooling.MODEL else {level}
-        return config.adapted(levels=tuple(levels))
+        return dataclasses.replace(config, levels=tuple(levels)).effective()
 
     def _with_prompt(self, prompt: str | None) -> ExtractConfig:
         config = self._config(Level.SENTENCE)

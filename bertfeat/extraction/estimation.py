@@ -18,17 +18,18 @@ from bertfeat.corpus import Inputs
 from bertfeat.devices import has_fast_bfloat16
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.encoder.families import STATIC
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
+from bertfeat.extraction.caching import CachedTask
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.pooling import needs_pooler
-from bertfeat.extraction.preparedtext import packs_of, tokens_of
+from bertfeat.extraction.preparedtext import tokens_of
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.extraction.vectorcache import check_cache
+from bertfeat.extraction.vectorcache import FILE
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Pack, ShardSpec
+from bertfeat.storage import local_path
 
 ItemT = TypeVar("ItemT")
 
@@ -43,8 +44,8 @@ class Estimate:
 
     `n_encoded_tokens` includes special tokens and the overlap of windows. `seconds` is wall-clock time at
     `tokens_per_s`, which is measured on a few packs of the corpus. `bfloat16_tokens_per_s` is the same in bfloat16; it
-    is None unless the run computes in float32 on a processor with instructions for bfloat16. `random_weights` is their
-    seed, or None. `n_cached_documents` is how many documents are in the cache, and need no time; None without a cache.
+    is None unless the run computes in float32 on a processor with instructions for bfloat16. `n_cached_documents` is
+    how many documents are in the cache, and need no time; None without a cache.
     """
 
     n_documents: int
@@ -60,7 +61,6 @@ class Estimate:
     seconds: float
     is_exact: bool
     bfloat16_tokens_per_s: float | None = None
-    random_weights: int | None = None
     n_cached_documents: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,10 +74,9 @@ def estimate(inputs: Inputs, config: ExtractConfig, *, progress: bool | Progress
     Raises:
         UserError: The inputs or the settings cannot be used.
     """
+    config = ExtractConfig.of(config, {})
     # Standard input is copied to the folder of the output; a dry run has none, so that it is a temporary file.
     nowhere = Path(tempfile.gettempdir()) / "dry-run"
-    if config.cache is not None:
-        check_cache(config.cache, config.cache_size)
     with reporting(progress) as reports, open_inputs(inputs, nowhere, config) as files:
         job = open_job(config, files, nowhere, reports, overwrite=True)
         shards = job.plan.shards
@@ -94,24 +93,23 @@ def spread(items: Sequence[ItemT], n_wanted: int) -> list[ItemT]:
 def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale: float) -> Estimate:
     progress.stage("loading the model")
     task = ShardTask(job)
+    # A dry run makes no cache.
+    has_cache = job.config.cache is not None and (local_path(job.config.cache, "a cache") / FILE).exists()
+    cached = CachedTask(task, is_new=True) if has_cache else None
     n_bad = n_documents = n_tokens = n_encoded = n_bytes = n_cached = n_left = 0
     rows = dict.fromkeys(job.config.levels, 0)
     tokens_per_s, in_bfloat16 = 0.0, None
     for number, shard in enumerate(shards):
         progress.stage("tokenizing shards", number, len(shards))
-        prepared = task.prepare(shard)
+        split = cached and cached.prepare(shard)
+        prepared = split.whole if split else task.prepare(shard)
         counts = prepared.text.counts()
         n_documents += len(prepared.text.documents)
         n_bad += len(prepared.bad_rows)
         n_tokens += counts["n_tokens"]
         n_encoded += tokens_of(prepared.packs)
-        left = prepared.packs
-        if task.flow.cache is not None:
-            recalled = task.flow.cache.look_up(prepared.text, job.plan.schemas)
-            n_cached += recalled.n_documents
-            encoder = task.flow.encoder
-            left = packs_of(prepared.text.windows, job.resolved.max_batch_tokens, encoder.device, recalled.missing)
-        n_left += tokens_of(left)
+        n_cached += len(split.known) if split else 0
+        n_left += tokens_of((split.rest if split else prepared).packs)
         for level, units in prepared.text.units.items():
             rows[level] += units[0].n_rows
         if Level.SENTENCE in rows:
@@ -135,8 +133,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         seconds=n_left * scale / tokens_per_s if tokens_per_s else 0.0,
         is_exact=len(shards) == len(job.plan.shards),
         bfloat16_tokens_per_s=in_bfloat16,
-        random_weights=job.config.random_weights,
-        n_cached_documents=None if task.flow.cache is None else round(n_cached * scale),
+        n_cached_documents=None if job.config.cache is None else round(n_cached * scale),
     )
 
 
@@ -158,11 +155,11 @@ def _calibrate(encoder: PackEncoder, packs: Sequence[Pack]) -> float:
 
 def _calibrate_bfloat16(job: Job, encoder: PackEncoder, packs: Sequence[Pack]) -> float | None:
     """Return the tokens per second of the same layers in bfloat16; None where a run could not gain by it."""
-    could_gain = encoder.device.type == "cpu" and encoder.compute_dtype is torch.float32 and encoder.family != STATIC
+    could_gain = encoder.device.type == "cpu" and encoder.compute_dtype is torch.float32 and encoder.path != "lookup"
     if not could_gain or not has_fast_bfloat16():
         return None
     config = job.config
-    checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
+    checkpoint = open_checkpoint(config.model, config.revision)
     # A pooler needs all layers, whichever are asked for.
     with_pooler = needs_pooler(config)
     same = load_encoder(checkpoint, encoder.layers, compute_dtype=torch.bfloat16, with_pooler=with_pooler)

@@ -11,29 +11,43 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
-from bertfeat.encoder.lanes import encode_packs
+from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.transfers import Fetches
-from bertfeat.extraction.documentcache import DocumentCache, Recalled
 from bertfeat.extraction.encodedcount import EncodedCount
-from bertfeat.extraction.leveltables import Buffer, align, level_table, make_buffers
+from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
 from bertfeat.extraction.pooling import Finish
-from bertfeat.extraction.preparedtext import PreparedText, packs_of, tokens_of
+from bertfeat.extraction.preparedtext import PreparedText
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.progress import Report, unreported
-from bertfeat.records import BadRow, Document, LevelSchema, LevelTable, Pack, ShardResult
+from bertfeat.records import BadRow, BoolArray, Document, LevelSchema, LevelTable, Pack, ShardResult
 from bertfeat.stopwatch import Stopwatch
+from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.windows import cut_windows
+from bertfeat.text.windows import Windows, cut_windows
+
+Tables = Mapping[Level, LevelTable]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A shard that went through the encoder: its result, and copies of its vectors from a GPU, perhaps not done."""
+
+    result: ShardResult
+    fetches: Fetches
+
+    def finish(self) -> ShardResult:
+        """Wait for the copies, and return the result with all vectors, and with the seconds that a GPU took."""
+        seconds = self.fetches.wait()
+        return dataclasses.replace(self.result, seconds={**self.result.seconds, **seconds})
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The flow, with the settings, the tokenizer and the encoder that it needs; `cache` is None without a cache."""
+    """The flow, with the settings, the tokenizer and the encoder that it needs."""
 
     config: ExtractConfig
     schemas: Mapping[Level, LevelSchema]
@@ -41,7 +55,6 @@ class Flow:
     tokenizer: Tokenizer
     encoder: PackEncoder
     finish: Finish | None = None  # makes the model's own sentence embedding, if that is asked for
-    cache: DocumentCache | None = None
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
         """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
@@ -55,57 +68,58 @@ class Flow:
             windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
             text = align(documents, tokens, windows, self.tokenizer, self.config, self.resolved.sentence)
         with clock.time("pack"):
-            packs = packs_of(windows, self.resolved.max_batch_tokens, self.encoder.device)
+            packs = self.packs(windows)
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 
-    def encode(self, prepared: PreparedText, report: Report) -> ShardResult:
+    def packs(self, windows: Windows, wanted: BoolArray | None = None) -> list[Pack]:
+        """Make packs of windows, or of those that are wanted, bool (n_windows,)."""
+        n_tokens = int(windows.lengths.sum() if wanted is None else windows.lengths[wanted].sum())
+        budget = pack_budget(n_tokens, self.resolved.max_batch_tokens, self.encoder.device)
+        return list(pack_windows(windows, budget, wanted))
+
+    def encode(self, prepared: PreparedText, report: Report) -> Encoded:
         """Run the encoder once and pool every level from its states; rows are in the order of the documents."""
-        encoder, text, clock = self.encoder, prepared.text, prepared.clock
-        buffers = make_buffers(text, self.schemas, self.config, self.resolved, self.finish, encoder.device)
-        fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
-        packs, recalled = prepared.packs, None
-        if self.cache is not None:
-            with clock.time("recall"):
-                recalled = self.cache.look_up(text, self.schemas)
-                packs = packs_of(text.windows, self.resolved.max_batch_tokens, encoder.device, recalled.missing)
-        self.fill(buffers.values(), prepared, report, packs)
-        with memory_errors(encoder.device):
-            tables = {
-                level: level_table(level, text, buffer, self.schemas[level], self.tokenizer, fetches)
-                for level, buffer in buffers.items()
-            }
-        notes = {**prepared.notes(), "n_halvings": encoder.n_halvings - n_halvings}
-        result = ShardResult(tables, prepared.bad_rows, prepared.counts(), dict(clock.seconds), notes, fetches.wait)
-        if recalled is None:
-            return result
-        return _with_cache(result, recalled, tokens_of(prepared.packs) - tokens_of(packs), clock)
-
-    def fill(self, buffers: Iterable[Buffer], prepared: PreparedText, report: Report, packs: Sequence[Pack]) -> None:
-        """Run the encoder once on packs and pool its states into each buffer."""
         encoder, clock = self.encoder, prepared.clock
-        count = EncodedCount(prepared, packs, report)
-        for pack, states in clock.each("encode", encode_packs(encoder, packs)):
-            with clock.time("pool"), memory_errors(encoder.device):
-                for buffer in buffers:
-                    buffer.add(pack, states)
-            del states
-            count.add(pack)
+        fetches, n_halvings = Fetches(encoder.device), encoder.n_halvings
+        (tables,) = _pooled([self], [prepared.text], prepared, fetches, report)
+        notes = {**prepared.notes(), "n_halvings": encoder.n_halvings - n_halvings}
+        return Encoded(ShardResult(tables, prepared.bad_rows, prepared.counts(), dict(clock.seconds), notes), fetches)
 
-    def run(self, documents: Iterable[Document]) -> Mapping[Level, LevelTable]:
+    def run(self, documents: Iterable[Document]) -> Tables:
         """Return the tables of documents, with all vectors on the host."""
-        result = self.encode(self.prepare(documents), unreported)
-        result.wait()
-        return result.tables
+        return self.encode(self.prepare(documents), unreported).finish().tables
 
 
-def _with_cache(result: ShardResult, recalled: Recalled, n_tokens: int, clock: Stopwatch) -> ShardResult:
-    """Return a result that reads the `n_tokens` that are in a cache in `wait`, and keeps the others there in `keep`."""
+def run_together(flows: Sequence[Flow], documents: Sequence[Document]) -> list[Tables]:
+    """Run the encoder once, and return what `run` of each flow does; they differ in their poolings only."""
+    prepared, fetches = flows[0].prepare(documents), Fetches(flows[0].encoder.device)
+    tokens, windows = prepared.text.tokens, prepared.text.windows
+    texts = [align(documents, tokens, windows, flow.tokenizer, flow.config, flow.resolved.sentence) for flow in flows]
+    tables = _pooled(flows, texts, prepared, fetches, unreported)
+    fetches.wait()
+    return tables
 
-    def wait() -> Mapping[str, float]:
-        seconds = result.wait()
-        with clock.time("recall"):
-            recalled.read(result.tables)
-        return {**seconds, "recall": clock.seconds["recall"]}
 
-    notes = {**result.notes, "n_cached_documents": recalled.n_documents, "n_cached_tokens": n_tokens}
-    return dataclasses.replace(result, notes=notes, wait=wait, keep=partial(recalled.keep, result.tables))
+def _pooled(
+    flows: Sequence[Flow], texts: Sequence[ShardText], prepared: PreparedText, fetches: Fetches, report: Report
+) -> list[Tables]:
+    """Run the encoder once on packs, and pool its states into the rows that each flow finds in them."""
+    encoder, clock, count = flows[0].encoder, prepared.clock, EncodedCount(prepared, report)
+    buffers = [
+        make_buffers(text, flow.schemas, flow.config, flow.resolved, flow.finish, encoder.device)
+        for flow, text in zip(flows, texts, strict=True)
+    ]
+    for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
+        with clock.time("pool"), memory_errors(encoder.device):
+            for buffer in (buffer for levels in buffers for buffer in levels.values()):
+                buffer.add(pack, states)
+        del states
+        count.add(pack)
+    with memory_errors(encoder.device):
+        return [
+            {
+                level: level_table(level, text, buffer, flow.schemas[level], flow.tokenizer, fetches)
+                for level, buffer in found.items()
+            }
+            for flow, text, found in zip(flows, texts, buffers, strict=True)
+        ]

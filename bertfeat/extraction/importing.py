@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, zip_longest
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,17 @@ import numpy as np
 
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig, parse_size
-from bertfeat.corpus.rowsources import SourceRows, Words
-from bertfeat.corpus.vectorfiles import Block
-from bertfeat.corpus.vectorformats import file_of_rows, vector_file
+from bertfeat.corpus.vectorfiles import vector_file
+from bertfeat.corpus.vectorrows import Group, file_of_rows
 from bertfeat.errors import ConfigError, InputError
 from bertfeat.extraction.importplan import Sources, import_fields, make_import_plan, open_sources
 from bertfeat.progress import Progress, reporting
 from bertfeat.ragged import ragged_arange, word_bounds
 from bertfeat.records import InputFile, IntArray, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath, as_path
-from bertfeat.store.codec import hash_fields
-from bertfeat.store.planfile import PlanDamaged, check_same_plan, is_complete, read_plan
-from bertfeat.store.planstates import IMPORTED
+from bertfeat.store.folder import folder_at
+from bertfeat.store.manifest import IMPORTED, newest_readable
+from bertfeat.store.planfile import PlanDamaged, check_same_plan, hash_of_plan, plan_hashes, read_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 
@@ -50,11 +49,11 @@ def import_vectors(
     nothing on a finished store. A row that is NaN in all its values has no vector.
 
     Args:
-        path: The vectors: .npy, .hdf5 (structural-probes, allennlp's ELMo), .parquet, or the .jsonl of google's
+        path: The vectors: .npy or .parquet. Recipes make a .parquet of ELMo's .hdf5 and of the .jsonl of google's
             extract_features.py.
         output: The store's folder, or its URL in an object store.
         level: What a vector stands for: `word` or `sentence`.
-        ids: What the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl or .parquet whose columns
+        ids: What the rows stand for: a .txt with an id per line; a .csv, .tsv, .jsonl, .json or .parquet whose columns
             come along (`doc_id`, `word_index`, `word`, `text`, `label`, ...); or a .conll or .conllu, at word level.
         vector_columns: The columns of vectors of a .parquet, by default all lists of floats.
         model: The name of what made the vectors; stores and probes of other names do not go together.
@@ -98,7 +97,7 @@ def import_vectors(
         files.append(file_of_rows(str(ids)))
     target = as_path(output)
     with reporting(progress) as reports:
-        fields = import_fields(config, columns, files)
+        fields = import_fields(config, columns)
         plan = None if overwrite else _stored_plan(target, fields, files)
         if plan is None:
             reports.stage("checking the vectors")
@@ -108,8 +107,13 @@ def import_vectors(
             if not writer.is_complete:
                 reports.start(plan, writer.receipts())
                 with closing(open_sources(config, columns, files)) as sources:
+                    groups = _groups(sources)
+                    n_read = 0
                     for shard in writer.pending():
-                        result = _result(plan, shard, sources)
+                        # Shards come in order: the documents of those that are done are passed over.
+                        found = [*islice(groups, shard.first_row - n_read, shard.first_row - n_read + shard.n_rows)]
+                        n_read = shard.first_row + shard.n_rows
+                        result = _result(plan, shard, sources, found)
                         for changed in (name for name, stamp in before.items() if _stamp(name) != stamp):
                             raise InputError("has changed since it was checked; pass `overwrite`", path=str(changed))
                         reports.committed(writer.commit(shard, result))
@@ -129,64 +133,58 @@ def _stored_plan(target: AnyPath, fields: dict[str, Any], files: Sequence[InputF
     Raises:
         PlanMismatch: The store was made by another import, or extracted.
     """
-    try:
-        stored = read_plan(target)
-    except PlanDamaged:
-        # The plan is made again, and opening the store for writing repairs the file.
-        return None
-    if stored is None:
-        return None
-    if is_complete(target):
-        # A finished store has its shards, whatever size another run asks for.
-        fields = fields | {"shard_bytes": stored.fields.get("shard_bytes")}
-    asked = dataclasses.replace(stored, plan_hash=hash_fields(fields), fields=fields, inputs=tuple(files), appends=())
-    check_same_plan(target, stored, asked)
-    return stored
+    folder = folder_at(target)
+    newest = newest_readable(folder)
+    for plan_hash in [newest.plan_hash] if newest else plan_hashes(folder):
+        try:
+            stored = read_plan(folder, plan_hash)
+        except PlanDamaged:
+            # The plan is made again, and opening the store for writing repairs the file.
+            return None
+        if stored is not None:
+            # A finished store has its shards, whatever size another run asks for.
+            now = fields | ({"shard_bytes": stored.fields.get("shard_bytes")} if newest else {})
+            asked = dataclasses.replace(stored, plan_hash=hash_of_plan(now, files), fields=now, inputs=tuple(files))
+            check_same_plan(target, stored, asked)
+            return stored
+    return None
 
 
-def _result(plan: Plan, shard: ShardSpec, sources: Sources) -> ShardResult:
-    """Return the rows of a shard."""
+def _groups(sources: Sources) -> Iterator[Group]:
+    """Yield all documents; where nothing tells what the rows are, each is one."""
+    if sources.rows is not None:
+        return sources.rows.groups()
+    return (Group(number, number + 1, 1, None, {}) for number in count())
+
+
+def _result(plan: Plan, shard: ShardSpec, sources: Sources, groups: Sequence[Group]) -> ShardResult:
+    """Return the rows of a shard, which are those of some documents."""
     start = time.perf_counter()
     ((level, schema),) = plan.schemas.items()
-    piece, *others = shard.slices
-    unknown = SourceRows([], [None] * shard.n_rows, [None] * shard.n_rows, {})
-    rows = sources.rows.read(others[0]) if sources.rows and others else unknown
-    block = sources.vectors.read(piece, rows.words)
-    table = LevelTable(
-        level=level,
-        n_rows=len(next(iter(block.vectors.values()))),
-        columns=_columns(schema, shard, rows, block),
-        vectors=block.vectors,
-        valid=block.valid,
-    )
+    n_rows = sum(group.n_rows for group in groups)
+    vectors, valid = sources.vectors.read(shard.slices[0].offset, n_rows)
+    table = LevelTable(level=level, n_rows=n_rows, columns=_columns(schema, groups), vectors=vectors, valid=valid)
     return ShardResult({level: table}, (), {"n_documents": shard.n_rows}, {"import": time.perf_counter() - start})
 
 
-def _columns(schema: LevelSchema, shard: ShardSpec, rows: SourceRows, block: Block) -> dict[str, Any]:
+def _columns(schema: LevelSchema, groups: Sequence[Group]) -> dict[str, Any]:
     """Return the columns of the schema; what no file tells is null."""
-    is_word = schema.level is Level.WORD
-    lengths = np.array((block.n_rows or rows.n_rows) if is_word else [1] * shard.n_rows, np.int64)
-    ids: Sequence[Any] = rows.doc_ids or range(shard.first_row, shard.first_row + shard.n_rows)
+    lengths = np.array([group.n_rows for group in groups], np.int64)
     is_text = schema.columns[0].type == "string"
-    found: dict[str, Any] = {"doc_id": np.repeat(np.array(ids, object if is_text else np.int64), lengths)}
-    if is_word:
-        found |= _word_columns(lengths, rows.words, block.words)
-    found |= rows.columns
+    ids = np.array([group.doc_id for group in groups], object if is_text else np.int64)
+    found: dict[str, Any] = {"doc_id": np.repeat(ids, lengths)}
+    if schema.level is Level.WORD:
+        found |= _word_columns(lengths, groups)
+    for name in groups[0].columns:
+        found[name] = [*chain.from_iterable(group.columns[name] for group in groups)]
     empty = [None] * int(lengths.sum())
     return {column.name: found.get(column.name, empty) for column in schema.columns}
 
 
-def _word_columns(lengths: IntArray, given: Sequence[Words | None], own: Sequence[Words | None]) -> dict[str, Any]:
-    """Return the columns of words: their numbers in the document, and what they are, as far as that is known.
-
-    Args:
-        lengths: The words of each document.
-        given: What the rows say of the words of each document.
-        own: What the vectors say.
-    """
-    words = [mine or theirs for mine, theirs in zip_longest(given, own)]
-    known = [found if found is not None else ("",) * n for found, n in zip(words, lengths.tolist(), strict=True)]
-    unknown = np.repeat([found is None for found in words], lengths)
+def _word_columns(lengths: IntArray, groups: Sequence[Group]) -> dict[str, Any]:
+    """Return the columns of words: their numbers in the document, and what they are, as far as that is known."""
+    known = [("",) * group.n_rows if group.words is None else group.words for group in groups]
+    unknown = np.repeat([group.words is None for group in groups], lengths)
     _, start, end = word_bounds(known)
     return {
         "word_index": ragged_arange(np.zeros(len(lengths), np.int64), lengths).astype(np.int32),

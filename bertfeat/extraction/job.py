@@ -21,26 +21,22 @@ from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
 from bertfeat.corpus.frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
-from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.modelplaces import name_elsewhere
 from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
-from bertfeat.errors import CheckpointError, InputError, PlanMismatch
-from bertfeat.extraction.plan import MODEL_NAMES, make_plan, plan_fields, versions
+from bertfeat.errors import CheckpointError, InputError
+from bertfeat.extraction.plan import FINISHED_NAMES, make_plan, plan_fields
 from bertfeat.extraction.resolution import AuthorsAdvice, Resolved, check_settings, resolve
 from bertfeat.extraction.staticmodels import check_static, open_tokenizer
 from bertfeat.forks import check_polars
-from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray import OnRay
 from bertfeat.runners.ray_cluster import check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
-from bertfeat.store.codec import hash_fields
-from bertfeat.store.folder import Lease
-from bertfeat.store.layout import TMP
-from bertfeat.store.planfile import PlanDamaged, is_complete, read_plan
-from bertfeat.store.planstates import is_of_inputs, state_of
+from bertfeat.store.folder import folder_at
+from bertfeat.store.manifest import newest_readable
+from bertfeat.store.planfile import PlanDamaged, hash_of_plan, plan_hashes, read_plan
 from bertfeat.text.tokenizer import Tokenizer
 
 _TEXTS = "for texts in memory pass {'text': [...]}, a Series or a data frame, or use bertfeat.Encoder"
@@ -50,8 +46,7 @@ _TEXTS = "for texts in memory pass {'text': [...]}, a Series or a data frame, or
 class Job:
     """Everything that a worker needs to run any shard; small, and it can be pickled.
 
-    `workers` is the number of processes on this machine, or the place on Ray; `lease` is that of the open store;
-    `cache_token` names the run in its cache.
+    `workers` is the number of processes on this machine, or the place on Ray.
     """
 
     root: AnyPath
@@ -60,23 +55,25 @@ class Job:
     files: tuple[InputFile, ...]
     resolved: Resolved
     workers: int | OnRay
-    lease: Lease | None = None
-    cache_token: str = ""
+
+    @property
+    def run_name(self) -> str:
+        """A name that a resumed run has again, and no other run."""
+        return f"{self.plan.plan_hash} {_absolute(self.root)}"
 
     @property
     def on_cluster(self) -> bool:
         """Whether workers may run on other machines."""
         return isinstance(self.workers, OnRay)
 
-    def for_workers(self, lease: Lease | None) -> Job:
+    def for_workers(self) -> Job:
         """Return the job as it is sent to workers; other machines get absolute paths and the plan's kind of device.
 
         Workers need not know the shards that are not theirs, nor the inputs twice: those of many files are large.
         """
-        fields = {name: value for name, value in self.plan.fields.items() if not is_of_inputs(name)}
-        plan = dataclasses.replace(self.plan, fields=fields, inputs=(), shards=())
+        plan = dataclasses.replace(self.plan, inputs=(), shards=())
         if not self.on_cluster:
-            return dataclasses.replace(self, plan=plan, lease=lease)
+            return dataclasses.replace(self, plan=plan)
         config = dataclasses.replace(
             self.config,
             device=self.plan.fields["device_kind"],
@@ -87,7 +84,7 @@ class Job:
             file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))
             for file in self.files
         )
-        return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files, lease=lease)
+        return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files)
 
 
 @contextmanager
@@ -169,23 +166,13 @@ def open_job(
     check_text_column(files, config)
     corpus = Corpus(files, config)
     corpus.check_head()
-    checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
+    checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer, resolved = resolve_job(checkpoint, files, config)
     plan = None if overwrite else _stored_plan(output, config, resolved, files)
     if plan is None:
         progress.stage("reading the corpus")
-        plan = make_plan(config, resolved, files, corpus, tokenizer)
-        plan = dataclasses.replace(plan, inputs=recorded(files))
+        plan = make_plan(plan_fields(config, resolved, files), config, resolved, files, corpus, tokenizer)
     return make_job(output, plan, config, files, resolved)
-
-
-def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
-    """Return inputs under the names that a plan records; standard input and a data frame have names of their own."""
-    names = [shown_path(file.path).replace("<stdin>", STDIN) for file in files]
-    return tuple(
-        file if name == file.path else dataclasses.replace(file, path=name)
-        for file, name in zip(files, names, strict=True)
-    )
 
 
 def make_job(
@@ -193,8 +180,7 @@ def make_job(
 ) -> Job:
     """Return the job of a plan, with the place where its workers run."""
     if config.runner is Runner.RAY:
-        folder = _absolute(output) / TMP
-        workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda", folder)
+        workers: int | OnRay = OnRay(config.ray_address, config.workers, resolved.device_kind == "cuda")
     else:
         workers = config.workers or (1 if resolved.device_kind == "cpu" else len(resolve_device(config.device)))
     # The commit that the hub's branch is at now; a stored plan may have another name for the model.
@@ -203,44 +189,20 @@ def make_job(
 
 
 def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
-    try:
-        stored = read_plan(output)
-    except PlanDamaged:
-        # The plan is made again, and opening the store for writing repairs the file.
-        return None
-    if stored is None:
-        return None
-    # Digests identify the model; its folder may have another name now.
-    # A finished store has its shards, whatever size another run asks for.
-    kept = (*MODEL_NAMES, "shard_bytes") if is_complete(output) else MODEL_NAMES
-    names = {name: stored.fields.get(name) for name in kept}
-    # Of a grown store, the plan of the first extraction.
-    fields = plan_fields(config, resolved, files) | names
-    stored = state_of(stored, hash_fields(fields))
-    if stored is None:
-        return None
-    for level, features in resolved.columns.items():
-        written = {column.name for column in LEVELS[level].columns if column not in PAIR_COLUMNS}
-        schema = stored.schemas[level]
-        if schema.features != features or not written <= {column.name for column in schema.columns}:
-            raise PlanDamaged(
-                f"{output}: the {level} columns of its plan.json do not follow from the settings; use `overwrite`"
-            )
-    if not is_complete(output):
-        check_versions(stored, f"{output}: begun with other versions", "install those, or pass `overwrite`")
-    return stored
-
-
-def check_versions(stored: Plan, what: str, remedy: str) -> None:
-    """Refuse to continue a store of other versions of the libraries: its vectors would not be of one kind.
-
-    Raises:
-        PlanMismatch: The versions differ; the message begins with `what` and ends with `remedy`.
-    """
-    made_by, here = stored.metadata["versions"], versions()
-    if made_by != here:
-        fields = {f"versions.{name}": pair for name, pair in differing(made_by, here).items()}
-        raise PlanMismatch(f"{what}: {named(differing(made_by, here))}; {remedy}", fields)
+    """Return the plan of the same settings and inputs that lies in a store; None if it must be made."""
+    folder = folder_at(output)
+    newest = newest_readable(folder)
+    fields = plan_fields(config, resolved, files)
+    with contextlib.suppress(PlanDamaged):
+        for plan_hash in [state.plan_hash for state in newest.history] if newest else plan_hashes(folder):
+            stored = read_plan(folder, plan_hash)
+            if stored is None:
+                continue
+            # A finished store has its shards, whatever size and versions another run has.
+            done = {name: stored.fields.get(name) for name in FINISHED_NAMES} if newest else {}
+            if hash_of_plan(fields | done, files) == stored.plan_hash:
+                return stored
+    return None
 
 
 def resolve_job(

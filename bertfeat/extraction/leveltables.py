@@ -175,6 +175,17 @@ def level_table(
     )
 
 
+def document_starts(level: Level, text: ShardText) -> IntArray:
+    """Return the first row of each document at a level, and the number of rows: int64 (n_documents + 1,)."""
+    number = np.arange(len(text.documents) + 1)
+    if level is Level.SENTENCE:
+        return number
+    if level is Level.WORD:
+        assert text.words is not None
+        return np.searchsorted(text.words.document, number)
+    return np.searchsorted(documents_at(np.flatnonzero(text.windows.kept), text.tokens, text.windows), number)
+
+
 def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
     tokens, windows = text.tokens, text.windows
     # Windows are in the order of the documents, and each token is kept in one window only: so the kept positions, in

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import warnings
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -15,16 +14,13 @@ from bertfeat.choices import Level, OnOverlong, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
-from bertfeat.corpus.inputs import shown_path
-from bertfeat.encoder.randomweights import initialiser
+from bertfeat.corpus.inputs import recorded_path, shown_path
+from bertfeat.durable.records import hash_of_json
 from bertfeat.errors import BertfeatWarning, ConfigError
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
-from bertfeat.records import Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec, is_most
-from bertfeat.store.codec import hash_fields
-from bertfeat.store.layout import FORMAT_VERSION
-from bertfeat.store.planstates import input_fields
-from bertfeat.text.pieces import MAX_UNCUT_CHARS
+from bertfeat.records import FORMAT_VERSION, Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec, is_most
+from bertfeat.store.planfile import MODEL_NAMES, hash_of_plan
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 
@@ -33,8 +29,8 @@ _WORKING_BYTES_PER_TOKEN = 256
 _WORDS_PER_TOKEN = 0.8
 _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
-# Fields of a plan that name the model. They do not decide the vectors: the digests of the model do.
-MODEL_NAMES = ("model", "revision")
+# Fields that another run of a finished store need not repeat.
+FINISHED_NAMES = ("shard_bytes", *(f"versions.{name}" for name in ("bertfeat", "torch", "transformers")))
 # Fields that decide which documents are read and how they are laid in files, but not the vectors of a document.
 _OF_NO_VECTOR = (
     *(*MODEL_NAMES, "format_version", "max_batch_tokens", "shard_bytes", "vector_encoding", "bad_rows", "limit"),
@@ -49,14 +45,13 @@ _DESCRIBING = (
     *("store_dtype", "vector_encoding", "compute_dtype", "device_kind", "max_length", "stride", "on_overlong"),
     *("document_context", "is_split_into_words"),
 )
-# The same, where the weights are random.
-_OF_RANDOM_WEIGHTS = ("random_weights", "initialiser")
 
 
 def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:
     """Return everything that decides the bytes of the parts, as flat JSON values.
 
-    The corpus is identified by its bytes, not by its paths; workers, device number and runner do not decide the bytes.
+    The hash of a plan covers the bytes of the inputs too, but not their paths. Workers, device number and runner do not
+    decide the bytes.
     """
     fields = config.planned()
     fields |= {
@@ -72,12 +67,10 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         "model.weights_sha256": resolved.model.weights_sha256,
         "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
         "model.config_sha256": resolved.config_sha256,
-        **input_fields(files),
+        **{f"versions.{name}": number for name, number in versions().items()},
     }
     if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
         fields[OWN_COLUMNS] = own
-    if config.random_weights is not None:
-        fields["initialiser"] = initialiser()
     if resolved.sentence is not None:
         fields["model.sentence_sha256"] = resolved.sentence.sha256
     if resolved.prompt or resolved.sentence is not None:
@@ -89,7 +82,7 @@ def vector_digest(config: ExtractConfig, resolved: Resolved) -> str:
     """Return a digest (hex) of all that decides the vectors of a document: settings, model and versions."""
     fields = plan_fields(config, resolved, ())
     decisive = {name: value for name, value in fields.items() if name not in _OF_NO_VECTOR}
-    return hash_fields(decisive | versions())
+    return hash_of_json(decisive)
 
 
 def versions() -> dict[str, str]:
@@ -98,30 +91,47 @@ def versions() -> dict[str, str]:
 
 
 def make_plan(
+    fields: Mapping[str, Any],
     config: ExtractConfig,
     resolved: Resolved,
     files: Sequence[InputFile],
     corpus: Corpus,
     tokenizer: Tokenizer,
+    first_shard: int = 0,
 ) -> Plan:
     """Read the corpus once, check every row, and cut it into shards: a pure function of the inputs and the settings.
+
+    Args:
+        fields: What `plan_fields` returns; for a plan that grows a store, with `base`.
+        config: The settings.
+        resolved: The same with the model's defaults filled in.
+        files: The inputs.
+        corpus: Their rows.
+        tokenizer: The model's.
+        first_shard: The number of the first shard.
 
     Raises:
         InputError: See `cut`.
     """
-    fields = plan_fields(config, resolved, files)
-    plan_hash = hash_fields(fields)
-    shards, schemas = cut(config, resolved, corpus, tokenizer)
+    shards, schemas = cut(config, resolved, corpus, tokenizer, first_shard)
+    inputs = recorded(files)
     return Plan(
-        plan_hash=plan_hash,
+        plan_hash=hash_of_plan(fields, inputs),
         fields=fields,
-        inputs=tuple(files),
+        inputs=inputs,
         model=resolved.model,
         schemas=schemas,
         shards=shards,
-        metadata=_metadata(fields, plan_hash, resolved),
+        metadata=_metadata(fields, resolved),
         kept_schema=corpus.schema().kept_arrow,
     )
+
+
+def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
+    """Return inputs under the names that a plan records; standard input and a data frame have names of their own."""
+    # JSON holds no bytes that are not UTF-8.
+    paths = [recorded_path(file.path).encode(errors="backslashreplace").decode() for file in files]
+    return tuple(dataclasses.replace(file, path=path) for file, path in zip(files, paths, strict=True))
 
 
 def cut(
@@ -135,11 +145,10 @@ def cut(
 
     Raises:
         InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
-            too long for the tokenizer, or for a window if `on_overlong` is `error`.
+            too long for a window if `on_overlong` is `error`.
     """
     tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
     cost_of = _row_cost(resolved, config.store_dtype)
-    long_rows: set[int] = set()
     n_bytes, longest = 0, cast("ScannedRow | None", None)
 
     def cost(row: ScannedRow) -> int:
@@ -147,8 +156,6 @@ def cut(
         n_bytes += row.n_bytes
         if longest is None or row.n_bytes > longest.n_bytes:
             longest = row
-        if row.n_bytes > MAX_UNCUT_CHARS:
-            long_rows.add(row.index)
         return cost_of(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2)
 
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
@@ -161,21 +168,7 @@ def cut(
         # Check before anything is written, although the corpus is then tokenized twice.
         for shard in shards:
             check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
-    else:
-        _check_long_rows(long_rows, shards, corpus, tokenizer, resolved.limits.max_tokens(config.levels))
     return shards, schemas
-
-
-def _check_long_rows(
-    rows: Collection[int], shards: Sequence[ShardSpec], corpus: Corpus, tokenizer: Tokenizer, max_tokens: int | None
-) -> None:
-    """Refuse documents that are too long for the tokenizer before anything is written; only `rows` are checked."""
-    ordered = sorted(rows)
-    for shard in shards:
-        if bisect_left(ordered, shard.first_row) < bisect_left(ordered, shard.first_row + shard.n_rows):
-            for row in corpus.read(shard):
-                if row.index in rows and isinstance(row, Document):
-                    tokenizer.check_long(row, max_tokens=max_tokens)
 
 
 def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
@@ -232,15 +225,12 @@ def config_of(plan: Plan, settings: Mapping[str, Any] | None = None) -> ExtractC
     """Return the settings that a plan was made with, and others that are given.
 
     Raises:
-        ConfigError: A given setting is not one, has a wrong value, or would be ignored; of the plan's, that takes its
-            default.
+        ConfigError: A given setting is not one, or has a wrong value.
     """
-    given = settings or {}
     names = {field.name for field in dataclasses.fields(ExtractConfig)}
     planned = {name: value for name, value in plan.fields.items() if name in names}
-    config = ExtractConfig.settled({**planned, "device": plan.fields["device_kind"], **given}, given)
-    config.refuse_ignored(given)
-    return config
+    planned["device"] = plan.fields["device_kind"]
+    return ExtractConfig.of(ExtractConfig.recorded(planned, settings or {}), {})
 
 
 def corpus_schema(plan: Plan) -> CorpusSchema:
@@ -259,10 +249,9 @@ def corpus_schema(plan: Plan) -> CorpusSchema:
     )
 
 
-def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> dict[str, Any]:
+def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
     model = resolved.model
     return {name: fields[name] for name in _DESCRIBING} | {
-        "plan_hash": plan_hash,
         "family": model.family,
         "weights_sha256": model.weights_sha256,
         "tokenizer_sha256": model.tokenizer_sha256,
@@ -271,7 +260,6 @@ def _metadata(fields: Mapping[str, Any], plan_hash: str, resolved: Resolved) -> 
         "hidden_size": model.hidden_size,
         "attention": resolved.attention,
         "versions": versions(),
-        **{name: fields[name] for name in _OF_RANDOM_WEIGHTS if fields.get(name) is not None},
         **_advice(resolved, fields),
     }
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from bertfeat.encoder.lanes import pack_budget
 from bertfeat.extraction.leveltables import ShardText
-from bertfeat.records import BadRow, BoolArray, Pack
+from bertfeat.records import BadRow, Pack
 from bertfeat.stopwatch import Stopwatch
-from bertfeat.text.packing import pack_windows
-from bertfeat.text.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +20,7 @@ class PreparedText:
     clock: Stopwatch
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of documents, tokens, windows and packs, for the receipt: the same with any cache."""
+        """Return the numbers of documents, tokens, windows and packs, for the receipt."""
         return {
             "n_documents": len(self.text.documents),
             **self.text.counts(),
@@ -42,14 +37,6 @@ class PreparedText:
         longest = int(sizes.argmax())
         found = {"n_empty_documents": int((sizes == 0).sum())}
         return {**found, "longest_document": self.text.documents[longest].index + 1, "n_longest": int(sizes[longest])}
-
-
-def packs_of(
-    windows: Windows, max_batch_tokens: int, device: torch.device, wanted: BoolArray | None = None
-) -> list[Pack]:
-    """Make packs of windows, or of those that are wanted, bool (n_windows,), for a device."""
-    n_tokens = int(windows.lengths.sum() if wanted is None else windows.lengths[wanted].sum())
-    return list(pack_windows(windows, pack_budget(n_tokens, max_batch_tokens, device), wanted))
 
 
 def tokens_of(packs: Sequence[Pack]) -> int:

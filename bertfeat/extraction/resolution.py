@@ -13,7 +13,6 @@ from bertfeat.encoder.families import STATIC, family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
-from bertfeat.ignoredsettings import ignored_settings
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import FeatureColumn, ModelInfo
 from bertfeat.text.spans import WindowLimits
@@ -78,8 +77,6 @@ def resolve(config: ExtractConfig, checkpoint: Checkpoint, tokenizer: Tokenizer,
     info = checkpoint.info()
     elsewhere = config.runner is Runner.RAY
     device_kind = planned_kind(config.device, elsewhere=elsewhere)
-    family = STATIC if _is_static(info) else family_of(info.family)
-    attention = family.path if family else ""
     layers = _layers(config, info)
     asked = None if elsewhere else config.device
     compute_dtype = resolve_compute_dtype(config.compute_dtype, device_kind, asked, is_bfloat16=checkpoint.is_bfloat16)
@@ -89,10 +86,10 @@ def resolve(config: ExtractConfig, checkpoint: Checkpoint, tokenizer: Tokenizer,
         layers=layers,
         columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
         limits=_limits(config, info, tokenizer, authors.used),
-        compute_dtype="float32" if family is STATIC else compute_dtype,
+        compute_dtype="float32" if _is_static(info) else compute_dtype,
         device_kind=device_kind,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device_kind, info.hidden_size),
-        attention=f"{attention} of {tokenizer.looks_up}" if tokenizer.looks_up else attention,
+        attention=f"lookup of {tokenizer.looks_up}" if tokenizer.looks_up else "",
         prompt=tokenizer.prompt,
         authors=authors,
     )
@@ -109,7 +106,7 @@ def _layers(config: ExtractConfig, info: ModelInfo) -> tuple[int, ...]:
                 f"`layers` {config.layers!r}: {config.model} holds static vectors, which are layer 0 only"
             )
         return (0,)
-    if "layers" in ignored_settings(config):
+    if config.has_one_vector:
         # No column is made of the default layers, which a small model does not have.
         return (info.n_layers,)
     return parse_layers(config.layers, info.n_layers, model=config.model)
@@ -157,8 +154,7 @@ def _limits(
 
 
 def _max_length(config: ExtractConfig, info: ModelInfo, sentence: SentenceModel | None) -> int:
-    family = family_of(info.family)
-    usual = family.usual_length(info.max_length) if family else info.max_length
+    usual = family_of(info.family).usual_length(info.max_length)
     tuned_on = sentence.max_length if sentence else None
     max_length = config.max_length or min(usual, tuned_on or usual)
     if max_length > info.max_length:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
@@ -13,16 +12,15 @@ from typing import Unpack
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.corpus.inputs import has_changed, shown_path
-from bertfeat.errors import InputError, RunError, TokenizingError
-from bertfeat.extraction.appending import open_append, open_growing
+from bertfeat.errors import ConfigError, InputError, RunError, TokenizingError
+from bertfeat.extraction.appending import append_jobs, open_growing
 from bertfeat.extraction.job import Job, open_inputs, open_job
-from bertfeat.extraction.vectorcache import VectorCache, check_cache
+from bertfeat.extraction.vectorcache import VectorCache
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import InputFile, ShardSpec
 from bertfeat.runners.dispatch import run_shards
-from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.settings import ExtractSettings
-from bertfeat.storage import ObjectPath, as_path
+from bertfeat.storage import as_path
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
 
@@ -55,7 +53,7 @@ def extract(
         **settings: The fields of `ExtractConfig`: `model`, `levels`, `layers`, `limit`, ...
 
     Returns:
-        The finished store.
+        The finished store; with `shards`, the shards that are done so far, if others are left.
 
     Raises:
         UserError: The inputs, the settings or the output folder cannot be used; nothing was written.
@@ -67,16 +65,18 @@ def extract(
         (206, 384)
     """
     config = ExtractConfig.of(config, settings)
+    if overwrite and config.shards is not None:
+        raise ConfigError("`overwrite` does not go with `shards`, which others write too; remove the old store first")
     if config.cache is not None:
-        check_cache(config.cache, config.cache_size, as_path(output))
+        with VectorCache(config.cache, config.cache_size, as_path(output)):
+            pass
     since = time.time()
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
         _check_read(job.files, since)
-        end_earlier_runs(job.root)
-        with open_for_writing(job.root, job.plan, overwrite=overwrite) as writer:
+        with open_for_writing(job.root, job.plan, overwrite=overwrite, shared=config.shards is not None) as writer:
             _finish(job, writer, progress, since)
-    return open_store(output)
+    return open_store(output, allow_incomplete=config.shards is not None)
 
 
 def append(
@@ -87,11 +87,12 @@ def append(
     progress: bool | Progress | None = None,
     **settings: Unpack[ExtractSettings],
 ) -> Store:
-    """Add the documents of further inputs to a finished store: new shards after the old ones, which stay as they are.
+    """Add the documents of further inputs to a finished store: its next version has new shards after the old ones.
 
     Rows are numbered on, and ids must be new. The model and all settings are the store's; new versions of the libraries
-    need a new store. Readers see the old store until the append is done, and then the new one. The same call resumes an
-    append that was interrupted. An input whose bytes the store has is left out, so a call that was done does nothing.
+    need a new store. Readers see the old version until the append is done, and then the new one. The same call resumes
+    an append that was interrupted. An input whose bytes the store has is left out, so a call that was done does
+    nothing. Damaged shards that `verify` has found are repeated first.
 
     Args:
         store: The store, its folder or its URL.
@@ -115,42 +116,46 @@ def append(
         207
     """
     path = store.path if isinstance(store, Store) else as_path(store)
-    growing = open_growing(path, settings, overwrite=overwrite)
-    if growing.config.cache is not None:
-        check_cache(growing.config.cache, growing.config.cache_size, path)
+    grown, config = open_growing(path, settings)
+    if config.cache is not None:
+        with VectorCache(config.cache, config.cache_size, path):
+            pass
     since = time.time()
-    with reporting(progress) as progress, open_inputs(inputs, path, growing.config) as files:
-        is_last = False
-        while not is_last:
-            growth = open_append(growing, files, progress)
+    with reporting(progress) as progress, open_inputs(inputs, path, config) as files:
+        for job in append_jobs(grown, config, files, progress):
             _check_read(files, since)
-            end_earlier_runs(path)
-            with open_for_writing(path, growth.job.plan, drop_unfinished=overwrite) as writer:
-                if growth.ids is not None:
-                    writer.keep_ids(growth.finished, growth.ids)
-                _finish(growth.job, writer, progress, since)
-            is_last = growth.is_last
-            growing = growing if is_last else open_growing(path, settings, overwrite=False)
+            is_new = job.plan.plan_hash not in grown.manifest.plan_hashes
+            shared = config.shards is not None
+            with open_for_writing(path, job.plan, overwrite=overwrite and is_new, shared=shared) as writer:
+                _finish(job, writer, progress, since)
     return open_store(path)
 
 
 def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> None:
-    """Run the shards that remain, and write the manifest; `since` is a time before the inputs were read."""
+    """Run the shards that remain, and make the next version; `since` is a time before the inputs were read.
+
+    With `shards`, only those of the share are run, and whoever finds that all are done makes the version.
+    """
     if writer.is_complete:
         return
-    open_plan = dataclasses.replace(job.plan, shards=writer.open_shards)
-    job = _with_cache(job, is_new=writer.is_new).for_workers(writer.lease)
+    if job.config.cache is not None:
+        with VectorCache(job.config.cache, job.config.cache_size) as cache:
+            cache.begin(job.run_name, is_new=not writer.receipts())
+    job = job.for_workers()
     # torch is imported here: a finished store and a user's mistake are reported without it.
-    from bertfeat.extraction.shardtask import ShardTask
+    from bertfeat.extraction.caching import task_of
 
-    progress.start(open_plan, writer.receipts())
-    task, pending = partial(ShardTask, job), writer.pending()
+    share, n_shares = job.config.share or (1, 1)
+    pending = tuple(shard for shard in writer.pending() if shard.index % n_shares == share - 1)
+    mine = tuple(shard for shard in writer.plan.shards if shard.index % n_shares == share - 1)
+    progress.start(dataclasses.replace(writer.plan, shards=mine), writer.receipts())
     try:
-        run_shards(task, pending, job.workers, progress)
+        run_shards(partial(task_of, job), pending, job.workers, progress)
     except TokenizingError as error:
         raise RunError(f"{error}; the same command resumes the run") from error
     _check_encoded(job.files, pending, writer, since)
-    writer.complete()
+    if job.config.share is None or not writer.pending():
+        writer.complete()
 
 
 def _check_read(files: Sequence[InputFile], since: float) -> None:
@@ -178,13 +183,3 @@ def _check_encoded(files: Sequence[InputFile], shards: Sequence[ShardSpec], writ
             f"{files[changed[0]].path}: changed while its rows were encoded; the same command repeats them with the "
             "old file, or pass `overwrite` to take the new one"
         )
-
-
-def _with_cache(job: Job, *, is_new: bool) -> Job:
-    """Begin to use the cache, if there is one; a store that is not new is resumed."""
-    config = job.config
-    if config.cache is None:
-        return job
-    place = job.root if isinstance(job.root, ObjectPath) else job.root.absolute()
-    with contextlib.closing(VectorCache(config.cache, config.cache_size)) as cache:
-        return dataclasses.replace(job, cache_token=cache.begin(f"{job.plan.plan_hash} {place}", is_new=is_new))

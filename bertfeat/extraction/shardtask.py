@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import socket
-import threading
 
 from bertfeat.corpus import Corpus
 from bertfeat.devices import resolve_device, share_threads
@@ -12,13 +10,13 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import RunError
-from bertfeat.extraction.documentcache import DocumentCache, MadeRoom
+from bertfeat.extraction.flow import Encoded
 from bertfeat.extraction.flowloading import load_flow
 from bertfeat.extraction.job import Job, load_tokenizer
-from bertfeat.extraction.plan import vector_digest, versions
+from bertfeat.extraction.plan import versions
 from bertfeat.extraction.preparedtext import PreparedText
-from bertfeat.progress import Report, unreported
-from bertfeat.records import ModelInfo, Receipt, ShardResult, ShardSpec
+from bertfeat.progress import Report
+from bertfeat.records import ModelInfo, Receipt, ShardSpec
 from bertfeat.runners.task import writers_for
 from bertfeat.store.commit import commit_shard
 
@@ -35,47 +33,27 @@ class ShardTask:
         if n_workers > 1:
             share_threads(n_workers)
         config = job.config
-        checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
+        checkpoint = open_checkpoint(config.model, config.revision)
         _check_plan(job, checkpoint)
         devices = resolve_device(config.device)
         device = devices[worker % len(devices)]
         tokenizer = load_tokenizer(checkpoint, job.files, config, job.resolved.prompt)
         self.job = job
         self.corpus = Corpus(job.files, config)
-        cache = None
-        if config.cache is not None:
-            digest = vector_digest(config, job.resolved)
-            cache = DocumentCache(str(config.cache), config.cache_size, digest, config.store_dtype, job.cache_token)
-        flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
-        self.flow = dataclasses.replace(flow, cache=cache)
+        self.flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
         self.n_writers = writers_for(device.type)
-        # `commit` may have to encode a shard again, while others are prepared and encoded.
-        self._prepares, self._encodes = threading.Lock(), threading.Lock()
 
     def prepare(self, shard: ShardSpec) -> PreparedText:
         """Read the rows of a shard and make packs of them."""
-        with self._prepares:
-            return self.flow.prepare(self.corpus.read(shard))
+        return self.flow.prepare(self.corpus.read(shard))
 
-    def encode(self, prepared: PreparedText, report: Report) -> ShardResult:
+    def encode(self, prepared: PreparedText, report: Report) -> Encoded:
         """Encode the packs and make the tables, rows in corpus order."""
-        with self._encodes:
-            return self.flow.encode(prepared, report)
+        return self.flow.encode(prepared, report)
 
-    def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
-        """Write the parts and, once they are safe on disk, the receipt; then keep the vectors in the cache."""
-        try:
-            seconds = result.wait()
-        except MadeRoom:
-            prepared = self.prepare(shard)
-            with self._encodes:
-                result = dataclasses.replace(self.flow, cache=None).encode(prepared, unreported)
-            seconds = result.wait()
-        result = dataclasses.replace(result, seconds={**result.seconds, **seconds})
-        receipt = commit_shard(self.job.root, self.job.plan, shard, result, self.job.lease)
-        if result.keep is not None:
-            result.keep()
-        return receipt
+    def commit(self, shard: ShardSpec, encoded: Encoded) -> Receipt:
+        """Write the parts and, once they are safe on disk, the receipt."""
+        return commit_shard(self.job.root, self.job.plan, shard, encoded.finish())
 
 
 def _check_plan(job: Job, checkpoint: Checkpoint) -> None:

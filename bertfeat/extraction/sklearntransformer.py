@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import Level
+from bertfeat.choices import Combine, Level, Pooling
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.errors import ConfigError, UserError
 
@@ -20,7 +22,7 @@ try:
 except ImportError:
     raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from None
 
-from bertfeat.extraction.cachedencoding import CachedEncoder, with_all_layers
+from bertfeat.extraction.caching import cached_vectors
 from bertfeat.extraction.textencoder import (
     TextEncoder,
     documents_of,
@@ -30,6 +32,10 @@ from bertfeat.extraction.textencoder import (
     sentence_vectors,
 )
 from bertfeat.records import Document, FeatureColumn, Float32Array
+
+# Poolings of hidden states, which cost little beside the network. The model's pooler and its own sentence embedding
+# need other weights or other windows, and are encoded apart.
+_OF_STATES = tuple(pooling for pooling in Pooling if pooling not in (Pooling.POOLER, Pooling.MODEL))
 
 
 class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -47,7 +53,6 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         combine: How several layers become one vector: `concat`, `sum` or `mean`.
         normalize: Divide each vector by its Euclidean length.
         revision: Branch, tag or commit of a hub model.
-        random_weights: A seed: draw the model's weights afresh, as a baseline.
         include_special_tokens: Let special tokens count in the mean and the maximum.
         prompt: A text put before each text.
         prompt_name: The name of one of the model's prompts.
@@ -77,7 +82,6 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         combine: str = "concat",
         normalize: bool = False,
         revision: str | None = None,
-        random_weights: int | None = None,
         include_special_tokens: bool = False,
         prompt: str | None = None,
         prompt_name: str | None = None,
@@ -96,7 +100,6 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.combine = combine
         self.normalize = normalize
         self.revision = revision
-        self.random_weights = random_weights
         self.include_special_tokens = include_special_tokens
         self.prompt = prompt
         self.prompt_name = prompt_name
@@ -138,9 +141,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.cache is None:
             vectors = sentence_vectors(encoder, config, documents)
         else:
-            column = only_column(encoder.resolved(config))
-            cached = CachedEncoder(encoder, config.pooling, self.cache, _checked_size(self.cache_size))
-            vectors = cached.encode(documents, column)
+            vectors = self._cached(encoder, config, documents)
         return normalized(vectors) if self.normalize else vectors
 
     def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
@@ -151,12 +152,34 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _config(self) -> ExtractConfig:
         apart = ("normalize", "cache", "cache_size")
         settings = {name: value for name, value in self.get_params().items() if name not in apart}
-        # A search sets parameters one by one: some combinations ignore one of them.
-        return memory_config(settings, (Level.SENTENCE,), accepts_ignored=True)
+        # A search sets parameters one by one: some combinations ignore one of them, without a warning.
+        return memory_config(settings, (Level.SENTENCE,)).effective()
+
+    def _cached(self, encoder: TextEncoder, config: ExtractConfig, documents: Sequence[Document]) -> Float32Array:
+        """Return vectors by way of the cache: one run of the network gives all layers, and all poolings of states."""
+        column = only_column(encoder.resolved(config))
+        kept = [dataclasses.replace(encoder.config, pooling=config.pooling).effective()]
+        for pooling in _OF_STATES if config.pooling in _OF_STATES else ():
+            other = dataclasses.replace(encoder.config, pooling=pooling).effective()
+            # A model may lack the token of `cls`.
+            with contextlib.suppress(ConfigError):
+                kept += [other] if encoder.resolved(other) and pooling is not config.pooling else []
+        place = (str(self.cache), _checked_size(self.cache_size))
+        layers = [
+            cached_vectors(place, encoder, kept, one, documents)
+            for one in encoder.resolved(kept[0]).columns[Level.SENTENCE]
+            if {*one.layers} <= {*column.layers}
+        ]
+        if column.combine in (Combine.NONE, Combine.CONCAT):
+            return np.concatenate(layers, axis=1)
+        total: Float32Array = functools.reduce(np.add, layers)
+        return total / np.float32(len(layers)) if column.combine == Combine.MEAN else total
 
     def _encoder(self, config: ExtractConfig) -> TextEncoder:
         if self.cache is not None:
-            config = with_all_layers(config)
+            # One network for all layers, and for all poolings of states.
+            pooling = Pooling.MEAN if config.pooling in _OF_STATES else config.pooling
+            config = dataclasses.replace(config, layers="all", combine=(Combine.NONE,), pooling=pooling).effective()
         encoder = _text_encoder(config)
         if not encoder.is_current():
             # The files of the model have changed since.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from threading import RLock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,6 @@ from bertfeat.text.tokenizer import Tokenizer
 
 # A text, a list of words, or a pair of texts.
 Text = str | list[str] | tuple[str, str]
-# The defaults of texts in memory: a setting with this value was not asked for.
-_USUAL = {field.name: field.default for field in dataclasses.fields(ExtractConfig)} | {
-    "layers": -1,
-    "combine": "concat",
-}
 
 
 class TextEncoder:
@@ -55,8 +50,8 @@ class TextEncoder:
     """
 
     def __init__(self, config: ExtractConfig) -> None:
-        self.config = config.adapted(document_context=False)
-        self._checkpoint = open_checkpoint(config.model, config.revision, config.random_weights)
+        self.config = dataclasses.replace(config, document_context=False).effective()
+        self._checkpoint = open_checkpoint(config.model, config.revision)
         self.info = self._checkpoint.info()
         self._lock = RLock()
         self._tokenizers: dict[bool, Tokenizer] = {}
@@ -87,7 +82,7 @@ class TextEncoder:
         """
         if self.info.revision is not None:
             return True
-        now, opened = open_checkpoint(self.config.model, None, self.config.random_weights), self._checkpoint
+        now, opened = open_checkpoint(self.config.model), self._checkpoint
         if (now.info(), now.config_sha256) != (opened.info(), opened.config_sha256):
             return False
         advice, known = authors_advice(now, self.config), self.resolved()
@@ -162,24 +157,22 @@ def only_column(resolved: Resolved) -> FeatureColumn:
     return columns[0]
 
 
-def memory_config(
-    settings: Mapping[str, object], levels: Sequence[Level] = tuple(Level), *, accepts_ignored: bool = False
-) -> ExtractConfig:
+def memory_config(settings: Mapping[str, Any], levels: Sequence[Level] = tuple(Level)) -> ExtractConfig:
     """Return the settings of texts in memory, whose vectors are float32.
 
     Raises:
-        ConfigError: A setting does not apply to texts in memory, has a wrong value, or would be ignored and is not
-            accepted so.
+        ConfigError: A setting does not apply to texts in memory, or has a wrong value.
     """
     known = ["model", "pooling", "layers", "combine", "device", *EncodeSettings.__annotations__]
     for name in settings:
         if name not in known:
             raise ConfigError(f"no setting {name!r} for texts in memory; settings are {', '.join(known)}")
-    given = [name for name, value in settings.items() if not accepts_ignored and str(value) != str(_USUAL.get(name))]
-    config = ExtractConfig.settled({**settings, "levels": levels, "store_dtype": StoreDtype.FLOAT32}, given)
+    own = {"levels": levels, "store_dtype": StoreDtype.FLOAT32}
+    config = ExtractConfig.from_dict({"layers": "-1", "combine": "concat", **settings, **own})
+    is_usual = config.has_one_vector and config.combine == (Combine.CONCAT,)
     # The column of a single layer is then `layer_06`, not `concat_06`.
     is_single = config.layers.removeprefix("-").isdecimal()
-    return dataclasses.replace(config, combine=(Combine.NONE,)) if is_single else config
+    return dataclasses.replace(config, combine=()) if is_usual or is_single else config
 
 
 def sentence_vectors(encoder: TextEncoder, config: ExtractConfig, documents: Sequence[Document]) -> Float32Array:

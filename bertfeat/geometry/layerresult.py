@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.display import html_table
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover
+from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.reports.layerpage import layer_page
 from bertfeat.reports.layerplots import Panel, draw_panel, plot_panels
@@ -136,9 +137,8 @@ class LayerComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        content = asdict(self)
-        found: dict[str, Any] = json.loads(json.dumps({**content.pop("settings"), **content}))
-        return found
+        content = to_values(self)
+        return {**content.pop("settings"), **content}
 
     def plot(self, name: str = "cka") -> Axes:
         """Draw a measure against the layers, or a matrix of all pairs of layers, and return matplotlib's axes.

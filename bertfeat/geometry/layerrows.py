@@ -135,8 +135,8 @@ def _keys(store: Store, level: Level, numbers: dict[str, int]) -> pl.DataFrame:
     surface = entry.surface or "text"
     special = ["is_special"] if "is_special" in there else []
     frames = []
-    for shard in store.manifest["shards"]:
-        frame = store.shard(shard["shard"]).polars(level, [*entry.keys, surface, *special])
+    for shard in store.manifest.shards:
+        frame = store.shard(shard.shard).polars(level, [*entry.keys, surface, *special])
         if entry.surface:
             words = frame[surface].to_list()
             found = [None if word is None else numbers.setdefault(word, len(numbers)) for word in words]

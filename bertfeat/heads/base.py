@@ -49,11 +49,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         raise NotImplementedError
 
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Restore a fitted state as `get_state` returns it; `classes_` must be set.
-
-        Raises:
-            UserError: An array or a value is missing, or an array has the wrong shape or holds NaN or infinity.
-        """
+        """Restore a fitted state as `get_state` returns it; `classes_` must be set."""
         raise NotImplementedError
 
     @property

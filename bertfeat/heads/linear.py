@@ -38,6 +38,7 @@ class LinearProbe(RowProbe):
     """
 
     penalty_name: ClassVar[str] = "C"
+    _arrays = ("coef", "intercept")
     #: Whether a larger number is a stronger penalty.
     larger_is_stronger: ClassVar[bool] = False
 
@@ -65,10 +66,6 @@ class LinearProbe(RowProbe):
         best = max(range(len(tried)), key=lambda n: (tried[n].get("dev_score", 0.0), -n))
         self._take(points[best])
         return self._write_report(tried, best)
-
-    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
-        n_outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
-        return {"coef": (n_outputs, dim), "intercept": (n_outputs,)}
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         """Yield the solution for each value of the penalty, the strongest first, given the weight of each class."""

@@ -35,6 +35,7 @@ class CentroidProbe(RowProbe):
 
     head = "centroid"
     has_probabilities = False
+    _arrays = ("centroids",)
 
     metric: str = "cosine"
     standardize: bool = True
@@ -55,9 +56,6 @@ class CentroidProbe(RowProbe):
         For two classes, it is the second minus the first, (n_rows,).
         """
         return self._walk(X, self._scores, np.float32)
-
-    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
-        return {"centroids": (len(self.classes_), dim)}
 
     def _check_parameters(self, *, has_dev: bool) -> None:
         super()._check_parameters(has_dev=has_dev)
@@ -97,6 +95,7 @@ class KNNProbe(RowProbe):
 
     head = "knn"
     streams = False
+    _arrays = ("vectors", "codes")
 
     k: int = 5
     metric: str = "cosine"
@@ -117,18 +116,6 @@ class KNNProbe(RowProbe):
     def predict_proba(self, X: object) -> Float32Array:
         """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, self._scores, np.float32)
-
-    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
-        return {"vectors": (None, dim), "codes": (None,)}
-
-    def _check_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        vectors, codes = arrays["vectors"], arrays["codes"]
-        if vectors.dtype not in (np.float16, np.float32):
-            raise UserError(f"the saved array vectors is {vectors.dtype}, not float16 or float32")
-        if codes.dtype != np.int64 or len(codes) != len(vectors) or len(codes) < self.k:
-            raise UserError(f"the saved probe has {len(codes)} codes ({codes.dtype}) for its training rows")
-        if codes.min() < 0 or codes.max() >= len(self.classes_):
-            raise UserError(f"the saved probe has codes beyond its {len(self.classes_)} classes")
 
     def _check_parameters(self, *, has_dev: bool) -> None:
         super()._check_parameters(has_dev=has_dev)

@@ -34,9 +34,6 @@ from bertfeat.heads.rowprobe import (
     check_training,
     check_width,
     dev_pair,
-    take_arrays,
-    take_report,
-    take_scaling,
 )
 from bertfeat.heads.scaling import Scaling, fit_scaling
 from bertfeat.heads.trainingloop import (
@@ -172,30 +169,13 @@ class NeuralProbe(Probe):
 
         The network goes to the device that it was trained on, or to the CPU if this machine does not have that device.
         """
-        device = self._settings(device_to_load_on(self.device)).device
-        dim = len(arrays["mean"]) if "mean" in arrays and arrays["mean"].ndim == 1 else 0
-        if dim == 0:
-            raise UserError("the saved probe has no array mean, (dim,), which gives its width")
-        report = take_report(values)
-        self._check_sizes(arrays)
-        # The network takes no memory here: the saved arrays, once they are checked, become its weights.
+        # The network takes no memory here: the saved arrays become its weights.
         with torch.device("meta"):
-            network = self._build(Scaling.identity(dim), len(self.classes_))
-        shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-        checked = take_arrays(arrays, shapes)
-        take_scaling(checked)
-        network.load_state_dict({name: torch.tensor(array).float() for name, array in checked.items()}, assign=True)
-        self.network_ = network.to(device)
-        self._report = report
+            network = self._build(Scaling.identity(len(arrays["mean"])), len(self.classes_))
+        network.load_state_dict({name: torch.tensor(array).float() for name, array in arrays.items()}, assign=True)
+        self.network_ = network.to(device_to_load_on(self.device))
+        self._report = dict(values["report"])
         return self
-
-    def _check_sizes(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Refuse sizes of a network that the saved arrays cannot have, before it is built."""
-        widest = max(max(array.shape, default=0) for array in arrays.values())
-        for name, most in (("n_layers", len(arrays)), ("hidden_size", widest)):
-            value = getattr(self, name, 0)
-            if isinstance(value, int) and value > most:
-                raise UserError(f"{name} {value} is more than the saved arrays have")
 
     def _body(self, dim: int, n_classes: int) -> Body:
         """Return the body of the network, for vectors `dim` wide."""

@@ -1,34 +1,53 @@
-"""Document and place of a saved probe: `probe.json` is checked without its weights, the place without the heads."""
+"""Document and place of a saved probe; neither its weights nor its head is loaded."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfeat.durable.decoding import check_version
-from bertfeat.durable.files import read_small
-from bertfeat.durable.placecheck import check_folder, other_kind
+from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import recover
-from bertfeat.errors import UserError
+from bertfeat.durable.records import FileDigest, read_record
 
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
 WEIGHTS = "weights.safetensors"
+SAVE_AGAIN = "save the probe again"
 
-# The fields of the document and their types.
-_FIELDS: dict[str, type] = {
-    "format_version": int,
-    "bertfeat": str,
-    "head": str,
-    "params": dict,
-    "classes": dict,
-    "state": dict,
-    "weights": dict,
-    "extra": dict,
-    "sha256": str,
-}
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The classes of a probe, sorted: their NumPy type, and their values."""
+
+    dtype: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDocument:
+    """The content of `probe.json`.
+
+    Attributes:
+        bertfeat: The version that saved it.
+        head: The head.
+        params: Its parameters.
+        classes: The classes.
+        state: The part of the fitted state that is not arrays: JSON values.
+        extra: What is saved with the probe: JSON values.
+        weights: The size and digest of the file with the arrays.
+        format_version: The version of the format.
+    """
+
+    bertfeat: str
+    head: str
+    params: Mapping[str, Any]
+    classes: Classes
+    state: Mapping[str, Any]
+    extra: Any
+    weights: FileDigest
+    format_version: int = FORMAT_VERSION
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:
@@ -51,51 +70,10 @@ def check_place(target: Path, *, overwrite: bool) -> None:
     check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)
 
 
-def read_document(where: Path) -> dict[str, Any]:
-    """Return the checked fields of a saved probe.
+def read_document(where: Path) -> ProbeDocument:
+    """Return the document of a saved probe.
 
     Raises:
         UserError: The folder has no probe, or its document is damaged or of a newer format.
     """
-    try:
-        document = json.loads(read_file(where, DOCUMENT).decode("ascii"), parse_constant=_refuse_constant)
-        check_version(where, document if isinstance(document, dict) else {}, FORMAT_VERSION)
-    except (ValueError, RecursionError) as error:
-        raise damaged(where, f"{DOCUMENT}: {error}") from None
-    if not isinstance(document, dict) or {name: type(value) for name, value in document.items()} != _FIELDS:
-        raise damaged(where, f"{DOCUMENT} does not have the fields of a probe")
-    if document["format_version"] != FORMAT_VERSION or document["sha256"] != digest_of(document):
-        raise damaged(where, f"{DOCUMENT} is not the file that was saved")
-    return document
-
-
-def read_file(where: Path, name: str) -> bytes:
-    """Return a file of a saved probe, never a special file.
-
-    Raises:
-        UserError: The file is missing or cannot be read.
-    """
-    try:
-        return read_small(where / name, follow_links=True)
-    except (FileNotFoundError, NotADirectoryError):
-        what = (
-            f"{other_kind(where, 'probe')}not a saved probe: it has no {name}" if where.exists() else "no such folder"
-        )
-        raise UserError(f"{where}: {what}") from None
-    except OSError as error:
-        raise UserError(f"{where / name}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-
-
-def digest_of(document: dict[str, Any]) -> str:
-    """Return the SHA-256 of all fields but the digest itself, whatever the whitespace."""
-    fields = {name: value for name, value in document.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
-
-
-def damaged(where: Path, reason: str) -> UserError:
-    """Return the error of a probe that cannot be used."""
-    return UserError(f"{where}: cannot be loaded as a probe: {' '.join(reason.split())}; save it again")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    return read_record(ProbeDocument, where, "probe", FORMAT_VERSION, SAVE_AGAIN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ Dev: TypeAlias = tuple[Matrix, Labels]
 class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the probes that label rows one by one, with the vectors standardised first.
 
-    A subclass sets its own arrays in `_learn`, or in `_fit` if it chooses something on dev. It names them in `_shapes`,
+    A subclass sets its own arrays in `_learn`, or in `_fit` if it chooses something on dev. It names them in `_arrays`,
     and computes the scores of rows in `_scores`.
 
     Attributes:
@@ -36,6 +36,8 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         scaling_: The standardisation of vectors.
     """
 
+    #: The names of the fitted arrays, without the underscore.
+    _arrays: ClassVar[tuple[str, ...]]
     standardize: bool
     scaling_: Scaling
 
@@ -83,21 +85,15 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
 
     def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Return the fitted state: arrays by name, and JSON values by name."""
-        arrays = {name: getattr(self, f"{name}_") for name in self._shapes(None)}
+        arrays = {name: getattr(self, f"{name}_") for name in self._arrays}
         return arrays | {"mean": self.scaling_.mean, "scale": self.scaling_.scale}, {"report": self._report}
 
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
         """Restore a fitted state as `get_state` returns it; see `Probe`."""
-        self._check_parameters(has_dev=True)
-        first = next(iter(self._shapes(None)))
-        # Without the first array, `take_arrays` refuses the others whatever the width.
-        dim = arrays[first].shape[-1] if first in arrays and arrays[first].ndim else None
-        checked = take_arrays(arrays, {**self._shapes(dim), "mean": (dim,), "scale": (dim,)})
-        self._check_state(checked)
-        self._report = take_report(values)
-        self.scaling_ = take_scaling(checked)
-        for name in self._shapes(None):
-            setattr(self, f"{name}_", checked[name])
+        self._report = dict(values["report"])
+        self.scaling_ = Scaling(arrays["mean"], arrays["scale"])
+        for name in self._arrays:
+            setattr(self, f"{name}_", arrays[name])
         return self
 
     def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
@@ -109,19 +105,9 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         """Set the fitted arrays; `_fit` of a head without a choice on dev."""
         raise NotImplementedError
 
-    def _shapes(self, dim: int | None) -> dict[str, tuple[int | None, ...]]:
-        """Return the shapes of the fitted arrays by name, without the underscore, None where any length will do."""
-        raise NotImplementedError
-
     def _check_parameters(self, *, has_dev: bool) -> None:  # noqa: ARG002
         """Check the parameters, before anything is read."""
         flag("standardize", self.standardize)
-
-    def _check_state(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Check arrays of a saved state beyond their shapes: they are float32."""
-        for name in self._shapes(None):
-            if arrays[name].dtype != np.float32:
-                raise UserError(f"the saved array {name} is {arrays[name].dtype}, not float32")
 
     def _scores(self, vectors: Float32Array) -> npt.NDArray[Any]:
         """Return the scores of rows, (n_rows, n_classes), or (n_rows,) of two classes.
@@ -225,50 +211,3 @@ def check_width(X: Matrix, width: int, what: str) -> None:
 def _check_lengths(X: Matrix, y: npt.NDArray[Any], name: str, labels_name: str) -> None:
     if X.shape[0] != len(y):
         raise UserError(f"{name} has {X.shape[0]} rows and {labels_name} {len(y)} labels; pass one label per row")
-
-
-def take_arrays(
-    arrays: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int | None, ...]]
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a saved state, checked for their names, their shapes and finite numbers.
-
-    Args:
-        arrays: The saved arrays.
-        shapes: The shape of each array that must be there, None where any length will do.
-
-    Raises:
-        UserError: An array is missing, unknown, of another shape, or holds NaN or infinity.
-    """
-    if set(arrays) != set(shapes):
-        raise UserError(f"the saved probe holds arrays {sorted(arrays)}, but its head needs {sorted(shapes)}")
-    for name, shape in shapes.items():
-        array = arrays[name]
-        fits = array.ndim == len(shape) and all(w in (None, n) for w, n in zip(shape, array.shape, strict=True))
-        if not fits:
-            raise UserError(f"the saved array {name} has shape {array.shape}, but the probe needs {shape}")
-        if not np.isfinite(array).all():
-            raise UserError(f"the saved array {name} holds NaN or infinity")
-    return dict(arrays)
-
-
-def take_scaling(arrays: Mapping[str, npt.NDArray[Any]]) -> Scaling:
-    """Return the scaling among the arrays of a saved state.
-
-    Raises:
-        UserError: A scale is 0 or less.
-    """
-    scale = arrays["scale"].astype(np.float32)
-    if not (scale > 0).all():
-        raise UserError("the saved array scale holds a number that is not above 0")
-    return Scaling(arrays["mean"].astype(np.float32), scale)
-
-
-def take_report(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fit report among the values of a saved state.
-
-    Raises:
-        UserError: The report is missing, or there are other values.
-    """
-    if set(values) != {"report"} or not isinstance(values["report"], dict):
-        raise UserError(f"the saved probe holds the values {sorted(values)}; its head needs a report alone")
-    return dict(values["report"])

@@ -15,6 +15,7 @@ from bertfeat.choices import Level
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
+from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
 from bertfeat.heads.base import Probe, require_same_kind
@@ -24,7 +25,7 @@ from bertfeat.probes.labels import LabelTable, find_labels
 from bertfeat.probes.learningrows import select_rows, stream_of
 from bertfeat.probes.predictedcolumns import Beside, kept_settings, names_in
 from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, write_frames
-from bertfeat.probes.probedescription import ProbeDescription
+from bertfeat.probes.probedescription import ProbeDescription, Training, description_of
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 from bertfeat.progress import Progress
 from bertfeat.settings import ExtractSettings
@@ -47,7 +48,7 @@ class FittedProbe:
         spec: The feature, with the settings that it was extracted with.
         label: The column that it learned.
         first_tokens: At token level, whether it learned the labels of words from their first tokens.
-        training: A record of its training as JSON values: rows, classes, seeds, scores on dev, versions, ...
+        training: A record of its training: rows, classes, seeds, scores on dev, versions, ...
         name: Its name in messages.
     """
 
@@ -55,7 +56,7 @@ class FittedProbe:
     spec: FeatureSpec
     label: str
     first_tokens: bool
-    training: dict[str, Any]
+    training: Training
     name: str
     _encoders: dict[str, TextEncoder] = field(default_factory=dict, init=False, repr=False)
 
@@ -65,7 +66,7 @@ class FittedProbe:
 
     def _repr_html_(self) -> str:
         names = ("model", "n_rows", "n_documents", "metric", "params", "classes")
-        summary = {**self.summary(), "model": model_text(self.spec.to_dict())}
+        summary = {**self.summary(), "model": model_text(to_values(self.spec))}
         return html_table(repr(self), ["", "value"], [(name, summary[name]) for name in names if name in summary])
 
     @property
@@ -248,7 +249,7 @@ class FittedProbe:
                 said = str(error).replace(str(features), named)
                 error.args = (said if "keep_columns" in settings else said.replace("`keep_columns`", "`columns`"),)
                 raise
-            return written._replace(n_set_aside=store.manifest["totals"]["n_bad_rows"])
+            return written._replace(n_set_aside=store.manifest.totals.n_bad_rows)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Save as safetensors and JSON.
@@ -262,7 +263,7 @@ class FittedProbe:
             RunError: The system refused a write.
         """
         target = local_path(folder, "a probe")
-        save_head(self.probe, target, self._description.to_json(), overwrite=overwrite)
+        save_head(self.probe, target, self._description, overwrite=overwrite)
         self.name = target.absolute().name
 
     def summary(self) -> dict[str, Any]:
@@ -312,7 +313,7 @@ class FittedProbe:
         from bertfeat.encoder.checkpoint import open_checkpoint
 
         self.spec.require_known_model()
-        checkpoint = open_checkpoint(self.spec.model, self.spec.revision, self.spec.random_weights)
+        checkpoint = open_checkpoint(self.spec.model, self.spec.revision)
         sentence = checkpoint.sentence_model() if self.spec.sentence_sha256 else None
         digests = checkpoint.config_sha256, sentence.sha256 if sentence else None
         self.spec.require_model(checkpoint.info(), *digests, mine=self._mine)
@@ -333,9 +334,9 @@ def load_probe(folder: str | Path) -> FittedProbe:
         'entity_f1'
     """
     probe, extra = load_head(local_path(folder, "a probe"))
-    kept = ProbeDescription.from_json(extra, folder)
+    kept = description_of(extra, folder)
     name = Path(folder).absolute().name
-    return FittedProbe(probe, kept.spec, kept.label, kept.first_tokens, dict(kept.training), name)
+    return FittedProbe(probe, kept.spec, kept.label, kept.first_tokens, kept.training, name)
 
 
 def as_store(store: str | Path | Store) -> Store:

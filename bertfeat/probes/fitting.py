@@ -22,6 +22,7 @@ from bertfeat.probes.features import choose_feature
 from bertfeat.probes.fitted import FittedProbe, as_store
 from bertfeat.probes.labels import LabelTable
 from bertfeat.probes.learningrows import Dataset, select_rows
+from bertfeat.probes.probedescription import DevRows, MeanScore, Training
 from bertfeat.probes.trials import FitRequest, Trial, chosen_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.settings import HeadSettings
@@ -100,26 +101,25 @@ def fit_probe(
         classes = request.classes(rows, dev_rows)
         train, held = request.read(choice.feature, rows, dev_rows)
         best, trials = request.fit(choice, train, held, reports.stage)
-    training = {
-        **_origin(opened, labels),
-        "limit": limit,
-        **train.summary(),
-        "dev": None,
-        **_outcome(best, trials, seeds),
-        "streamed": train.is_streamed,
-        "seconds": round(time.perf_counter() - started, 3),
-        "versions": {"bertfeat": __version__, **_versions(best)},
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    used_dev = None
     if opened_dev is not None and held is not None:
-        unseen = _unseen_labels(held, classes)
-        training["dev"] = {**_origin(opened_dev, dev_labels), **held.summary(), "unseen_labels": unseen}
+        used_dev = DevRows(**_used(opened_dev, dev_labels, held), unseen_labels=_unseen_labels(held, classes))
+    training = Training(
+        **_used(opened, labels, train),
+        limit=limit,
+        dev=used_dev,
+        **_outcome(best, trials, seeds),
+        streamed=train.is_streamed,
+        seconds=round(time.perf_counter() - started, 3),
+        versions={"bertfeat": __version__, **_versions(best)},
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
     return FittedProbe(best, spec, label, rows.first_tokens, training, head)
 
 
-def _origin(store: Store, labels: LabelTable | None) -> dict[str, Any]:
+def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, Any]:
     name = "a frame" if isinstance(labels, pl.DataFrame) else None if labels is None else Path(labels).name
-    return {"store": store.path.name, "plan_hash": store.manifest["plan_hash"], "labels": name}
+    return {"store": store.path.name, "plan_hash": store.manifest.plan_hash, "labels": name, **data.summary()}
 
 
 def _unseen_labels(data: Dataset, classes: Labels) -> dict[str, int]:
@@ -130,22 +130,22 @@ def _unseen_labels(data: Dataset, classes: Labels) -> dict[str, int]:
 
 def _outcome(best: Probe, trials: list[Trial], seeds: int) -> dict[str, Any]:
     """Return the scores of each fit on dev, their mean and deviation, and the seed and report of the best fit."""
-    outcome: dict[str, Any] = {
-        "seeds": [trial.seed for trial in trials if trial.seed is not None],
-        "seed": best.get_params().get("seed"),
-        "n_seeds_asked": seeds,
-        "trials": [trial.to_dict() for trial in trials],
-        "fit_report": best.fit_report(),
-        "scores": None,
-    }
+    metric, means = None, None
     if scores := [trial.score for trial in trials if trial.score is not None]:
         metric = chosen_metric(scores[0], best.get_params())
-        summary = {}
-        for name in dict.fromkeys([metric, "accuracy", "macro_f1"]):
-            mean, deviation = mean_and_deviation([score.scores.value(name) for score in scores])
-            summary[name] = {"mean": mean, "deviation": deviation, "n": len(scores)}
-        outcome |= {"metric": metric, "scores": summary}
-    return outcome
+        means = {
+            name: MeanScore(*mean_and_deviation([score.scores.value(name) for score in scores]), len(scores))
+            for name in dict.fromkeys([metric, "accuracy", "macro_f1"])
+        }
+    return {
+        "seeds": tuple(trial.seed for trial in trials if trial.seed is not None),
+        "seed": best.get_params().get("seed"),
+        "n_seeds_asked": seeds,
+        "trials": tuple(trial.to_dict() for trial in trials),
+        "fit_report": best.fit_report(),
+        "metric": metric,
+        "scores": means,
+    }
 
 
 def _versions(probe: Probe) -> dict[str, str]:

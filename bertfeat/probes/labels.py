@@ -10,6 +10,7 @@ from typing import cast
 import polars as pl
 
 from bertfeat.choices import Level
+from bertfeat.corpus.tables import read_table
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
@@ -131,25 +132,7 @@ def _read_table(labels: LabelTable) -> pl.DataFrame:
     path = Path(labels)
     if not path.is_file():
         raise UserError(f"{path}: no such file; pass a .csv, .tsv, .jsonl or .parquet with doc_id and labels")
-    try:
-        return _read_by_ending(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: cannot be read as labels: {reason}") from error
-
-
-def _read_by_ending(path: Path) -> pl.DataFrame:
-    ending = path.suffix.lower()
-    # As in the corpus readers, every value of a .csv is text: 01 is not 1.
-    if ending == ".csv":
-        return pl.read_csv(path, infer_schema=False)
-    if ending == ".tsv":
-        return pl.read_csv(path, infer_schema=False, separator="\t")
-    if ending in (".jsonl", ".ndjson"):
-        return pl.read_ndjson(path, infer_schema_length=None)
-    if ending == ".parquet":
-        return pl.read_parquet(path, glob=False)
-    raise UserError(f"{path}: ending {ending!r} must be one of .csv, .tsv, .jsonl, .parquet")
+    return read_table(str(path))
 
 
 def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:

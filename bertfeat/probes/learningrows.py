@@ -210,8 +210,8 @@ def is_given(labels: pl.Series) -> pl.Series:
 def _candidates(store: Store, level: Level, source: LabelSource, limit: int | None) -> Iterator[pl.DataFrame]:
     """Yield the rows of each shard that may have a label: `row` and `document`, their running numbers, and `label`."""
     n_rows = n_documents = 0
-    for entry in store.manifest["shards"]:
-        frame = label_rows(store.shard(entry["shard"]), level, source).with_columns(
+    for entry in store.manifest.shards:
+        frame = label_rows(store.shard(entry.shard), level, source).with_columns(
             row=pl.int_range(pl.len(), dtype=pl.Int64) + n_rows,
             document=pl.col("doc_id").rle_id().cast(pl.Int64) + n_documents,
         )

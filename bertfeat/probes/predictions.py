@@ -97,8 +97,8 @@ def predicted_frames(
     Raises:
         StoreError: A part is missing or damaged.
     """
-    for entry in store.manifest["shards"]:
-        shard = store.shard(entry["shard"])
+    for entry in store.manifest.shards:
+        shard = store.shard(entry.shard)
         frame = beside.read(shard, level, _columns(level, first_tokens))
         has_vector = shard.valid(level, feature)
 

@@ -2,139 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from bertfeat.choices import Level
-from bertfeat.durable.decoding import decode
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
+from bertfeat.durable.records import from_values, to_values
 from bertfeat.errors import UserError
-from bertfeat.heads.probedocument import check_target, damaged, read_document
+from bertfeat.heads.probedocument import DOCUMENT, ProbeDocument, check_target, read_document
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedRows:
+    """Rows that a probe learned from or was scored on.
+
+    Attributes:
+        store: The name of the store.
+        plan_hash: The hash of its plan.
+        labels: The file with the labels, or None for a column of the store.
+        n_rows: The number of rows.
+        n_documents: The number of their documents.
+        n_without_vector: Rows left out because they have no vector.
+        n_without_label: Rows left out because they have no label.
+        n_classes: The number of labels.
+        counts: The number of rows of each label.
+    """
+
+    store: str
+    plan_hash: str
+    labels: str | None
+    n_rows: int
+    n_documents: int
+    n_without_vector: int
+    n_without_label: int
+    n_classes: int
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevRows(UsedRows):
+    """Rows that a probe was scored on; `unseen_labels` has the rows of each label that training has not seen."""
+
+    unseen_labels: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanScore:
+    """The mean of a score over `n` seeds, and its deviation (None for one seed)."""
+
+    mean: float
+    deviation: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(UsedRows):
+    """A record of the training of a probe.
+
+    Attributes:
+        limit: The number of documents to learn from; None for all.
+        dev: The rows that it was scored on; None without dev.
+        seeds: The seeds that were fitted; empty for a head without randomness.
+        seed: The seed that was kept.
+        n_seeds_asked: The number of seeds that were asked for.
+        trials: Of each fit: `seed`, `dev` (its scores), `fit_report`.
+        fit_report: The report of the head; see `Probe.fit_report`.
+        metric: The score that chose the seed; None without dev.
+        scores: The mean scores on dev by name; None without dev.
+        streamed: Whether the vectors were streamed from the store.
+        seconds: The seconds of reading and fitting.
+        versions: The version of each library.
+        created_at: The time, ISO 8601, UTC.
+    """
+
+    limit: int | None
+    dev: DevRows | None
+    seeds: tuple[int, ...]
+    seed: int | None
+    n_seeds_asked: int
+    trials: tuple[Mapping[str, Any], ...]
+    fit_report: Mapping[str, Any]
+    metric: str | None
+    scores: Mapping[str, MeanScore] | None
+    streamed: bool
+    seconds: float
+    versions: Mapping[str, str]
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeDescription:
     """Metadata of a saved probe; see `FittedProbe`."""
 
     spec: FeatureSpec
     label: str
     first_tokens: bool
-    training: Mapping[str, Any]
+    training: Training
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], folder: str | Path) -> Self:
-        """Read what `to_json` gave; `folder` is the probe, for messages.
-
-        Raises:
-            UserError: A field is missing, unknown, or has a wrong value.
-        """
-        try:
-            found = decode(cls, dict(values))
-            if found.first_tokens and found.spec.level is not Level.TOKEN:
-                raise ValueError(f"first_tokens: true at level {found.spec.level}")
-        except ValueError as error:
-            raise UserError(
-                f"{folder}: the probe's description of its features is damaged ({error}); fit it again"
-            ) from None
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {
-            "spec": self.spec.to_dict(),
-            "label": self.label,
-            "first_tokens": self.first_tokens,
-            "training": dict(self.training),
-        }
-
-    def summary(self, head: str, params: Mapping[str, Any], classes: list[Any]) -> dict[str, Any]:
+    def summary(self, head: str, params: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, Any]:
         """Return the head, the feature, the classes and the record of the training as JSON values."""
-        return {
+        spec = self.spec
+        facts = {
             "head": head,
-            "params": dict(params),
-            "level": str(self.spec.level),
-            "feature": self.spec.feature,
+            "params": params,
+            "level": spec.level,
+            "feature": spec.feature,
             "label": self.label,
             "first_tokens": self.first_tokens,
-            "model": self.spec.model,
-            "layers": list(self.spec.layers),
-            "pooling": self.spec.pooling,
+            "model": spec.model,
+            "layers": spec.layers,
+            "pooling": spec.pooling,
             "classes": classes,
-            **self.training,
         }
-
-
-@dataclass(frozen=True)
-class _Mean:
-    mean: float
-    n: int
-    deviation: float | None = None
-
-
-@dataclass(frozen=True)
-class _Dev:
-    store: str
-
-
-@dataclass(frozen=True)
-class Training:
-    """The entries of a training record that are shown; each may be missing."""
-
-    store: str | None = None
-    labels: str | None = None
-    n_rows: int | None = None
-    n_documents: int | None = None
-    n_without_label: int = 0
-    n_without_vector: int = 0
-    counts: Mapping[str, int] = field(default_factory=dict)
-    dev: _Dev | None = None
-    seed: Any = None
-    seeds: tuple[Any, ...] = ()
-    scores: Mapping[str, _Mean] | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    created_at: str = ""
-    seconds: float = 0.0
-
-    @classmethod
-    def of(cls, notes: Mapping[str, Any]) -> Self:
-        """Return the entries of a training record; raise a ValueError if one has the wrong type."""
-        known = {name: notes[name] for name in cls.__dataclass_fields__ if notes.get(name) is not None}
-        if isinstance(known.get("dev"), dict):
-            known["dev"] = {"store": known["dev"].get("store")}
-        return decode(cls, known)
+        return {**to_values(facts), **to_values(self.training)}
 
 
 @os_errors(UserError)
-def describe_probe(folder: str | Path) -> dict[str, Any]:
-    """Return what a saved probe is as JSON values; its weights are not read.
-
-    Returns:
-        The values of `FittedProbe.summary`; also `probe` (the folder), `spec` (all settings of its feature) and
-        `n_bytes` (of its weights).
+def describe_probe(folder: str | Path) -> tuple[ProbeDocument, ProbeDescription]:
+    """Return what `probe.json` of a saved probe says; its weights are not read.
 
     Raises:
         UserError: The folder has no probe, or its description is damaged.
     """
     where = standing(local_path(folder, "a probe"))
     document = read_document(where)
-    found = ProbeDescription.from_json(document["extra"], folder)
+    return document, description_of(document.extra, where)
+
+
+def description_of(extra: Any, where: object) -> ProbeDescription:
+    """Return the description that is saved with a probe; `where` is the probe, for messages.
+
+    Raises:
+        UserError: Something else was saved with it.
+    """
     try:
-        Training.of(found.training)
-        classes = decode(tuple[Any, ...], document["classes"].get("values"))
-        n_bytes = decode(int, document["weights"].get("n_bytes"))
+        return from_values(ProbeDescription, extra)
     except ValueError as error:
-        raise damaged(where, str(error)) from None
-    return {
-        "probe": str(folder),
-        **found.summary(document["head"], document["params"], list(classes)),
-        "spec": found.spec.to_dict(),
-        "n_bytes": n_bytes,
-    }
+        raise UserError(f"{where}: {DOCUMENT}: extra: {error}; fit the probe again") from None
 
 
 def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:

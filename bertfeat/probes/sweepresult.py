@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.choices import Level
 from bertfeat.display import html_table
-from bertfeat.durable.decoding import decode
-from bertfeat.durable.files import os_errors, read_small
+from bertfeat.durable.files import os_errors
 from bertfeat.durable.placecheck import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.durable.records import read_record, seal, to_values
 from bertfeat.errors import UserError
 from bertfeat.reports.plots import LayerScores, ScoreBar, draw_layer_scores, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
@@ -22,6 +21,7 @@ from bertfeat.storage import local_path
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FORMAT_VERSION = 1
 _FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
 _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
 
@@ -62,15 +62,60 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """The scores of a head on each feature, layers first, and the settings of the sweep as JSON values."""
+class HeldOut:
+    """The documents that are held out for scoring."""
 
+    share_of_documents: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The scores of a head on each feature; the content of `result.json`.
+
+    Attributes:
+        store: The name of the store.
+        plan_hash: The hash of its plan.
+        model: The model of its features.
+        level: The level of the rows.
+        label: The column with the labels.
+        head: The head.
+        params: Its parameters.
+        metric: The score.
+        seeds: The seeds that were fitted; empty for a head without randomness.
+        dev: The name of the store that was scored on; None if documents were held out.
+        held_out: The documents that were held out; None with a dev store.
+        n_train: The rows to learn from.
+        n_dev: The rows that were scored on.
+        n_classes: The number of labels.
+        limit: The number of documents to learn from; None for all.
+        bertfeat: The version that made it.
+        rows: The scores, layers first.
+        format_version: The version of the format.
+    """
+
+    store: str
+    plan_hash: str
+    model: str
+    level: Level
+    label: str
+    head: str
+    params: Mapping[str, Any]
+    metric: str
+    seeds: tuple[int, ...]
+    dev: str | None
+    held_out: HeldOut | None
+    n_train: int
+    n_dev: int
+    n_classes: int
+    limit: int | None
+    bertfeat: str
     rows: tuple[SweepRow, ...]
-    settings: dict[str, Any]
+    format_version: int = FORMAT_VERSION
 
     def __repr__(self) -> str:
         best = self.best
-        what = f"{self.settings['head']} on {self.settings['label']!r}, level {self.settings['level']}"
+        what = f"{self.head} on {self.label!r}, level {self.level}"
         return f"Sweep({what}, {len(self.rows)} features, best {best.feature}: {best.metric} {best.score:.4f})"
 
     def __str__(self) -> str:
@@ -85,9 +130,8 @@ class Sweep:
         return max(self.rows, key=lambda row: row.score)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        rows = [{**asdict(row), "layers": list(row.layers)} for row in self.rows]
-        return {**self.settings, "best": self.best.feature, "rows": json.loads(json.dumps(rows))}
+        """Return everything as JSON values, with the best feature."""
+        return {**to_values(self), "best": self.best.feature}
 
     def table(self) -> str:
         """Return the scores as a table of plain text."""
@@ -95,8 +139,8 @@ class Sweep:
 
     def best_line(self) -> str:
         """Return the best feature with its score, and what it was scored on."""
-        best, held = self.best, self.settings["held_out"]
-        scored_on = f"{held['share_of_documents']:.0%} of the documents, held out" if held else self.settings["dev"]
+        best, held = self.best, self.held_out
+        scored_on = f"{held.share_of_documents:.0%} of the documents, held out" if held else self.dev
         return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
 
     def plot(self) -> Axes:
@@ -118,7 +162,7 @@ class Sweep:
         with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
             write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
             plot_layer_scores(self._series(), new / "plot")
-            (new / "result.json").write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+            (new / "result.json").write_bytes(seal(self.to_dict()))
         return out
 
     def _series(self) -> LayerScores:
@@ -127,11 +171,11 @@ class Sweep:
         single = {row.layers[0]: row for row in self.rows if row.feature.startswith("layer_")}
         others = {row.feature: row for row in self.rows if not row.feature.startswith("layer_")}
         return LayerScores(
-            metric=self.rows[0].metric,
+            metric=self.metric,
             layers={layer: _bar(row) for layer, row in single.items()},
             combinations={name: _bar(row) for name, row in others.items()},
             bars=f"standard deviation over {n_seeds} seeds" if by_seeds else "95 % bootstrap interval",
-            title=f"{self.settings['head']} on {self.settings['label']}, {self.settings['level']} level",
+            title=f"{self.head} on {self.label}, {self.level} level",
         )
 
 
@@ -141,30 +185,6 @@ def _bar(row: SweepRow) -> ScoreBar:
     return ScoreBar(row.score, row.low, row.high)
 
 
-@dataclass(frozen=True)
-class _HeldOut:
-    share_of_documents: float
-    seed: Any
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The settings of a sweep that are shown; the others are notes."""
-
-    store: str
-    model: str
-    level: Level
-    label: str
-    head: str
-    dev: str | None
-    held_out: _HeldOut | None
-    n_train: int
-    n_dev: int
-    n_classes: int
-    bertfeat: str
-    random_weights: int | None = None
-
-
 @os_errors(UserError)
 def read_sweep(folder: str | Path) -> Sweep:
     """Return the sweep that was written to a folder.
@@ -172,19 +192,7 @@ def read_sweep(folder: str | Path) -> Sweep:
     Raises:
         UserError: The folder has no sweep, or its result is damaged.
     """
-    path = standing(local_path(folder, "a sweep")) / _FILES[0]
-    try:
-        content = json.loads(read_small(path, follow_links=True))
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-        rows = decode(tuple[SweepRow, ...], content.pop("rows", None), "rows")
-        if not rows:
-            raise ValueError("it has no rows")
-        decode(_Settings, {name: content[name] for name in _Settings.__dataclass_fields__ if name in content})
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not the result of a sweep: {error}; sweep again") from None
-    content.pop("best", None)
-    return Sweep(rows, content)
+    return read_record(Sweep, standing(local_path(folder, "a sweep")), "sweep", FORMAT_VERSION, "sweep again")
 
 
 def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:

@@ -18,7 +18,7 @@ from bertfeat.probes.features import Choice, features_to_sweep, named_choice
 from bertfeat.probes.fitted import as_store
 from bertfeat.probes.labels import LabelTable
 from bertfeat.probes.learningrows import LabelledRows, select_rows
-from bertfeat.probes.sweepresult import Sweep, SweepRow
+from bertfeat.probes.sweepresult import HeldOut, Sweep, SweepRow
 from bertfeat.probes.trials import FitRequest, Say, chosen_metric
 from bertfeat.progress import Progress, reporting
 from bertfeat.settings import HeadSettings
@@ -98,26 +98,25 @@ def sweep_probes(
         for place, choice in enumerate(choices, start=1):
             say = _prefixed(reports.stage, f"{choice.name} ({place} of {len(choices)}): ")
             rows.append(_row(request, choice, train, held, say))
-    settings = {
-        "store": opened.path.name,
-        "plan_hash": opened.manifest["plan_hash"],
-        "model": opened.metadata["model"],
-        "random_weights": opened.metadata.get("random_weights"),
-        "level": str(where),
-        "label": label,
-        "head": head,
-        "params": dict(params),
-        "metric": rows[0].metric,
-        "seeds": list(range(seed, seed + seeds)) if head_class(head).is_random else [],
-        "dev": None if opened_dev is None else opened_dev.path.name,
-        "held_out": {"share_of_documents": _HELD_OUT, "seed": seed} if opened_dev is None else None,
-        "n_train": len(train.rows),
-        "n_dev": len(held.rows),
-        "n_classes": len(classes),
-        "limit": limit,
-        "bertfeat": __version__,
-    }
-    return Sweep(tuple(rows), settings)
+    return Sweep(
+        store=opened.path.name,
+        plan_hash=opened.manifest.plan_hash,
+        model=opened.metadata["model"],
+        level=where,
+        label=label,
+        head=head,
+        params=dict(params),
+        metric=rows[0].metric,
+        seeds=tuple(range(seed, seed + seeds)) if head_class(head).is_random else (),
+        dev=None if opened_dev is None else opened_dev.path.name,
+        held_out=HeldOut(_HELD_OUT, seed) if opened_dev is None else None,
+        n_train=len(train.rows),
+        n_dev=len(held.rows),
+        n_classes=len(classes),
+        limit=limit,
+        bertfeat=__version__,
+        rows=tuple(rows),
+    )
 
 
 def _choices(store: Store, level: Level, head: str, features: str | Sequence[str | int] | None) -> list[Choice]:

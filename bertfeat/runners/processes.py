@@ -1,212 +1,133 @@
-"""Runner of shards in several processes: a process that dies is replaced, and a shard gets three tries."""
+"""Worker processes of this machine, each of which overlaps the stages of its shards."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+import threading
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from bertfeat import devices
 from bertfeat.errors import RunError
-from bertfeat.progress import Progress
-from bertfeat.records import Receipt, ShardSpec
-from bertfeat.runners.task import MakeTask, PreparedT, shards_in_hand
-from bertfeat.runners.tries import MAX_TRIES, given_up
-from bertfeat.runners.worker import BOOT, Done, Encoded, Failed, Message, Ready, Started
+from bertfeat.records import ShardSpec
+from bertfeat.runners.overlap import TaskThread
+from bertfeat.runners.pool import Failed, outcome_of
+from bertfeat.runners.task import MakeTask, PreparedT
 
-_GRACE_S = 10.0
-
-
-@dataclass(eq=False)
-class _Process:
-    """A worker process, the shards that it holds, and how many it may hold."""
-
-    number: int
-    process: subprocess.Popen[bytes]
-    pipe: Connection[Any, Any]
-    held: dict[int, ShardSpec] = field(default_factory=dict)
-    started: set[int] = field(default_factory=set)
-    n_ahead: int = shards_in_hand(1)
-    alone: bool = False
-    failure: Failed | None = None
-
-    def send(self, message: object) -> None:
-        """Send a message; a dead process is noticed where its messages are received."""
-        # A shard over thousands of files exceeds the pipe's buffer, so a thread of the worker always reads.
-        with suppress(OSError):
-            self.pipe.send_bytes(pickle.dumps(message))
-
-    def end(self) -> None:
-        """Kill the process. Finished shards are on disk; unfinished files are removed later."""
-        self.pipe.close()
-        self.process.kill()
-        self.process.wait()
-
-    def why_it_ended(self) -> str:
-        """Wait for the end of a process whose pipe is closed, and return the cause."""
-        try:
-            code = self.process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            code = self.process.wait()
-        if self.failure is not None:
-            return self.failure.reason
-        if code >= 0:
-            return f"exit code {code}"
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return f"killed by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
+# The code of a new interpreter. It sets the parent's module search path first: bertfeat may be found only there.
+_BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[2]); from bertfeat.runners.processes import main; main()"
 
 
-class ProcessPool:
-    """Runner of shards in new processes of this interpreter.
+class ProcessWorker:
+    """A new process of this interpreter as a worker of a pool, and the thread that hears from it.
 
-    They are not forked, because a child forked after `import pyarrow` can hang. They are not made by `multiprocessing`,
-    because its children run the caller's main script again, in full unless it checks `__name__`.
+    Raises:
+        RunError: The system starts no more processes.
     """
 
-    def __init__(
-        self, make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], n_workers: int, progress: Progress
-    ) -> None:
-        self._make_task = make_task
-        self._n_workers = n_workers
-        self._progress = progress
-        self._waiting = deque(shards)
-        # Shards that had started when a worker died run again one at a time, so that the next death has one cause.
-        self._suspects: deque[ShardSpec] = deque()
-        self._tries: Counter[int] = Counter()
-        self._failures: dict[int, str] = {}
-        self._processes: list[_Process] = []
-        self._n_false_starts = 0
+    def __init__(self, make_task: MakeTask[PreparedT], number: int, n_workers: int) -> None:
+        self._process, self._pipe = _start(n_workers)
+        self.ready: Future[Any] = Future()
+        self._futures: dict[int | None, Future[Any]] = {None: self.ready}
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._send(None, partial(make_task, number, n_workers))
 
-    def run(self) -> Iterator[Receipt]:
-        """Yield receipts as shards are done.
+    def submit(self, shard: ShardSpec) -> Future[Any]:
+        """Send a shard to the process."""
+        future = self._futures[shard.index] = Future()
+        self._send(shard.index, shard)
+        return future
 
-        Raises:
-            RunError: A shard failed three times and the others are done; or workers cannot start.
-            BertfeatError: A worker raised this error on purpose; the run ends at once.
-        """
+    def close(self) -> None:
+        """Kill the process, and wait for its end."""
+        self._process.kill()
+        self._listener.join()
+        self._pipe.close()
+
+    def _send(self, index: int | None, message: object) -> None:
+        # A shard over thousands of files exceeds the pipe's buffer, so the process always reads.
         try:
-            while self._waiting or self._suspects or any(process.held for process in self._processes):
-                self._hire()
-                yield from self._listen()
-        finally:
-            for process in self._processes:
-                process.end()
-        if self._failures:
-            raise given_up(self._failures)
+            self._pipe.send_bytes(pickle.dumps(message))
+        except OSError:
+            self._settle(index, Failed(None, "its process has ended"))
 
-    def _hire(self) -> None:
-        n_wanted = min(self._n_workers, len(self._waiting) + len(self._suspects) + len(self._processes))
-        taken = {process.number for process in self._processes}
-        for number in [n for n in range(self._n_workers) if n not in taken][: n_wanted - len(taken)]:
-            try:
-                process = _start(number, self._n_workers)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                raise RunError(f"worker processes do not start ({reason.lower()}); pass `workers=1`") from error
-            self._processes.append(process)
-            process.send(partial(self._make_task, number, self._n_workers))
-        # In turns, and at most an equal share of the remaining shards, so that the last ones spread over all workers.
-        n_left = len(self._waiting) + sum(len(worker.held) for worker in self._processes)
-        share = max(shards_in_hand(1), math.ceil(n_left / max(1, len(self._processes))))
-        most = max((worker.n_ahead for worker in self._processes), default=0)
-        for n_ahead in range(1, min(most, share) + 1):
-            for worker in self._processes:
-                self._feed(worker, min(n_ahead, worker.n_ahead))
+    def _settle(self, index: int | None, outcome: object) -> None:
+        if future := self._futures.pop(index, None):
+            future.set_result(outcome)
 
-    def _feed(self, process: _Process, n_ahead: int) -> None:
-        if process.failure is not None:
-            return
-        if self._suspects and not process.held:
-            process.alone = True
-            self._give(process, self._suspects.popleft())
-        if self._waiting and not process.alone and len(process.held) < n_ahead:
-            self._give(process, self._waiting.popleft())
-
-    def _give(self, process: _Process, shard: ShardSpec) -> None:
-        process.held[shard.index] = shard
-        process.send(shard)
-
-    def _listen(self) -> Iterator[Receipt]:
-        by_pipe = {process.pipe: process for process in self._processes}
-        for pipe in wait(list(by_pipe)):
-            process = by_pipe[pipe]  # type: ignore[index]
-            try:
-                message: Message = process.pipe.recv()
-            except (EOFError, OSError):
-                self._bury(process)
-                continue
-            if isinstance(message, Done):
-                self._n_false_starts = 0
-                del process.held[message.receipt.shard]
-                process.alone = False
-                yield message.receipt
-            else:
-                self._hear(process, message)
-
-    def _hear(self, process: _Process, message: Ready | Started | Encoded | Failed) -> None:
-        if isinstance(message, Ready):
-            process.n_ahead = message.n_shards
-            self._progress.stage("tokenizing")
-        elif isinstance(message, Started):
-            process.started.add(message.shard)
-        elif isinstance(message, Encoded):
-            self._progress.encoded(*message)
-        elif message.error is not None:
-            raise message.error
-        elif message.shard is None:
-            # An error before the first shard would occur in every worker.
-            raise RunError(f"worker processes cannot begin ({message.reason}); pass `workers=1` to see more")
-        else:
-            process.failure = message
-
-    def _bury(self, process: _Process) -> None:
-        """Take back the shards of a dead worker, and count a try for those that it had started."""
-        why = process.why_it_ended()
-        process.pipe.close()
-        self._processes.remove(process)
-        blamed = process.started & process.held.keys()
-        if process.failure is not None and process.failure.shard is not None:
-            blamed = {process.failure.shard}
-        if not blamed:
-            self._n_false_starts += 1
-            if self._n_false_starts >= MAX_TRIES:
-                raise RunError(f"worker processes do not start ({why}); pass `workers=1` to see more")
-        for number, shard in reversed(process.held.items()):
-            if number not in blamed:
-                self._waiting.appendleft(shard)
-                continue
-            self._tries[number] += 1
-            if self._tries[number] >= MAX_TRIES:
-                self._failures[number] = why
-            else:
-                self._suspects.append(shard)
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self._settle(*self._pipe.recv())
+        why = _cause(self._process.wait())
+        for index in list(self._futures):
+            self._settle(index, Failed(None, why))
 
 
-def _start(number: int, n_workers: int) -> _Process:
-    ours, theirs = Pipe()
+def _cause(code: int) -> str:
+    """Return why a process ended."""
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"killed by {name}" + (", perhaps out of memory" if name == "SIGKILL" else "")
+
+
+def _start(n_workers: int) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+    """Start a process that runs `main`; return it with our end of its pipe.
+
+    It is not forked, because a child forked after `import pyarrow` can hang. It is not made by `multiprocessing`, whose
+    children run the caller's main script again, and import modules of the current folder in place of Python's.
+    """
     # Libraries that use all cores by default get the worker's share, unless the user has set a number.
-    share = str(max(1, (os.cpu_count() or 1) // n_workers))
+    share = str(max(1, devices.n_cpus() // n_workers))
     path = json.dumps(list(map(str, sys.path)))
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", BOOT, str(theirs.fileno()), path],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            # Standard output is for results; libraries print to standard error.
-            stdout=2,
-            env={"RAYON_NUM_THREADS": share, "POLARS_MAX_THREADS": share, **os.environ},
-            # The terminal's Ctrl-C reaches only the parent, which ends all workers.
-            process_group=0,
-        )
-    return _Process(number, process, ours)
+    try:
+        ours, theirs = Pipe()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), path],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # Standard output is for results; libraries print to standard error.
+                stdout=2,
+                env={"RAYON_NUM_THREADS": share, "POLARS_MAX_THREADS": share, **os.environ},
+                # The terminal's Ctrl-C reaches only the parent, which ends all workers.
+                process_group=0,
+            )
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RunError(f"worker processes do not start ({reason}); pass `workers=1`") from error
+    return process, ours
+
+
+def main() -> None:
+    """Work for the process at the other end of the pipe whose file descriptor is the first argument."""
+    work(Connection(int(sys.argv[1])))
+
+
+def work(pipe: Connection[Any, Any]) -> None:
+    """Make a task by the first message and run the shards that follow; end when the parent is gone."""
+    sending = threading.Lock()
+
+    def report(index: int | None, future: Future[Any]) -> None:
+        with sending, suppress(OSError):
+            pipe.send((index, outcome_of(future)))
+
+    with suppress(EOFError, OSError):
+        make = pipe.recv_bytes()
+        thread = TaskThread(lambda: pickle.loads(make)())  # noqa: PLW0108 (errors of unpickling are the thread's)
+        thread.ready.add_done_callback(partial(report, None))
+        while True:
+            shard: ShardSpec = pipe.recv()
+            thread.submit(shard).add_done_callback(partial(report, shard.index))
+    # At once: the other threads may be in the middle of a shard.
+    os._exit(1)

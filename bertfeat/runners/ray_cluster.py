@@ -7,32 +7,26 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertfeat.errors import RunError, UserError
 
 _INSTALL = "pip install 'bertfeat[ray]'"
-# Only rows of a few kilobytes pass through it; by default Ray reserves a third of the memory.
+# Only shards and receipts pass through it; by default Ray reserves a third of the memory.
 _OBJECT_STORE_BYTES = 100_000_000
 _HERE = "local"
-# Ray Data needs more packages than Ray itself.
-_NEEDED = ("ray", "pandas", "fsspec")
 _ANSWER_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """The CPUs and GPUs of a machine of the cluster."""
 
     n_cpus: int
@@ -44,16 +38,8 @@ class Machine:
         return min(room, self.n_gpus) if on_gpu else room
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The number of actors, and the CPUs of each."""
-
-    n_actors: int
-    n_cpus: int
-
-
-def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool) -> Share:
-    """Choose the number of actors, unless it is given, and the largest number of CPUs that each can have.
+def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool) -> tuple[int, int]:
+    """Return the number of actors, unless it is given, and the largest number of CPUs that each can have.
 
     Args:
         machines: The machines of the cluster as they are now.
@@ -65,20 +51,17 @@ def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool
 
     Examples:
         >>> share_out([Machine(8, 0), Machine(24, 0)], None, on_gpu=False)
-        Share(n_actors=2, n_cpus=12)
+        (2, 12)
         >>> share_out([Machine(16, 4)], None, on_gpu=True)
-        Share(n_actors=4, n_cpus=4)
+        (4, 4)
     """
-    default = sum(m.room(1, on_gpu=True) if on_gpu else m.n_cpus > 0 for m in machines)
-    n_actors = n_actors or default
+    n_actors = n_actors or sum(m.room(1, on_gpu=True) if on_gpu else m.n_cpus > 0 for m in machines)
     if not n_actors:
         what = "GPU" if on_gpu else "CPU"
         raise UserError(f"the Ray cluster has no {what} now; if it grows on demand, pass `workers`")
-    most = max((machine.n_cpus for machine in machines), default=1)
-    for n_cpus in range(most, 1, -1):
-        if sum(machine.room(n_cpus, on_gpu=on_gpu) for machine in machines) >= n_actors:
-            return Share(n_actors, n_cpus)
-    return Share(n_actors, 1)
+    sizes = range(max((machine.n_cpus for machine in machines), default=1), 1, -1)
+    fits = (size for size in sizes if sum(m.room(size, on_gpu=on_gpu) for m in machines) >= n_actors)
+    return n_actors, next(fits, 1)
 
 
 def machines_of_cluster() -> list[Machine]:
@@ -95,8 +78,9 @@ def check_ray(address: str | None) -> None:
     Raises:
         UserError: Ray is not installed, and the message has the command that installs it; or nothing listens there.
     """
+    spec = find_spec("ray")
     # A folder with that name on the path is also found, but has no file as its origin.
-    if any(spec is None or spec.origin is None for spec in map(find_spec, _NEEDED)):
+    if spec is None or spec.origin is None:
         raise UserError(f"`runner='ray'` needs Ray, which is not installed; run: {_INSTALL}")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
@@ -123,21 +107,24 @@ def connection(address: str | None) -> Iterator[None]:
 
     Raises:
         UserError: Ray is not installed, or no cluster answers there.
+        RunError: Ray does not start here, or fails during the block.
     """
     check_ray(address)
     address = _resolved(address)
     _prepare_environment(starts_here=address == _HERE)
     import ray
+    from ray.exceptions import RayError
 
-    if ray.is_initialized():
-        yield
-        return
-    with _signal_handlers_kept():
+    is_ours = not ray.is_initialized()
+    if is_ours:
         _init(address)
     try:
         yield
+    except (RayError, ConnectionError) as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise RunError(f"Ray failed: {reason.strip()}; run the same command again to resume") from error
     finally:
-        with _signal_handlers_kept():
+        if is_ours:
             ray.shutdown()
 
 
@@ -178,16 +165,3 @@ def _init(address: str) -> None:
         if address == _HERE:
             raise RunError(f"Ray does not start on this machine: {reason}") from error
         raise UserError(f"`ray_address='{address}'`: cannot connect: {reason}") from error
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces, so that a run ends at once, as without Ray."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)

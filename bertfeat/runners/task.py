@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from bertfeat.progress import Report
-from bertfeat.records import Receipt, ShardResult, ShardSpec
+from bertfeat.records import Receipt, ShardSpec
 
 PreparedT = TypeVar("PreparedT")
 
@@ -30,10 +30,10 @@ class Task(Protocol[PreparedT]):
     def prepare(self, shard: ShardSpec) -> PreparedT:
         """Read and tokenize; runs in a thread, parallel to `encode`."""
 
-    def encode(self, prepared: PreparedT, report: Report) -> ShardResult:
-        """Run the encoder, and report how far it is."""
+    def encode(self, prepared: PreparedT, report: Report) -> Any:
+        """Run the encoder, and report how far it is; a GPU may still be copying what is returned."""
 
-    def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
+    def commit(self, shard: ShardSpec, encoded: Any) -> Receipt:
         """Write; runs in a thread, parallel to `encode`."""
 
 

@@ -22,6 +22,7 @@ from bertfeat.choices import Level
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
+from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, IntArray
@@ -63,14 +64,10 @@ class Index:
     ) -> None:
         self.path = path
         self.description = description
-        self.origin = Origin.from_json(description.source, path)
+        self.origin = Origin.at(description)
         self._vectors = vectors
         self._given_store = store
         self._rows = RowMap(path / ROWS)
-        if (len(self._rows), self._rows.level) != (self.n_vectors, self.level):
-            has = f"has {len(self._rows)} rows of level {self._rows.level}"
-            self._rows.close()
-            raise UserError(f"{path / ROWS}: {has}, not {self.n_vectors} of level {self.level}; build the index again")
         self._encoder = QueryEncoder(
             self.spec, given_words=self.origin.given_words, name=f"index {path}", prompt=self.origin.query_prompt
         )
@@ -82,7 +79,7 @@ class Index:
         about, origin = self.description, self.origin
         rows = [
             ("rows", f"level {self.level}, {self.spec.feature} of {origin.store}"),
-            ("model", model_text(self.spec.to_dict())),
+            ("model", model_text(to_values(self.spec))),
             ("compared", f"by {self.metric}, transform {about.transform}"),
             ("recall@10", about.measured.get("recall_at_10")),
         ]

@@ -5,19 +5,17 @@ An index is described without the libraries that read its store, so they are imp
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from bertfeat.durable.decoding import decode
+from bertfeat.ann.description import IndexDescription
+from bertfeat.durable.records import from_values
 from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.storage import as_path, is_url
-from bertfeat.store.planstates import states_with
 from bertfeat.store.provenance import FeatureSpec
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ class Origin:
             spec=spec,
             store=str(path),
             relative=os.path.relpath(path, index.resolve()) if isinstance(path, Path) else "",
-            plan_hash=store.manifest["plan_hash"],
+            plan_hash=store.manifest.plan_hash,
             n_rows=store.n_rows(spec.level),
             rows_digest=rows_digest,
             given_words=gives_words(store),
@@ -86,16 +84,9 @@ class Origin:
         )
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], index: Path) -> Self:
-        """Read what `to_json` wrote, or raise a UserError; `index` is the folder, for messages."""
-        try:
-            return decode(cls, dict(values))
-        except ValueError as error:
-            raise UserError(f"{index}: index.json: source: {error}; build the index again") from None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return dataclasses.asdict(self) | {"spec": self.spec.to_dict()}
+    def at(cls, description: IndexDescription) -> Self:
+        """Return the origin of an index."""
+        return from_values(cls, description.source)
 
     def find_store(self, index: Path, override: str | Path | Store | None = None) -> Store:
         """Open the store that an index was built from.
@@ -151,17 +142,7 @@ class Origin:
 
     def indexed_part(self, store: Store) -> Store | None:
         """Return a store without what was appended since the index was built; None if it is another store."""
-        from bertfeat.extraction.plan import MODEL_NAMES
-
-        if store.manifest["plan_hash"] == self.plan_hash:
-            return store
-        # The same model may have another name.
-        names = {name: getattr(self.spec, name) for name in MODEL_NAMES}
-        hashes = states_with(store.plan, {**store.plan.fields, **names})
-        if self.plan_hash not in hashes:
-            return None
-        number = hashes.index(self.plan_hash)
-        return store if number == len(hashes) - 1 else store.after_appends(number)
+        return store.state(self.plan_hash)
 
     @staticmethod
     def update_command(store: Store, index: Path) -> str:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-import polars as pl
 
 from bertfeat.choices import BadRows, CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, ScannedRow, cut_shards, resolve_inputs
 from bertfeat.corpus.formats import READERS, check_text_column
-from bertfeat.corpus.jsonarray import JsonReader
-from bertfeat.corpus.linestreams import open_stream, read_lines
+from bertfeat.corpus.tables import columns_of
 from bertfeat.errors import InputError
-from bertfeat.records import DocId, Document, InputFile
+from bertfeat.records import DocId, Document
 
 _ID_COLUMNS = ("id", "_id", "query_id")
 _TABLES = {reader.format for reader in READERS if reader.has_columns}
@@ -61,7 +56,7 @@ class QueryFile:
             raise InputError(f"{kind} holds no queries; give {known}", path=str(path))
         self.has_columns = kind in _TABLES
         if self.has_columns and id_column is None:
-            id_column = next((name for name in _ID_COLUMNS if name in _columns(files[0], kind)), None)
+            id_column = next((name for name in _ID_COLUMNS if name in columns_of(files[0])), None)
         # Bad rows are reported below: the advice of the corpus is for extraction.
         config = ExtractConfig(text_column=text_column, id_column=id_column, bad_rows=BadRows.QUARANTINE)
         check_text_column(files, config)
@@ -91,23 +86,3 @@ def _good_rows(corpus: Corpus) -> Iterator[ScannedRow]:
         if not made_unique:
             raise
         raise InputError(reason + made_unique, path=error.path, row=error.row) from None
-
-
-def _columns(file: InputFile, kind: CorpusFormat) -> list[str]:
-    """Return the columns of a table; none if its first row cannot be read, which scanning will report."""
-    if kind is CorpusFormat.PARQUET:
-        with suppress(pl.exceptions.PolarsError):
-            return list(pl.read_parquet_schema(file.path))
-        return []
-    if kind is CorpusFormat.JSON:
-        with closing(JsonReader(file, ExtractConfig())) as reader:
-            first = next((raw for _, _, raw in reader.lines(reader.start)), b"")
-    else:
-        with closing(open_stream(file)) as stream:
-            first = next((line for _, _, line in read_lines(stream, 0, 1)), b"")
-    try:
-        if kind in (CorpusFormat.JSONL, CorpusFormat.JSON):
-            return list(json.loads(first))
-        return next(csv.reader([first.decode()], delimiter="\t" if kind is CorpusFormat.TSV else ","), [])
-    except (ValueError, TypeError, csv.Error):
-        return []

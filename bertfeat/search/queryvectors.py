@@ -35,8 +35,9 @@ class EncodedQueries:
 
 
 def gives_words(store: Store) -> bool:
-    """Return whether a store's corpus consists of words; raise a StoreError if a copied store has no plan."""
-    return bool(store.metadata["is_split_into_words"]) or any(file.format in WORD_FORMATS for file in store.plan.inputs)
+    """Return whether a store's corpus consists of words."""
+    formats = {file.format for file in store.manifest.inputs}
+    return bool(store.metadata["is_split_into_words"]) or not formats.isdisjoint(WORD_FORMATS)
 
 
 def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:

@@ -1,13 +1,13 @@
 """Row map of an index: the row of the level, document and characters that each vector comes from.
 
 A Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`, and if
-the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`. `row` is ascending.
+the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`. `row` is ascending. The digest
+in `index.json` is checked before the file is opened.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,13 +19,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.durable.decoding import check_version
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import IntArray
-from bertfeat.store import layout
 
-FORMAT_VERSION = 1
-KIND = "row map"
 FIXED = {"part": pa.int32(), "row": pa.int64()}
 # In this order. `segment` is the text of a pair that the characters belong to.
 PLACES = ("token_index", "word_index", "segment", "char_start", "char_end")
@@ -37,7 +33,7 @@ class RowMap:
     Positions are those of the index, 0 to `len(row_map) - 1`; -1 stands for no hit.
 
     Raises:
-        StoreError: The file is missing, damaged, not a row map, or of a newer format; or a later read meets damage.
+        StoreError: The file is missing or cannot be read; or a later read meets damage.
         UserError: From each method: a position or column does not exist.
     """
 
@@ -48,11 +44,6 @@ class RowMap:
         with self._errors():
             # pyarrow takes a relative path that starts with `a:` for a URL.
             self._file = pq.ParquetFile(self.path.absolute(), page_checksum_verification=True)
-            try:
-                _check_schema(self.path, self._file.schema_arrow)
-            except (StoreError, ValueError):
-                self.close()
-                raise
             metadata = self._file.metadata
             counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts: IntArray = np.cumsum([0, *counts], dtype=np.int64)
@@ -66,11 +57,6 @@ class RowMap:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    @property
-    def level(self) -> str:
-        """The level of the rows."""
-        return str(_about(self._file.schema_arrow)["level"])
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,11 +92,7 @@ class RowMap:
         asked = self._checked(positions, lowest=0).reshape(-1)
         tables, order = [self._file.schema_arrow.empty_table().select(names)], [np.zeros(0, np.int64)]
         for group, places in self._by_group(asked):
-            table = self._read(group, names).take(pa.array(asked[places] - self._starts[group]))
-            with self._errors():
-                # polars does not check that strings are UTF-8.
-                table.validate(full=True)
-            tables.append(table)
+            tables.append(self._read(group, names).take(pa.array(asked[places] - self._starts[group])))
             order.append(places)
         found = cast("pl.DataFrame", pl.from_arrow(pa.concat_tables(tables).replace_schema_metadata(None)))
         return found[np.argsort(np.concatenate(order), kind="stable")]
@@ -131,14 +113,7 @@ class RowMap:
         """Return the rows of a row group, which are kept, at 8 bytes each."""
         found = self._rows.get(group)
         if found is None:
-            column = self._read(group, ["row"])["row"]
-            with self._errors():
-                if column.null_count or not len(column):
-                    raise ValueError("it has rows without a number, or row groups without rows")
-                found = cast("pl.Series", pl.from_arrow(column)).to_numpy().astype(np.int64)
-                if not is_ascending(found, -1):
-                    raise ValueError("its rows do not ascend")
-            self._rows[group] = found
+            found = self._rows[group] = self._read(group, ["row"])["row"].to_numpy()
         return found
 
     def _read(self, group: int, names: list[str]) -> pa.Table:
@@ -164,11 +139,6 @@ class RowMap:
             raise StoreError(f"{self.path}: cannot be read: {reason}; build the index again") from error
 
 
-def is_ascending(rows: npt.NDArray[np.int64], after: int) -> bool:
-    """Return whether rows (at least one) are ascending and start after another row."""
-    return int(rows[0]) > after and bool((rows[1:] > rows[:-1]).all())
-
-
 def _whole_numbers(positions: npt.ArrayLike) -> IntArray:
     numbers = np.asarray(positions)
     if numbers.size == 0:
@@ -176,37 +146,3 @@ def _whole_numbers(positions: npt.ArrayLike) -> IntArray:
     if numbers.dtype.kind not in "iu":
         raise UserError(f"positions of type {numbers.dtype}; pass whole numbers")
     return numbers.astype(np.int64)
-
-
-def _about(schema: pa.Schema) -> dict[str, object]:
-    """Return a row map's description of itself.
-
-    Raises:
-        ValueError: There is no such description.
-    """
-    text = (schema.metadata or {}).get(layout.METADATA_KEY.encode())
-    try:
-        about = None if text is None else json.loads(text)
-    except RecursionError:
-        about = None
-    if not isinstance(about, dict) or about.get("kind") != KIND:
-        raise ValueError("not a row map")
-    return about
-
-
-def _check_schema(path: Path, schema: pa.Schema) -> None:
-    """Refuse a newer row map, and one with other columns.
-
-    Raises:
-        StoreError: The format is newer.
-        ValueError: The file is not a row map, or has other columns.
-    """
-    check_version(path, _about(schema), FORMAT_VERSION)
-    names = schema.names
-    wanted = [*FIXED, "doc_id", *(name for name in PLACES if name in names)]
-    if names != wanted:
-        raise ValueError(f"its columns are {', '.join(names)}")
-    for name, kind in zip(names, schema.types, strict=True):
-        fits = pa.types.is_integer(kind) or (name == "doc_id" and (kind in (pa.string(), pa.large_string())))
-        if not fits or kind != FIXED.get(name, kind):
-            raise ValueError(f"its column {name!r} is {kind}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -17,22 +15,12 @@ from bertfeat.durable.files import Sink
 from bertfeat.durable.publication import publish_file
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray
-from bertfeat.search.rowmap import FIXED, FORMAT_VERSION, KIND, PLACES, is_ascending
-from bertfeat.store import layout
+from bertfeat.search.rowmap import FIXED, PLACES
 from bertfeat.store.reader import Store
 from bertfeat.store.vectors import opened_part, read_groups
 
 # Looking up one hit reads one row group; a batch of hits reads each group once.
 _ROW_GROUP_ROWS = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """Rows, size and xxh3-128 (hex) of a written file."""
-
-    n_rows: int
-    n_bytes: int
-    digest: str
 
 
 def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
@@ -59,7 +47,7 @@ def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[
         raise ValueError(f"a mask of shape {rows_mask.shape} for {store.n_rows(level)} rows")
     names = list(row_map_columns(store, level))
     start = 0
-    for shard, part in zip(store.manifest["shards"], store.stored_parts(level), strict=True):
+    for shard, part in zip(store.manifest.shards, store.stored_parts(level), strict=True):
         with opened_part(part) as file:
             for group in range(file.num_row_groups):
                 stop = start + file.metadata.row_group(group).num_rows
@@ -67,25 +55,23 @@ def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[
                 if len(chosen):
                     table = read_groups(file, [group], names).take(pa.array(chosen))
                     frame = cast("pl.DataFrame", pl.from_arrow(table))
-                    number = pl.lit(shard["shard"], pl.Int32).alias("part")
+                    number = pl.lit(shard.shard, pl.Int32).alias("part")
                     yield frame.select(number, pl.Series("row", chosen + start, pl.Int64), *names)
                 start = stop
 
 
-def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame]) -> WrittenFile:
+def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame]) -> None:
     """Write or replace a row map, a Parquet file, from the frames of `row_map_batches`.
 
     The same rows give the same bytes, whatever the batches.
 
     Raises:
         RunError: The system refused a write; an existing file is unchanged.
-        ValueError: The batches have other columns, or rows that are not ascending.
     """
     schema = _schema(store, level)
-    pieces = _ascending(_tables(batches, schema))
+    tables = (frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema) for frame in batches)
     with publish_file(path) as sink:
-        n_rows = _write(sink, schema, pieces)
-    return WrittenFile(n_rows, sink.n_bytes, sink.digest)
+        _write(sink, schema, tables)
 
 
 def _schema(store: Store, level: str) -> pa.Schema:
@@ -95,32 +81,11 @@ def _schema(store: Store, level: str) -> pa.Schema:
         stored = file.schema_arrow
     fields = [pa.field(name, kind, nullable=False) for name, kind in FIXED.items()]
     fields += [pa.field(name, stored.field(name).type, nullable=name != "doc_id") for name in names]
-    about = {"kind": KIND, "format_version": FORMAT_VERSION, "level": str(store.schema(level).level)}
-    return pa.schema(fields, metadata={layout.METADATA_KEY: json.dumps(about, sort_keys=True)})
+    return pa.schema(fields)
 
 
-def _tables(batches: Iterable[pl.DataFrame], schema: pa.Schema) -> Iterator[pa.Table]:
-    for frame in batches:
-        if frame.columns != schema.names:
-            raise ValueError(f"a row map of {', '.join(schema.names)} was given {', '.join(frame.columns)}")
-        yield frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
-
-
-def _ascending(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables that have rows, and check that rows are ascending over all of them."""
-    last = -1
-    for table in tables:
-        rows = table["row"].to_numpy()
-        if len(rows):
-            if not is_ascending(rows, last):
-                raise ValueError("the rows of a row map do not ascend")
-            last = int(rows[-1])
-            yield table
-
-
-def _write(sink: Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
-    """Write tables in row groups of equal size, and return the number of rows."""
-    n_rows = 0
+def _write(sink: Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write tables in row groups of equal size."""
     waiting = schema.empty_table()
     with pq.ParquetWriter(
         sink,
@@ -133,11 +98,9 @@ def _write(sink: Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
     ) as writer:
         for table in tables:
             waiting = pa.concat_tables([waiting, table])
-            n_rows += table.num_rows
             while waiting.num_rows >= _ROW_GROUP_ROWS:
                 # The bytes would depend on the ends of chunks.
                 writer.write_table(waiting.slice(0, _ROW_GROUP_ROWS).combine_chunks())
                 waiting = waiting.slice(_ROW_GROUP_ROWS)
         if waiting.num_rows:
             writer.write_table(waiting.combine_chunks())
-    return n_rows

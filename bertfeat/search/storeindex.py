@@ -12,9 +12,9 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, QUERIES, ROWS, IndexDescription
 from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.indexfolder import building_folder, publish, read_description, write_transform
-from bertfeat.ann.transforms import TransformSpec
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
+from bertfeat.durable.records import to_values
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
@@ -49,8 +49,8 @@ class _Request:
 
     def asked(self) -> dict[str, Any]:
         """Return what the index depends on, as JSON values."""
-        settings = {name: value for name, value in self.settings.to_json().items() if name not in _RUN_ONLY}
-        about = {"level": str(self.spec.level), "feature": self.spec.feature, "store": self.store.manifest["plan_hash"]}
+        settings = {name: value for name, value in to_values(self.settings).items() if name not in _RUN_ONLY}
+        about = {"level": str(self.spec.level), "feature": self.spec.feature, "store": self.store.manifest.plan_hash}
         return {**settings, **about, **_shown(self.query_prompt, self.tuned_by)}
 
     @property
@@ -153,7 +153,7 @@ def parse_settings(
     """Return the settings of `build_index`, or raise a UserError for the one that cannot be used."""
     return BuildSettings(
         metric=parse_metric(metric),
-        transform=TransformSpec.parse(transform),
+        transform=transform,
         max_memory_bytes=parse_size(max_memory, "max_memory"),
         n_threads=threads,
         **settings,
@@ -227,10 +227,10 @@ def _replaceable(output: Path) -> Iterator[None]:
 
 def _check_same(request: _Request, there: IndexDescription) -> None:
     """Raise a UserError, with the fields, if an index was built with other settings or from another store."""
-    origin = Origin.from_json(there.source, request.output)
+    origin = Origin.at(there)
     asked = request.asked()
     about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": asked["store"]}
-    settings = {name: value for name, value in there.settings.items() if name not in _RUN_ONLY}
+    settings = {name: value for name, value in to_values(there.settings).items() if name not in _RUN_ONLY}
     about |= _shown(origin.query_prompt, origin.tuned_by)
     fields, part = differing({**settings, **about}, asked), origin.indexed_part(request.store)
     if part is request.store and not fields:
@@ -274,10 +274,10 @@ def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: boo
         transform=settings.transform,
         factory=result.factory,
         parameters=result.parameters,
-        settings=settings.to_json(),
-        source=Origin.of(
-            request.store, request.spec, request.output, rows_digest, request.query_prompt, request.tuned_by
-        ).to_json(),
+        settings=settings,
+        source=to_values(
+            Origin.of(request.store, request.spec, request.output, rows_digest, request.query_prompt, request.tuned_by)
+        ),
         measured=result.measured,
         seconds=result.seconds,
     )

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from bertfeat.ann.budget import MemoryPlan, Shape, check_growth, plan_memory
-from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.growth import extend
 from bertfeat.ann.indexfiles import write_index
@@ -24,6 +23,7 @@ from bertfeat.ann.indexloading import read_faiss
 from bertfeat.ann.indextraining import threads
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
@@ -69,15 +69,14 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
     opened = store if isinstance(store, Store) else open_store(store)
     tidy(path)
     there = read_description(path)
-    origin = Origin.from_json(there.source, path)
+    origin = Origin.at(there)
     spec = origin.spec.find_in(opened, mine=f"index {path}")
-    if opened.manifest["plan_hash"] == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
+    if opened.manifest.plan_hash == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
         return open_index(path, store=opened), 0
     source = StoreParts(opened, spec.level, spec.feature, progress)
     digest = _check_grown(source, there, origin, path)
-    settings = BuildSettings(**{**there.settings, "metric": there.metric, "transform": there.transform})
     n_given = 0 if origin.tuned_by is None else origin.tuned_by.n_queries
-    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim, n_given), settings)
+    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim, n_given), there.settings)
     check_growth(plan)
     with workplace(path) as folder:
         # Another process may have changed the index before this one had the lock.
@@ -85,11 +84,11 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
             raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
         check_files(path, there)
         ready = fresh_ready(folder)
-        with threads(settings.threads):
+        with threads(there.settings.threads):
             grown = _grow(source, there, plan, path, ready)
         write_rows(source, ready)
         made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
-        publish(ready, path, dataclasses.replace(grown, source=made.to_json()), overwrite=True)
+        publish(ready, path, dataclasses.replace(grown, source=to_values(made)), overwrite=True)
     return open_index(path, store=opened), source.n_vectors - there.n_vectors
 
 
@@ -113,7 +112,7 @@ def _check_grown(source: StoreParts, there: IndexDescription, origin: Origin, pa
 def _grow(source: StoreParts, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path) -> IndexDescription:
     """Write the grown index, measured again, with its transform."""
     transform, settings = read_transform(path, there), plan.settings
-    grown = VectorIndex(read_faiss(path, there, mmap=False), there.metric, transform, there.parameters)
+    grown = VectorIndex(read_faiss(path, mmap=False), there.metric, transform, there.parameters)
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
     added = time.perf_counter()

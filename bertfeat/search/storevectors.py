@@ -108,11 +108,11 @@ def _included(store: Store, level: Level, feature: str) -> BoolArray:
 
 def _parts(store: Store, level: Level, included: BoolArray) -> Iterator[_Part]:
     row = position = 0
-    for entry, part in zip(store.manifest["shards"], store.parts(level), strict=True):
+    for entry, part in zip(store.manifest.shards, store.parts(level), strict=True):
         rows = range(row, row + part.n_rows)
         n_vectors = int(np.count_nonzero(included[rows.start : rows.stop]))
         if n_vectors:
-            yield _Part(entry["shard"], rows, range(position, position + n_vectors))
+            yield _Part(entry.shard, rows, range(position, position + n_vectors))
         row, position = rows.stop, position + n_vectors
 
 

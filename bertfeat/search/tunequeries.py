@@ -19,12 +19,11 @@ from bertfeat.ann.indexfolder import write_queries
 from bertfeat.ann.indextraining import prepared_rows
 from bertfeat.ann.vectorparts import checked_queries, sample_positions
 from bertfeat.choices import Level, StoreDtype
-from bertfeat.config import ExtractConfig
-from bertfeat.corpus.vectorformats import VECTOR_READER_OF, vector_file
+from bertfeat.corpus.vectorfiles import open_vectors, vector_file
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress
-from bertfeat.records import FileSlice, Float32Array, IntArray
+from bertfeat.records import Float32Array, IntArray
 from bertfeat.search.origin import TunedBy
 from bertfeat.search.queryfiles import QueryFile
 from bertfeat.search.queryvectors import QueryEncoder, gives_words
@@ -37,7 +36,7 @@ from bertfeat.vectors.nearest import Comparison, Metric
 
 TuneQueries = str | Path | Store | npt.NDArray[Any]
 
-_MANIFEST = "manifest.json"
+_MANIFESTS = "manifests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class QueryFinder:
         if not isinstance(queries, str | Path | Store):
             raise UserError(f"`tune_queries` is a {type(queries).__name__}; give a file, a store, or an array")
         place = queries.path if isinstance(queries, Store) else as_path(queries)
-        is_store = place.is_dir() if isinstance(place, Path) else (place / _MANIFEST).exists()
+        is_store = place.is_dir() if isinstance(place, Path) else (place / _MANIFESTS).exists()
         if self.text_column is not None and (is_store or place.name.endswith(".npy")):
             raise UserError(f"`text_column` {self.text_column!r}: {place} has vectors, not texts; leave it out")
         if is_store:
@@ -119,7 +118,7 @@ class QueryFinder:
         return self._given(name, f"{lengths};{''.join(texts)}".encode("utf-8", "surrogatepass"), len(texts), encode)
 
     def _store(self, store: Store) -> GivenQueries:
-        if store.manifest["plan_hash"] == self.store.manifest["plan_hash"]:
+        if store.manifest.plan_hash == self.store.manifest.plan_hash:
             raise UserError(
                 f"{store.path}: holds the vectors of the index itself; give queries that are not among them"
             )
@@ -127,20 +126,18 @@ class QueryFinder:
         spec = asked.find_in(store, mine=f"an index of store {self.store.path.name}")
         source = StoreParts(store, spec.level, spec.feature)
         chosen = self._chosen(source.n_vectors, store.path)
-        key = f"{store.manifest['plan_hash']} {source.n_vectors}".encode()
+        key = f"{store.manifest.plan_hash} {source.n_vectors}".encode()
         return self._given(store.path.name, key, len(chosen), lambda: prepared_rows(source, chosen, None, Metric.IP))
 
     def _npy(self, name: str, path: str) -> GivenQueries:
-        config = ExtractConfig(levels=(self.spec.level,), store_dtype=StoreDtype.FLOAT32)
-        with closing(VECTOR_READER_OF["npy"](vector_file(path), config)) as reader:
-            if len(reader.features) > 1:
-                raise UserError(f"{path}: has {len(reader.features)} vectors in each row; save one layer")
-            self._check_width(reader.features[0].dim, path)
-            n_rows = sum(unit.n_rows for unit in reader.scan())
-            blocks = [reader.read(FileSlice(0, row, row + 1, 1), ()) for row in self._chosen(n_rows, path).tolist()]
-        if any(block.valid is not None and not block.valid.all() for block in blocks):
+        with closing(open_vectors(vector_file(path), StoreDtype.FLOAT32)) as file:
+            if len(file.features) > 1:
+                raise UserError(f"{path}: has {len(file.features)} vectors in each row; save one layer")
+            self._check_width(file.features[0].dim, path)
+            blocks = [file.read(row, 1) for row in self._chosen(file.check(), path).tolist()]
+        if any(valid is not None for _, valid in blocks):
             raise UserError(f"{path}: a row holds NaN, which nothing compares with; leave such rows out")
-        return self._array(np.concatenate([vectors for block in blocks for vectors in block.vectors.values()]), name)
+        return self._array(np.concatenate([array for vectors, _ in blocks for array in vectors.values()]), name)
 
     def _array(self, array: npt.NDArray[Any], name: str = "an array") -> GivenQueries:
         if array.ndim != 2 or array.dtype.kind != "f":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from bertfeat.durable.filelock import lock
 from bertfeat.durable.files import make_folder, os_errors, write_errors
 from bertfeat.durable.placecheck import check_folder_above
 from bertfeat.durable.publication import recover, replaced
+from bertfeat.durable.records import decode
 from bertfeat.errors import UserError
 
 ASKED = "asked.json"
@@ -100,7 +100,6 @@ def is_index(index: Path) -> bool:
 
 def _asked(folder: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads((folder / ASKED).read_bytes())
+        return decode(dict[str, Any], (folder / ASKED).read_bytes())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None

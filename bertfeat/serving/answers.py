@@ -113,7 +113,7 @@ def _check_texts(index: Index, column: str) -> None:
     """Raise a UserError if the store has no text in a column; it is read no further than to the first text."""
     store, level = index.store, index.level
     if column in [known.name for known in store.schema(level).columns]:
-        shards = (store.shard(entry["shard"]) for entry in store.manifest["shards"])
+        shards = (store.shard(entry.shard) for entry in store.manifest.shards)
         if any(not shard.polars(level, [column])[column].is_null().all() for shard in shards):
             return
     raise UserError(

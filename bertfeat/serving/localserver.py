@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bertfeat.devices import n_cpus
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
 from bertfeat.serving.answers import Answers
@@ -48,7 +48,7 @@ def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str
     with _bound(port) as listener:
         answers = Answers(index)
         index.load_model()
-        work = BoundedWork(max(2, min(_MAX_THREADS, os.cpu_count() or 1)), _MAX_WAITING, _TIMEOUT_S)
+        work = BoundedWork(max(2, min(_MAX_THREADS, n_cpus())), _MAX_WAITING, _TIMEOUT_S)
         server = web_server(SearchPage(answers, info, work).application())
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:

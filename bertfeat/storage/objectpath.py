@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertfeat.errors import RunError, StorageError
+from bertfeat.errors import RunError
 from bertfeat.storage.filesystems import clear_errors, open_filesystem
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
     from fsspec import AbstractFileSystem
 
-# The smallest piece of an upload (the minimum of S3); several pieces are uploaded at a time.
-_UPLOAD_BYTES = 5 << 20
-_MAX_PIECES = 10_000
+# A piece of a large upload; several are uploaded at a time.
+_UPLOAD_BYTES = 50 << 20
 _READ_AHEAD_BYTES = 8 << 20
 _N_REQUESTS = 16
 
@@ -163,73 +162,19 @@ class ObjectPath:
                     return
             raise
 
-    def create_from(self, file: IO[bytes], before_visible: Callable[[], None]) -> None:
-        """Upload a file, which may have no name; the last request makes the object visible as a whole.
+    def upload(self, file: Path) -> None:
+        """Write an object from a local file, a large one in several pieces; an old one is replaced.
 
-        Args:
-            file: The file.
-            before_visible: Called right before the last request; if it raises, nothing is left.
-
-        Raises:
-            FileExistsError: There is an object already, perhaps by a request whose answer was lost; or another process
-                ended the upload.
+        The object appears whole, at the end. A killed upload leaves pieces without a name, which a rule of the bucket
+        for incomplete uploads removes.
         """
-        file.flush()
-        file.seek(0)
-        with self._errors(needs_no_object=True):
-            if self.scheme == "s3":
-                self._create_in_pieces(file, before_visible)
-                return
-            before_visible()
-            self.filesystem.put_file(f"/dev/fd/{file.fileno()}", self._place, mode="create", chunksize=_UPLOAD_BYTES)
-
-    def _create_in_pieces(self, file: IO[bytes], before_visible: Callable[[], None]) -> None:
-        files: Any = self.filesystem
-        n_bytes = os.fstat(file.fileno()).st_size
-        piece_bytes = max(_UPLOAD_BYTES, -(-n_bytes // _MAX_PIECES))
-        place = {"Bucket": self.bucket, "Key": self.key}
-        place["UploadId"] = files.call_s3("create_multipart_upload", **place)["UploadId"]
-
-        def send(start: int) -> dict[str, Any]:
-            body = os.pread(file.fileno(), piece_bytes, start)
-            number = start // piece_bytes + 1
-            return {
-                "PartNumber": number,
-                "ETag": files.call_s3("upload_part", **place, PartNumber=number, Body=body)["ETag"],
-            }
-
         try:
-            pieces = list(concurrently(send, range(0, max(n_bytes, 1), piece_bytes)))
-            before_visible()
-            files.call_s3("complete_multipart_upload", **place, MultipartUpload={"Parts": pieces}, IfNoneMatch="*")
-        except BaseException:
-            # The error above is the one to report; the next run ends an upload that is left here.
-            with contextlib.suppress(Exception):
-                files.call_s3("abort_multipart_upload", **place)
-            raise
-
-    def end_uploads(self, is_ours: Callable[[str], bool]) -> None:
-        """End unfinished uploads below whose relative names are ours: they can no longer become visible.
-
-        Nothing is done if the store does not list its uploads to this user.
-        """
-        if self.scheme != "s3":
-            return
-        files: Any = self.filesystem
-        prefix = f"{self.key}/" if self.key else ""
-        with contextlib.suppress(RunError, StorageError), self._errors(needs_no_object=True):
-            has_more = True
-            while has_more:
-                answer = files.call_s3("list_multipart_uploads", Bucket=self.bucket, Prefix=prefix)
-                found = [
-                    {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-                    for upload in answer.get("Uploads", ())
-                    if is_ours(upload["Key"].removeprefix(prefix))
-                ]
-                for upload in found:
-                    with contextlib.suppress(FileNotFoundError):
-                        files.call_s3("abort_multipart_upload", **upload)
-                has_more = answer.get("IsTruncated", False) and bool(found)
+            with self._errors(needs_no_object=True):
+                self.filesystem.put_file(str(file), self._place, chunksize=_UPLOAD_BYTES)
+        except FileExistsError:
+            # The upload was completed by a request whose answer was lost.
+            if self.info().n_bytes != file.stat().st_size:
+                raise
 
     def unlink(self) -> None:
         """Remove an object if it is there."""

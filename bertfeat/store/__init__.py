@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from bertfeat.store.writer import StoreWriter, open_for_writing
 
 __all__ = [
-    "FeatureBatch", "Problem", "Store", "StoreWriter", "VerifyReport", "checks", "codec", "commit", "commit_shard",
-    "compaction", "folder", "idfile", "layout", "lock", "manifest", "mark_for_redoing",
-    "open_for_writing", "open_store", "openfolder", "opening", "parts", "plandifferences", "planfile", "planstates",
-    "provenance", "read_plan", "reader", "receipts", "rowcolumns", "storedescription",
-    "vectors", "verification", "verify", "writer",
+    "FeatureBatch", "Problem", "Store", "StoreWriter", "VerifyReport", "checks", "commit", "commit_shard",
+    "compaction", "folder", "layout", "lock", "manifest", "mark_for_redoing", "open_for_writing", "open_store",
+    "parts", "plandifferences", "planfile", "provenance", "read_plan", "reader", "receipts", "rowcolumns",
+    "storedescription", "vectors", "verification", "verify", "writer",
 ]  # fmt: skip
 
 # module -> its names here; both load on first use

@@ -10,51 +10,44 @@ from bertfeat.records import LevelTable, Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
 from bertfeat.store.checks import check_result
-from bertfeat.store.folder import Lease
-from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import hash_of
+from bertfeat.store.folder import folder_at
 from bertfeat.store.vectorlayout import VectorLayout
 
 
-def commit_shard(
-    root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult, lease: Lease | None = None
-) -> Receipt:
+def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:
     """Write a shard's parts, set-aside rows and receipt into a store that is open for writing.
 
-    Idempotent: a shard that is committed again gives the same parts. Processes may commit different shards at the same
-    time, while the process that opened the store holds its lock.
+    Idempotent: a shard that is committed again gives the same parts. Processes may commit shards at the same time.
 
     Args:
         root: The store's folder.
         plan: The plan that the store was opened with.
         shard: The shard, one of the plan's.
         result: Its tables, one per level of the plan.
-        lease: The lease of the writer that opened the store; None in a folder.
 
     Returns:
-        The receipt as it is stored.
+        The receipt.
 
     Raises:
         FeatureError: A vector holds NaN or infinity; nothing is written.
-        RunError: The system refused a write, and existing files are unchanged; or, in an object store, another run has
-            taken the store over, or has written the shard differently.
+        RunError: The system refused a write, and existing files are unchanged.
         ValueError: The tables do not follow the plan's schemas; nothing is written.
     """
     check_result(result, plan)
-    folder = folder_at(root, lease)
-    written = tuple(parts.write_part(folder, plan, shard.index, result.tables[level]) for level in plan.schemas)
-    quarantine = receipts.write_quarantine(folder, shard.index, result.bad_rows)
+    folder = folder_at(root)
     receipt = Receipt(
         shard=shard.index,
-        plan_hash=hash_of(plan, shard.index),
-        parts=written,
+        plan_hash=plan.plan_hash,
+        parts=tuple(parts.write_part(folder, plan, shard.index, result.tables[level]) for level in plan.schemas),
         n_bad_rows=len(result.bad_rows),
         counts=dict(result.counts),
+        quarantine=receipts.write_quarantine(folder, plan, shard.index, result.bad_rows),
         seconds=dict(result.seconds),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=dict(result.notes),
     )
-    return receipts.commit_receipt(folder, receipt, quarantine)
+    receipts.write_receipt(folder, receipt)
+    return receipt
 
 
 def empty_result(plan: Plan) -> ShardResult:

@@ -1,124 +1,87 @@
-"""Interface to the folder of a store: the few file operations that writing, checking and repairing need.
+"""The folder of a store: the few file operations that writing, checking and repairing need, here and in object stores.
 
-The code of the store decides which operations happen in which order. File systems and object stores differ in how a
-file is published whole, how a second writer is kept out, and what can be listed.
+Files appear whole. Parts, receipts and plans may be written again, with the same bytes; a manifest is only created.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from pathlib import Path
+
+import xxhash
 
 from bertfeat.choices import Level
-from bertfeat.durable.files import Sink
-from bertfeat.storage import AnyPath
+from bertfeat.durable import files
+from bertfeat.durable.publication import publish_file, unfinished
+from bertfeat.durable.steps import step
+from bertfeat.errors import StorageError, StoreError
+from bertfeat.storage import AnyPath, ObjectPath, as_path
+from bertfeat.storage.objectpath import ObjectInfo, concurrently
+from bertfeat.store import layout
+from bertfeat.store.lock import StoreLock
 
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What a folder holds: whether there is a store's private folder, files of others, symbolic links, all entries."""
-
-    has_private: bool
-    foreign: Sequence[str]
-    links: Sequence[str]
-    entries: Sequence[str]
+_CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file's size, a number that changes when the file is written again, and its kind if it is not a regular file."""
+    """The size of a file, when it was written (ns since 1970), and what it is if not a regular file."""
 
     n_bytes: int
-    stamp: int
+    modified: int
     oddity: str | None = None
-
-
-class Listing(Protocol):
-    """The files of a folder, now or at the time of the listing."""
-
-    def info(self, name: str) -> FileInfo | None:
-        """Describe a file; None if there is no such file."""
-
-    def owned(self) -> list[str]:
-        """Return the parts, receipts and quarantine files, sorted."""
-
-
-class Lease(Protocol):
-    """The right to write a store where that right can be lost; it pickles, for worker processes."""
-
-    def check(self) -> None:
-        """Raise RunError if another process has taken the store over."""
-
-
-class Lock(Protocol):
-    """The right to write a store, for one process at a time."""
-
-    def release(self) -> None:
-        """Let another process write."""
 
 
 class Folder(ABC):
     """A store's folder; names are relative to it, with forward slashes.
 
-    Attributes:
-        path: Where it is.
-        replaces_parts: Whether a commit may replace a part without a receipt. Where it may not, opening the store for
-            writing removes such parts.
-        lease: Checked before each write where the right to write can be lost; None elsewhere.
-
     Raises:
-        RunError: From each method that writes or removes: the system refused, or another run has taken the store over.
+        RunError: From each method that writes or removes: the system refused.
     """
 
     path: AnyPath
-    lease: Lease | None = None
-    replaces_parts: ClassVar[bool]
-
-    @abstractmethod
-    def contents(self) -> Contents:
-        """Describe what exists here before a run; raise StoreError if the path is not a folder."""
 
     @abstractmethod
     def create(self) -> None:
-        """Create the folder, missing parents and its private folder, unless they exist."""
+        """Create the folder, with its missing parents and the folders inside."""
 
     @abstractmethod
-    def lock(self) -> Lock:
-        """Take the lock; raise StoreError if another process holds it."""
+    def remove_empty(self) -> None:
+        """Remove the folders that `create` made, as far as they are empty, and the lock's file."""
 
     @abstractmethod
-    def prepare(self, levels: tuple[Level, ...]) -> None:
-        """Create the folders inside."""
-
-    @abstractmethod
-    def discard(self, levels: tuple[Level, ...]) -> None:
-        """Remove everything that opening a store has made, with the lock and the folders that `create` made."""
-
-    @abstractmethod
-    def remove_if_empty(self) -> None:
-        """Remove the folders that `create` made, as far as they are empty."""
-
-    @abstractmethod
-    def remove_owned(self) -> None:
-        """Remove receipts and quarantine files, then parts, then the levels' folders; does not wait for the disk."""
+    def lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[object]:
+        """Lock the folder for writing; raise StoreError if another process of this machine holds the lock."""
 
     @abstractmethod
     def clean_tmp(self) -> None:
-        """Remove the unfinished files of processes that died."""
+        """Remove the unfinished files of processes that died; needs the lock alone."""
 
     @abstractmethod
-    def listing(self) -> Listing:
-        """List all files."""
+    def listing(self, known: Collection[str] = ()) -> dict[str, FileInfo]:
+        """Describe all files by their names, sorted; a folder that is not a store's appears as one odd file.
+
+        Files and folders in `known` are left out: a store that has grown often has many.
+        """
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Return those of some files that do not exist."""
+        there = self.listing()
+        return [name for name in names if name not in there]
+
+    @abstractmethod
+    def names(self, place: str) -> list[str]:
+        """Return the paths of the files in a folder inside, sorted; none without the folder."""
 
     @abstractmethod
     def info(self, name: str) -> FileInfo | None:
-        """Describe a file; None if there is no such file."""
-
-    @abstractmethod
-    def entries(self, place: str) -> list[str]:
-        """Return the names of all entries of a folder inside, sorted; none if there is no such folder."""
+        """Describe a file; None without one."""
 
     @abstractmethod
     def read(self, name: str, *, follow_links: bool = False) -> bytes:
@@ -130,8 +93,8 @@ class Folder(ABC):
         """
 
     @abstractmethod
-    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
-        """Yield the small files that exist, in order: each name with the content or the error."""
+    def read_each(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | OSError]]:
+        """Yield the content of small files, in order, or the error of reading them."""
 
     @abstractmethod
     def digest(self, name: str) -> str:
@@ -139,25 +102,19 @@ class Folder(ABC):
 
     @abstractmethod
     def write(self, name: str, data: bytes, kind: str) -> None:
-        """Write or replace a small file whole; for the holder of the lock. `kind` begins the names of its steps."""
+        """Write or replace a small file whole; `kind` begins the names of its steps."""
 
     @abstractmethod
-    def commit(self, name: str, data: bytes, kind: str, is_as_good: Callable[[bytes], bool] | None = None) -> bytes:
-        """Write a small file of a shard's commit, and return the content that then exists; needs no lock.
-
-        `is_as_good` decides whether other content may stay; by default it may not.
-        """
+    def put_if_absent(self, name: str, data: bytes, kind: str) -> bool:
+        """Create a small file whole; return False if there is one with other content, which stays."""
 
     @abstractmethod
-    def write_part(self, name: str, stem: str, fill: Callable[[Sink], None]) -> tuple[int, str]:
-        """Write a part whole, and return its size and digest; needs no lock. An identical part is kept.
-
-        `fill` writes the content; `stem` begins the names of unfinished files.
-        """
+    def write_part(self, name: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
+        """Write or replace a part whole; return its size and digest. `fill` writes the content."""
 
     @abstractmethod
-    def remove(self, name: str) -> None:
-        """Remove a file durably, if it exists."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove those of some files that exist, in order and durably, and folders that are empty then."""
 
     def is_whole(self, name: str, n_bytes: int, digest: str) -> bool:
         """Return whether a file has this size and digest; the size is checked first, since that is cheap."""
@@ -166,3 +123,283 @@ class Folder(ABC):
             return found is not None and found.n_bytes == n_bytes and self.digest(name) == digest
         except OSError:
             return False
+
+
+class LocalFolder(Folder):
+    """A folder on a file system: files are written under a temporary name, synced, and then renamed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Path = path
+        # The folders that `create` made, innermost first.
+        self._created: list[Path] = []
+
+    def create(self) -> None:
+        """Create the folder, its parents and the folders inside, except those of levels and works."""
+        self._created = files.make_parents(self.path)
+        try:
+            for folder in (self.path, *(self.path / name for name in (layout.PRIVATE, layout.WORK, layout.TMP))):
+                if files.make_folder(folder):
+                    self._created.insert(0, folder)
+        except BaseException:
+            files.remove_empty(self._created)
+            raise
+
+    def remove_empty(self) -> None:
+        """Remove empty folders, and the lock's file if the store has nothing else."""
+        if not any(name != layout.LOCK for name in self.listing()):
+            (self.path / layout.LOCK).unlink(missing_ok=True)
+        inside = [*Level, layout.MANIFESTS]
+        files.remove_empty([*(self.path / name for name in inside), *self._created])
+
+    def lock(self, *, shared: bool = False) -> StoreLock:
+        """Take the kernel's lock."""
+        return StoreLock(self.path, shared=shared)
+
+    def clean_tmp(self) -> None:
+        """Remove what processes left that died; one that lives holds the lock."""
+        with files.write_errors(self.path / layout.TMP):
+            for name in self.names(layout.TMP):
+                (self.path / name).unlink(missing_ok=True)
+
+    def listing(self, known: Collection[str] = ()) -> dict[str, FileInfo]:
+        """Describe all files; folders of others are not entered."""
+        if not os.path.lexists(self.path):
+            return {}
+        if self.path.is_symlink() or not self.path.is_dir():
+            raise StoreError(f"{self.path}: not a folder ({files.kind_of(self.path)}); choose another `output`")
+        return dict(sorted(self._files("", known)))
+
+    def _files(self, place: str, known: Collection[str]) -> Iterator[tuple[str, FileInfo]]:
+        for entry in _entries(self.path / place):
+            name = f"{place}/{entry.name}" if place else entry.name
+            if name in known and not entry.is_symlink():
+                continue
+            if entry.is_dir(follow_symlinks=False) and layout.is_folder(name):
+                yield from self._files(name, known)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    yield name, _described(Path(entry.path), entry.stat(follow_symlinks=False))
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Return those of some files that do not exist."""
+        return [name for name in names if not os.path.lexists(f"{self.path}/{name}")]
+
+    def names(self, place: str) -> list[str]:
+        """Return the paths of the files in a folder."""
+        return sorted(f"{place}/{entry.name}" for entry in _entries(self.path / place))
+
+    def info(self, name: str) -> FileInfo | None:
+        """Describe a file; a symbolic link is not followed."""
+        try:
+            return _described(self.path / name, (self.path / name).lstat())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read(self, name: str, *, follow_links: bool = False) -> bytes:
+        """Return a small file."""
+        return files.read_small(self.path / name, follow_links=follow_links)
+
+    def read_each(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | OSError]]:
+        """Yield small files."""
+        for name in names:
+            yield name, _or_error(self.read, name)
+
+    def digest(self, name: str) -> str:
+        """Return the xxh3-128 of a file."""
+        return files.digest_of(self.path / name)
+
+    def write(self, name: str, data: bytes, kind: str) -> None:
+        """Write a small file whole."""
+        with self._published(name, kind) as sink:
+            sink.write(data)
+
+    def put_if_absent(self, name: str, data: bytes, kind: str) -> bool:
+        """Create a small file by a link, which the system refuses if there is one."""
+        try:
+            with self._published(name, kind, _link) as sink:
+                sink.write(data)
+        except _IsThereError:
+            return self.read(name) == data
+        return True
+
+    def write_part(self, name: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
+        """Publish a part."""
+        with self._published(name, "part") as sink:
+            fill(sink)
+        return sink.n_bytes, sink.digest
+
+    def _published(
+        self, name: str, kind: str, place: Callable[[Path, Path], object] = Path.replace
+    ) -> contextlib.AbstractContextManager[files.Sink]:
+        final = self.path / name
+        if not final.parent.is_dir():
+            files.make_folder(final.parent)
+        aside = unfinished(self.path / layout.TMP / name.replace("/", "-").lower())
+        return publish_file(final, kind=kind, aside=aside, place=place)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, and wait until the names are gone from the disk."""
+        for name in names:
+            path = self.path / name
+            with files.write_errors(path):
+                files.unlink_durably(path)
+            if layout.work_of(name) or layout.is_part(name):
+                files.remove_empty([path.parent])
+
+
+class _IsThereError(Exception):
+    """A file that must be new exists."""
+
+
+def _link(new: Path, final: Path) -> None:
+    if not files.link_exclusive(new, final):
+        raise _IsThereError
+    new.unlink(missing_ok=True)
+
+
+@files.os_errors(StoreError)
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _described(path: Path, status: os.stat_result) -> FileInfo:
+    oddity = None if stat.S_ISREG(status.st_mode) else files.kind_of(path)
+    return FileInfo(status.st_size, status.st_mtime_ns, oddity)
+
+
+def _or_error(read: Callable[[str], bytes], name: str) -> bytes | OSError:
+    try:
+        return read(name)
+    except OSError as error:
+        return error
+
+
+class ObjectFolder(Folder):
+    """The objects below a URL: there are no folders, nothing is renamed or locked, and an object appears whole.
+
+    Two runs of one plan write the same objects; runs of different plans write different ones, except the manifest,
+    which only one of them creates.
+    """
+
+    def __init__(self, path: ObjectPath) -> None:
+        self.path: ObjectPath = path
+
+    def create(self) -> None:
+        """Check that the server refuses to create an object that is there, which keeps two writers apart.
+
+        Raises:
+            StorageError: The server creates it again.
+        """
+        place = self.path / layout.LOCK
+        with contextlib.suppress(FileExistsError):
+            place.create_bytes(b"first\n")
+        try:
+            place.create_bytes(b"second\n")
+        except FileExistsError:
+            return
+        place.unlink()
+        raise StorageError(
+            f"{self.path}: the server does not refuse to create an object that is there, so two runs could replace "
+            "each other's results; use a server with conditional requests (If-None-Match), or a local folder"
+        )
+
+    def remove_empty(self) -> None:
+        """Remove the object that `create` made, if the store has nothing else."""
+        if set(self.path.find()) == {layout.LOCK}:
+            (self.path / layout.LOCK).unlink()
+
+    def lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[object]:  # noqa: ARG002
+        """Do nothing."""
+        return contextlib.nullcontext()
+
+    def clean_tmp(self) -> None:
+        """Do nothing: an upload that was not finished has no name."""
+
+    def listing(self, known: Collection[str] = ()) -> dict[str, FileInfo]:
+        """Describe all objects."""
+        found = {
+            name: _object_info(info)
+            for name, info in self.path.find().items()
+            if name not in known and name.rpartition("/")[0] not in known
+        }
+        if not found and self.path.key and self.path.is_file():
+            raise StoreError(f"{self.path}: not a folder (an object); choose another `output`")
+        return found
+
+    def names(self, place: str) -> list[str]:
+        """Return the names of objects."""
+        return [f"{place}/{name}" for name in (self.path / place).find()]
+
+    def info(self, name: str) -> FileInfo | None:
+        """Describe an object."""
+        try:
+            return _object_info((self.path / name).info())
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str, *, follow_links: bool = False) -> bytes:  # noqa: ARG002
+        """Return a small object."""
+        return (self.path / name).read_bytes()
+
+    def read_each(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | OSError]]:
+        """Yield small objects; several are read at a time."""
+        yield from zip(names, concurrently(lambda name: _or_error(self.read, name), names), strict=True)
+
+    def digest(self, name: str) -> str:
+        """Return the xxh3-128 of an object, which is read whole, a few MB at a time."""
+        hasher = xxhash.xxh3_128()
+        with (self.path / name).open() as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                hasher.update(chunk)
+        return hasher.hexdigest()
+
+    def write(self, name: str, data: bytes, kind: str) -> None:
+        """Write or replace an object."""
+        step(f"{kind}.written")
+        (self.path / name).write_bytes(data)
+        step(f"{kind}.durable")
+
+    def put_if_absent(self, name: str, data: bytes, kind: str) -> bool:
+        """Create an object by a conditional request."""
+        step(f"{kind}.written")
+        try:
+            (self.path / name).create_bytes(data)
+        except FileExistsError:
+            return False
+        step(f"{kind}.durable")
+        return True
+
+    def write_part(self, name: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
+        """Write a part to a temporary file, and upload it."""
+        with files.write_errors(Path(tempfile.gettempdir()) / "a temporary file"), tempfile.TemporaryDirectory() as at:
+            spool = Path(at) / "part"
+            with contextlib.closing(files.Sink(spool)) as sink, files.write_errors(spool, sink):
+                fill(sink)
+                step("part.written")
+                sink.sync()
+            (self.path / name).upload(spool)
+            step("part.durable")
+            return sink.n_bytes, sink.digest
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects."""
+        for name in names:
+            (self.path / name).unlink()
+
+
+def _object_info(info: ObjectInfo) -> FileInfo:
+    return FileInfo(info.n_bytes, int(info.modified.timestamp() * 1e9))
+
+
+def folder_at(place: str | Path | ObjectPath) -> Folder:
+    """Return a store's folder.
+
+    Raises:
+        StorageError: The URL is of an unknown kind.
+    """
+    path = as_path(place)
+    return ObjectFolder(path) if isinstance(path, ObjectPath) else LocalFolder(path)

@@ -2,121 +2,90 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
-from pathlib import Path
 
 from bertfeat.choices import Level
-from bertfeat.records import Append, ShardSpec
+from bertfeat.records import ShardSpec
 
-FORMAT_VERSION = 1
-# The version that plan and manifest of a store with appends have; older versions of bertfeat cannot read it.
-GROWN_VERSION = 2
 METADATA_KEY = "bertfeat"
 
-MANIFEST = "manifest.json"
+MANIFESTS = "manifests"
 PRIVATE = "_bertfeat"
-PLAN = f"{PRIVATE}/plan.json"
 LOCK = f"{PRIVATE}/lock"
-# In an object store, which has no kernel locks; see `objectlock`.
-LOCKS = f"{PRIVATE}/locks"
-RECEIPTS = f"{PRIVATE}/receipts"
-QUARANTINE = f"{PRIVATE}/quarantine"
+WORK = f"{PRIVATE}/work"
 TMP = f"{PRIVATE}/tmp"
-# Shards that `verify` found damaged: the next run repeats them.
-DAMAGED = f"{PRIVATE}/damaged.json"
-# The ids of a grown store; see `idfile`.
-IDS = f"{PRIVATE}/ids.bin"
 
 # A plan without shards still needs one empty part per level, so that the store has a schema.
 EMPTY_SHARD = ShardSpec(index=0, first_row=0, n_rows=0, slices=())
 
-# The files that each folder of a store may hold.
-_FILES = {
-    "": re.compile(r"manifest\.json"),
-    PRIVATE: re.compile(r"plan\.json|lock|damaged\.json|ids\.bin"),
-    **{str(level): re.compile(r"part-\d{5,}\.parquet") for level in Level},
-    RECEIPTS: re.compile(r"\d{5,}\.json"),
-    QUARANTINE: re.compile(r"\d{5,}\.jsonl"),
-    TMP: re.compile(r"[a-z0-9.-]+\.tmp"),
-    LOCKS: re.compile(r"\d{5,}\.json"),
-}
-_OWNED = (*map(str, Level), RECEIPTS, QUARANTINE)
+_VERSION = re.compile(rf"{MANIFESTS}/(\d{{5,}})\.json")
+_PART = re.compile(rf"(?:{'|'.join(Level)})/part-\d{{5,}}-[0-9a-f]{{8}}\.parquet")
+_OF_WORK = re.compile(rf"{WORK}/([0-9a-f]{{64}})/(?:plan\.json|\d{{5,}}\.json|\d{{5,}}\.bad\.jsonl)")
+_OTHER = re.compile(rf"{LOCK}|{TMP}/[a-z0-9.-]+\.tmp")
 
 
-def version_of(appends: Sequence[Append]) -> int:
-    """Return the format version of a plan or manifest."""
-    return GROWN_VERSION if appends else FORMAT_VERSION
-
-
-def part_path(level: Level, shard: int) -> str:
-    """Return a part's path relative to the store, with forward slashes.
+def manifest_path(version: int) -> str:
+    """Return the path of a version's manifest, relative to the store, with forward slashes.
 
     Examples:
-        >>> part_path(Level.TOKEN, 3)
-        'token/part-00003.parquet'
+        >>> manifest_path(3)
+        'manifests/00003.json'
     """
-    return f"{level}/part-{shard:05d}.parquet"
+    return f"{MANIFESTS}/{version:05d}.json"
 
 
-def receipt_path(shard: int) -> str:
-    """Return the path of a shard's receipt, relative to the store."""
-    return f"{RECEIPTS}/{shard:05d}.json"
+def version_of(name: str) -> int | None:
+    """Return the version whose manifest has this path; None for another path."""
+    match = _VERSION.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
-def quarantine_path(shard: int) -> str:
-    """Return the path of a shard's set-aside rows, relative to the store."""
-    return f"{QUARANTINE}/{shard:05d}.jsonl"
+def part_path(level: Level, shard: int, plan_hash: str) -> str:
+    """Return a part's path: it names the shard and the plan, so that no other plan writes it.
+
+    Examples:
+        >>> part_path(Level.TOKEN, 3, "3fa91c2e77" + 54 * "0")
+        'token/part-00003-3fa91c2e.parquet'
+    """
+    return f"{level}/part-{shard:05d}-{plan_hash[:8]}.parquet"
 
 
-def shard_files(shard: int) -> list[str]:
-    """Return the paths of all files that a shard may have, relative to the store."""
-    return [receipt_path(shard), quarantine_path(shard), *(part_path(level, shard) for level in Level)]
+def work_path(plan_hash: str) -> str:
+    """Return the path of the folder of a plan's work."""
+    return f"{WORK}/{plan_hash}"
 
 
-def folders(levels: tuple[Level, ...]) -> tuple[str, ...]:
-    """Return the folders of a store with these levels, parents first."""
-    return (PRIVATE, RECEIPTS, QUARANTINE, TMP, *map(str, levels))
+def plan_path(plan_hash: str) -> str:
+    """Return the path of a plan."""
+    return f"{work_path(plan_hash)}/plan.json"
+
+
+def receipt_path(plan_hash: str, shard: int) -> str:
+    """Return the path of a shard's receipt."""
+    return f"{work_path(plan_hash)}/{shard:05d}.json"
+
+
+def quarantine_path(plan_hash: str, shard: int) -> str:
+    """Return the path of a shard's set-aside rows."""
+    return f"{work_path(plan_hash)}/{shard:05d}.bad.jsonl"
+
+
+def is_part(name: str) -> bool:
+    """Return whether a path is that of a part."""
+    return _PART.fullmatch(name) is not None
+
+
+def work_of(name: str) -> str | None:
+    """Return the hash of the plan whose work a path belongs to; None for another path."""
+    match = _OF_WORK.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def is_piece(name: str) -> bool:
-    """Return whether a relative path is that of a file that a store may hold."""
-    place, _, file = name.rpartition("/")
-    return place in _FILES and _FILES[place].fullmatch(file) is not None
+    """Return whether a path is that of a file that a store may hold."""
+    return any(pattern.fullmatch(name) for pattern in (_VERSION, _PART, _OF_WORK, _OTHER))
 
 
-def is_owned(name: str) -> bool:
-    """Return whether a relative path is that of a part, receipt or quarantine file.
-
-    Examples:
-        >>> is_owned("token/part-00003.parquet"), is_owned("manifest.json")
-        (True, False)
-    """
-    return name.rpartition("/")[0] in _OWNED and is_piece(name)
-
-
-def entries_of(folder: Path) -> list[os.DirEntry[str]]:
-    """Return all entries of a folder, sorted by name; none if there is no folder."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=attrgetter("name"))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def owned_files(root: Path) -> list[str]:
-    """Return the parts, receipts and quarantine files of a store's folder, as sorted relative paths."""
-    found = ((place, entry.name) for place in _OWNED for entry in entries_of(root / place))
-    return sorted(f"{place}/{name}" for place, name in found if _FILES[place].fullmatch(name))
-
-
-def foreign_entries(root: Path, place: str = "") -> Iterator[str]:
-    """Yield the entries of a folder that are not part of a store, as relative paths; symbolic links never are."""
-    for entry in entries_of(root / place):
-        name = f"{place}/{entry.name}" if place else entry.name
-        if name in _FILES and entry.is_dir(follow_symlinks=False):
-            yield from foreign_entries(root, name)
-        elif not entry.is_file(follow_symlinks=False) or not _FILES[place].fullmatch(entry.name):
-            yield name
+def is_folder(name: str) -> bool:
+    """Return whether a path is that of a folder of a store on a disk."""
+    return name in {*Level, MANIFESTS, PRIVATE, WORK, TMP} or re.fullmatch(rf"{WORK}/[0-9a-f]{{64}}", name) is not None

@@ -1,4 +1,4 @@
-"""Lock of a folder on a file system, such as a store: one writer, a kernel lock on a file that names its holder."""
+"""Lock of a folder on a file system: a courtesy that names the process that writes; it ends with its process."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ import json
 import os
 import socket
 from pathlib import Path
+from types import TracebackType
 
-from bertfeat.durable.filelock import lock
+from bertfeat.durable.filelock import ALONE, SHARED_NOW, lock
 from bertfeat.durable.files import read_small, write_errors
 from bertfeat.errors import StoreError
 from bertfeat.store import layout
 
 
 class StoreLock:
-    """The lock on `_bertfeat/lock`, held from construction until `release`.
+    """The lock on `_bertfeat/lock`, held from construction until `release` or the end of a `with` block.
 
     Args:
         root: The folder.
         name: Another name of the lock's file.
         what: What its holder does, for the message.
+        shared: Let others hold it too, who also share it.
 
     Raises:
         StoreError: Another process holds it; the message has its id and host.
         RunError: The system refused to write the owner's name into the file.
     """
 
-    def __init__(self, root: Path, name: str = layout.LOCK, what: str = "is writing this store") -> None:
+    def __init__(
+        self, root: Path, name: str = layout.LOCK, what: str = "is writing this store", *, shared: bool = False
+    ) -> None:
         path = root / name
         try:
-            self._fd = lock(path, os.O_RDWR | os.O_CREAT)
+            self._fd = lock(path, os.O_RDWR | os.O_CREAT, SHARED_NOW if shared else ALONE)
         except BlockingIOError:
             raise StoreError(f"{root}: {_owner(path)} {what}; wait for it or stop it") from None
         except OSError as error:
@@ -43,6 +47,14 @@ class StoreLock:
         except BaseException:
             self.release()
             raise
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
 
     def release(self) -> None:
         """Let another process write; the file stays."""

@@ -1,33 +1,53 @@
-"""Manifest of a store: written last; the same plan gives the same bytes, however often the run was interrupted."""
+"""Manifests: each version of a store is one file, written last and created only if it is absent; the newest counts.
+
+The same plans and inputs give the same bytes, however often the runs were interrupted.
+"""
 
 from __future__ import annotations
 
-import functools
-import json
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from bertfeat.choices import Level, StoreDtype, VectorEncoding
-from bertfeat.durable.decoding import check_version, decode
+from bertfeat.durable.records import seal, unseal
 from bertfeat.errors import StoreError
-from bertfeat.records import Append, LevelSchema, ModelInfo, PartInfo, Plan, Receipt
-from bertfeat.storage import AnyPath
-from bertfeat.store import codec, layout
+from bertfeat.records import FORMAT_VERSION, InputFile, LevelSchema, ModelInfo, Plan, StoredShard, by_level
+from bertfeat.store import layout
 from bertfeat.store.folder import Folder
-from bertfeat.store.planstates import shard_hash
-from bertfeat.store.receipts import QuarantineInfo, StoredReceipt, check_paths
-from bertfeat.store.runs import check_runs
 from bertfeat.store.vectorlayout import VectorLayout
+
+#: The plan field of a compaction: the first row of each of its shards.
+COMPACTED = "compacted"
+#: The plan field and the metadata of a store of vectors that another program made; also the family of its model.
+IMPORTED = "imported"
 
 
 class ManifestDamaged(StoreError):
-    """A manifest.json exists and cannot be read."""
+    """The manifest of a version exists and cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Totals:
+class State:
+    """What a store held when a plan was done.
+
+    Attributes:
+        plan_hash: The hash of the plan.
+        n_shards: How many of the shards it held, from the first one on; None if later ones were joined with these.
+        n_inputs: How many of the inputs it was made from, from the first one on.
+    """
+
+    plan_hash: str
+    n_shards: int | None
+    n_inputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all shards; rows and bytes by level."""
+
     n_shards: int
     n_rows: Mapping[Level, int]
     n_bytes: Mapping[Level, int]
@@ -35,183 +55,180 @@ class _Totals:
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    shard: int
-    parts: tuple[PartInfo, ...]
-    n_bad_rows: int
-    counts: Mapping[str, int]
-    quarantine: QuarantineInfo | None
+_NOTHING = Totals(0, {}, {}, 0, {})
 
 
 @dataclass(frozen=True, slots=True)
-class _Keys:
-    """The keys of a manifest; shards, levels and metadata are checked where they are used."""
+class Manifest:
+    """One version of a store: all its parts, and what they hold and were made from.
 
-    format_version: int
+    `first_version` is the oldest version whose parts are all still there: those before were replaced or compacted.
+    `history` has the states of the store, one for each extraction, append and compaction, oldest first; its last plan
+    hash is `plan_hash`.
+    """
+
+    version: int
+    first_version: int
     plan_hash: str
-    metadata: Mapping[str, Any]
+    history: tuple[State, ...]
+    metadata: dict[str, Any]
     model: ModelInfo
     store_dtype: StoreDtype
     vector_encoding: VectorEncoding
-    levels: Mapping[Level, Any]
-    shards: tuple[Any, ...]
-    totals: _Totals
-    appends: tuple[Append, ...] = ()
+    levels: Mapping[Level, LevelSchema]
+    inputs: tuple[InputFile, ...]
+    shards: tuple[StoredShard, ...]
+    totals: Totals
+    format_version: int = FORMAT_VERSION
 
-
-class Manifest(dict[str, Any]):
-    """A store's manifest as JSON values."""
-
-    @functools.cached_property
-    def receipts(self) -> list[StoredReceipt]:
-        """The shards as receipts; seconds and times, which a manifest lacks, are empty.
-
-        Raises:
-            ValueError: A shard's entry is damaged, or its parts are not those of the manifest's levels.
-        """
-        schemas, appends = self.schemas, decode(tuple[Append, ...], self.get("appends", []))
-        found = []
-        for entry in self["shards"]:
-            shard = decode(_Shard, entry)
-            plan_hash = shard_hash(self["plan_hash"], appends, shard.shard)
-            receipt = Receipt(shard.shard, plan_hash, shard.parts, shard.n_bad_rows, shard.counts, {}, "")
-            stored = StoredReceipt(receipt, shard.quarantine, {})
-            check_paths(stored)
-            if sorted(part.level for part in shard.parts) != sorted(schemas):
-                raise ValueError(f"shard {shard.shard} has parts of other levels than {', '.join(sorted(schemas))}")
-            for part in shard.parts:
-                check_runs(part, schemas[part.level].features, self.vectors)
-            found.append(stored)
-        return found
-
-    @functools.cached_property
-    def schemas(self) -> dict[Level, LevelSchema]:
-        """The columns of each level."""
-        return codec.schemas_from_json(self["levels"])
-
-    @functools.cached_property
+    @property
     def vectors(self) -> VectorLayout:
         """The type and encoding of the vectors."""
-        return VectorLayout(StoreDtype(self["store_dtype"]), VectorEncoding(self["vector_encoding"]))
+        return VectorLayout(self.store_dtype, self.vector_encoding)
 
-    def with_shards(self, first: int = 0, stop: int | None = None) -> Self:
-        """Return a copy with the entries of some shards."""
-        found = type(self)({**self, "shards": self["shards"][first:stop]})
-        found.receipts = self.receipts[first:stop]
-        return found
+    @property
+    def plan_hashes(self) -> set[str]:
+        """The hashes of all plans that the store was made by."""
+        return {state.plan_hash for state in self.history}
 
-    def encoded(self) -> bytes:
-        """Return the bytes of the file."""
-        return codec.seal(self, compact="appends" in self)
+    @property
+    def n_next_row(self) -> int:
+        """The number that the next row of the inputs gets; rows that were set aside have numbers too."""
+        return self.totals.counts.get("n_documents", 0) + self.totals.n_bad_rows
+
+    def with_shards(self, shards: Sequence[StoredShard]) -> Manifest:
+        """Return the manifest with other shards."""
+        return dataclasses.replace(self, shards=tuple(shards), totals=_totals(shards))
+
+    def state(self, plan_hash: str) -> Manifest | None:
+        """Return the store as it was when a plan was done; None if it never was so, or its shards were joined."""
+        found = next((state for state in self.history if state.plan_hash == plan_hash), None)
+        if found is None or found.n_shards is None:
+            return None
+        return self if found.n_shards == len(self.shards) else self.with_shards(self.shards[: found.n_shards])
 
 
-_last: codec.LastFile[Manifest] = codec.LastFile()
+def build_manifest(
+    plan: Plan, shards: Sequence[StoredShard], newest: Manifest | None, *, replaces: bool = False
+) -> Manifest:
+    """Return the version that a finished plan makes.
 
-
-def build_manifest(plan: Plan, receipts: Sequence[StoredReceipt], earlier: Manifest | None = None) -> Manifest:
-    """Return the manifest: a function of the plan and of the reproducible fields of its receipts.
-
-    With the manifest of an earlier state of the plan, the receipts are those of the shards after it.
+    Args:
+        plan: The plan.
+        shards: Its finished shards, in corpus order.
+        newest: The newest version; None in a new store.
+        replaces: Leave out what the store held before.
     """
+    totals = _totals(shards)
+    inputs, history = plan.inputs, [State(plan.plan_hash, len(shards), len(plan.inputs))]
+    if newest is not None and not replaces and plan.plan_hash in newest.plan_hashes:
+        # Repeated shards, whose bytes may differ on another machine.
+        again = {shard.shard: shard for shard in shards}
+        mine = [s for s in newest.shards if s.plan_hash == plan.plan_hash]
+        assert [shard.shard for shard in mine] == [*again]
+        kept = [again[s.shard] if s.plan_hash == plan.plan_hash else s for s in newest.shards]
+        version = newest.version + 1
+        return dataclasses.replace(newest.with_shards(kept), version=version, first_version=version)
+    if newest is not None and COMPACTED in plan.fields:
+        before = [dataclasses.replace(state, n_shards=None) for state in newest.history[:-1]]
+        history = [*before, State(newest.plan_hash, len(shards), len(newest.inputs)), *history]
+    elif newest is not None and plan.base:
+        inputs, totals = (*newest.inputs, *plan.inputs), _totals(shards, newest.totals)
+        shards = [*newest.shards, *shards]
+        history = [*newest.history, State(plan.plan_hash, len(shards), len(inputs))]
     vectors = VectorLayout.of(plan)
-    n_before = len(earlier.get("appends", [])) if earlier else 0
-    content = {
-        "format_version": layout.version_of(plan.appends),
-        "plan_hash": plan.plan_hash,
-        "metadata": plan.metadata,
-        "model": asdict(plan.model),
-        "store_dtype": vectors.dtype,
-        "vector_encoding": vectors.encoding,
-        "levels": {level: codec.schema_to_json(schema) for level, schema in plan.schemas.items()},
-        "shards": [_shard(stored) for stored in receipts],
-        "totals": asdict(_totals([stored.receipt for stored in receipts])),
-        **({"appends": [asdict(append) for append in plan.appends[n_before:]]} if plan.appends else {}),
-    }
-    # The values that reading the file gives.
-    added = Manifest(json.loads(codec.canonical_json(content)))
-    if earlier is None:
-        return added
-    joined = {name: [*earlier.get(name, []), *added[name]] for name in ("shards", "appends") if name in added}
-    whole = Manifest({**added, **joined, "totals": _added([earlier["totals"], added["totals"]])})
-    whole.receipts = [*earlier.receipts, *added.receipts]
-    return whole
-
-
-def write_manifest(folder: Folder, manifest: Manifest) -> None:
-    """Write a manifest; of a grown store, it replaces that before the append in one step.
-
-    Raises:
-        RunError: The system refused.
-    """
-    data = manifest.encoded()
-    if "appends" in manifest:
-        folder.write(layout.MANIFEST, data, "manifest")
-        _last.keep(folder.path / layout.MANIFEST, data, manifest)
-        return
-    folder.remove(layout.MANIFEST)
-    folder.commit(layout.MANIFEST, data, "manifest")
-
-
-def _added(totals: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up totals as they are in JSON."""
-    found: dict[str, Any] = {}
-    for name in dict.fromkeys(name for entry in totals for name in entry):
-        values = [entry[name] for entry in totals if name in entry]
-        found[name] = sum(values) if isinstance(values[0], int) else _added(values)
-    return found
-
-
-def _shard(stored: StoredReceipt) -> dict[str, Any]:
-    receipt = stored.receipt
-    return {
-        "shard": receipt.shard,
-        "parts": [codec.part_to_json(part) for part in receipt.parts],
-        "n_bad_rows": receipt.n_bad_rows,
-        "counts": dict(receipt.counts),
-        "quarantine": None if stored.quarantine is None else asdict(stored.quarantine),
-    }
-
-
-def _totals(receipts: Sequence[Receipt]) -> _Totals:
-    rows: Counter[Level] = Counter()
-    n_bytes: Counter[Level] = Counter()
-    counts: Counter[str] = Counter()
-    for receipt in receipts:
-        counts.update(receipt.counts)
-        for part in receipt.parts:
-            rows[part.level] += part.n_rows
-            n_bytes[part.level] += part.n_bytes
-    return _Totals(
-        len(receipts), dict(rows), dict(n_bytes), sum(receipt.n_bad_rows for receipt in receipts), dict(counts)
+    version = 0 if newest is None else newest.version + 1
+    only_adds = newest is not None and plan.base and COMPACTED not in plan.fields
+    return Manifest(
+        version=version,
+        first_version=newest.first_version if newest is not None and only_adds else version,
+        plan_hash=plan.plan_hash,
+        history=tuple(history),
+        metadata=plan.metadata,
+        model=plan.model,
+        store_dtype=vectors.dtype,
+        vector_encoding=vectors.encoding,
+        levels=plan.schemas,
+        inputs=inputs,
+        shards=tuple(shards),
+        totals=totals,
     )
 
 
-def read_manifest(folder: Folder, *, follow_links: bool = False) -> Manifest:
-    """Return a store's manifest.
+def _totals(shards: Sequence[StoredShard], before: Totals = _NOTHING) -> Totals:
+    rows, n_bytes, counts = Counter(before.n_rows), Counter(before.n_bytes), Counter(before.counts)
+    for shard in shards:
+        counts.update(shard.counts)
+        for part in shard.parts:
+            rows[part.level] += part.n_rows
+            n_bytes[part.level] += part.n_bytes
+    n_bad_rows = before.n_bad_rows + sum(shard.n_bad_rows for shard in shards)
+    return Totals(before.n_shards + len(shards), dict(rows), dict(n_bytes), n_bad_rows, dict(counts))
+
+
+def put_manifest(folder: Folder, manifest: Manifest) -> None:
+    """Create a version's manifest; one with the same content may be there, and a damaged one is replaced.
 
     Raises:
-        FileNotFoundError: There is no manifest: the store is not complete.
-        ManifestDamaged: The manifest is damaged.
-        StoreError: The manifest is of a newer format.
+        StoreError: Another run has made this version.
+        RunError: The system refused.
     """
-    path = folder.path / layout.MANIFEST
+    name, data = layout.manifest_path(manifest.version), seal(manifest)
+    if folder.put_if_absent(name, data, "manifest"):
+        return
     try:
-        data = folder.read(layout.MANIFEST, follow_links=follow_links)
-        found = _last.of(path, data, lambda: _manifest_in(data, path))
-    except (FileNotFoundError, NotADirectoryError):
+        read_manifest(folder, manifest.version)
+    except ManifestDamaged:
+        folder.write(name, data, "manifest")
+        return
+    raise StoreError(
+        f"{folder.path}: another run has made version {manifest.version} of this store meanwhile; the store is whole, "
+        "and this run has added nothing; run the same command again"
+    )
+
+
+def versions(folder: Folder) -> list[int]:
+    """Return the numbers of the versions, ascending."""
+    found = map(layout.version_of, folder.names(layout.MANIFESTS))
+    return sorted(version for version in found if version is not None)
+
+
+def read_manifest(folder: Folder, version: int | None = None) -> Manifest:
+    """Return the manifest of a version, by default the newest.
+
+    Raises:
+        FileNotFoundError: There is no such version.
+        ManifestDamaged: The manifest is damaged.
+        StoreError: The manifest has a newer format.
+    """
+    if version is None:
+        there = versions(folder)
+        if not there:
+            raise FileNotFoundError(f"{folder.path / layout.MANIFESTS}: no manifest")
+        version = there[-1]
+    name = layout.manifest_path(version)
+    try:
+        found = unseal(Manifest, folder.read(name, follow_links=True), newest=FORMAT_VERSION)
+    except FileNotFoundError:
         raise
+    except StoreError as error:
+        raise StoreError(f"{folder.path / name}: {error}") from error
     except (OSError, ValueError) as error:
-        raise ManifestDamaged(f"{path}: {error}; run bertfeat verify, then the command that made the store") from error
-    # A copy: stores hand their manifest out.
-    return found.with_shards()
+        raise ManifestDamaged(
+            f"{folder.path / name}: {error}; run bertfeat verify, then the command that made this version"
+        ) from error
+    return dataclasses.replace(found, levels=by_level(found.levels))
 
 
-def _manifest_in(data: bytes, path: AnyPath) -> Manifest:
-    content = codec.unseal(data)
-    check_version(path, content, layout.GROWN_VERSION)
-    decode(_Keys, content)
-    codec.metadata_from_json(content["metadata"])
-    found = Manifest(content)
-    _ = found.receipts
-    return found
+def newest_readable(folder: Folder) -> Manifest | None:
+    """Return the newest manifest that is whole, for a writer, which makes a damaged one again; None without one.
+
+    Raises:
+        StoreError: A manifest has a newer format.
+    """
+    for version in reversed(versions(folder)):
+        try:
+            return read_manifest(folder, version)
+        except ManifestDamaged:
+            continue
+    return None

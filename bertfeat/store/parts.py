@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 
 from bertfeat.choices import StoreDtype, VectorEncoding
 from bertfeat.durable import files
+from bertfeat.durable.records import encode
 from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
 from bertfeat.store import layout
-from bertfeat.store.codec import canonical_json
 from bertfeat.store.folder import Folder
-from bertfeat.store.planstates import hash_of
 from bertfeat.store.runs import find_runs
 from bertfeat.store.schema import arrow_array, arrow_fields, arrow_schema, row_group_rows
 from bertfeat.store.vectorlayout import VectorLayout
@@ -27,13 +26,13 @@ _PAGE_BYTES = 1 << 30
 
 
 def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> PartInfo:
-    """Write a part whole; an existing part with the same bytes is kept.
+    """Write a part whole.
 
     Raises:
         RunError: The system refused a write; no unfinished file is left, and an existing part is not lost.
         ValueError: A column does not fit its type.
     """
-    name = layout.part_path(table.level, shard)
+    name = layout.part_path(table.level, shard, plan.plan_hash)
     schema = plan.schemas[table.level]
     arrow = _arrow_table(table, arrow_schema(schema, plan), VectorLayout.of(plan))
     runs: VectorRuns | None = None
@@ -43,7 +42,7 @@ def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> Par
         _write_parquet(sink, arrow, table, plan, shard)
         runs = find_runs(sink, table, schema.features, VectorLayout.of(plan))
 
-    n_bytes, digest = folder.write_part(name, f"{shard:05d}.{table.level}", fill)
+    n_bytes, digest = folder.write_part(name, fill)
     return PartInfo(table.level, name, table.n_rows, n_bytes, digest, runs)
 
 
@@ -51,8 +50,8 @@ def _part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
     """Return a part's description of itself, kept under the file metadata key `bertfeat`."""
     return {
         **plan.metadata,
-        "format_version": layout.FORMAT_VERSION,
-        "plan_hash": hash_of(plan, shard),
+        "format_version": plan.format_version,
+        "plan_hash": plan.plan_hash,
         "shard": shard,
         "level": str(table.level),
         "n_rows": table.n_rows,
@@ -63,7 +62,7 @@ def _part_metadata(plan: Plan, shard: int, table: LevelTable) -> dict[str, Any]:
 def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: Plan, shard: int) -> None:
     features = plan.schemas[table.level].features
     vectors = VectorLayout.of(plan)
-    metadata = {layout.METADATA_KEY: canonical_json(_part_metadata(plan, shard, table))}
+    metadata = {layout.METADATA_KEY: encode(_part_metadata(plan, shard, table)).decode()}
     n_rows = row_group_rows(features, vectors)
     # polars writes lists of floats at a quarter of pyarrow's cost, but has no fixed-size binary, and cannot write null
     # lists of elements that are not null, which parts with words lost to truncation need.

@@ -8,22 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from bertfeat.config import ExtractConfig
 from bertfeat.durable.differences import ABSENT, Fields, listed_texts, shown
 from bertfeat.records import InputFile
-from bertfeat.store.planstates import is_of_inputs
+
+#: The name under which differing inputs are listed.
+INPUTS = "inputs"
 
 _SETTINGS = {field.name for field in dataclasses.fields(ExtractConfig)}
 _WORDS = {
     "model.weights_sha256": "the digest of the model's weights",
-    "initialiser": "the initialiser of the random weights",
     "model.tokenizer_sha256": "the digest of the model's tokenizer",
     "model.config_sha256": "the digest of the model's config.json",
     "model.sentence_sha256": "the digest of the model's sentence embedding",
     "own_columns": "the list of the format's own columns",
     "device_kind": "the kind of device",
     "format_version": "the version of the format",
-    "appends": "the list of appends",
-    "compacted": "the list of joined shards",
     "vector_columns": "`vector_columns`",
-    "plan_hash": "the digest of the plan",
 }
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _MAX_FILES = 3
@@ -43,12 +41,12 @@ def changes(fields: Fields, before: Sequence[InputFile] = (), now: Sequence[Inpu
         >>> changes({"shard_bytes": (256_000_000, 500_000), "id_column": (None, "key")})
         "`shard_bytes` was 256MB, now 500kB; `id_column` was not set, now 'key'"
     """
-    settings = (_changed(name, *pair) for name, pair in fields.items() if not is_of_inputs(name))
-    return listed_texts([*_inputs(fields, before, now), *settings])
+    settings = (_changed(name, *pair) for name, pair in fields.items() if name != INPUTS)
+    return listed_texts([*(_inputs(before, now) if INPUTS in fields else ()), *settings])
 
 
 def _changed(name: str, old: object, new: object) -> str:
-    label = f"`{name}`" if name in _SETTINGS else _WORDS.get(name, name)
+    label = f"`{name}`" if name in _SETTINGS else _WORDS.get(name, name.replace("versions.", "the version of "))
     return f"{label} was {_value(name, old)}, now {_value(name, new)}"
 
 
@@ -64,17 +62,17 @@ def _value(name: str, value: object) -> str:
     return shown(value)
 
 
-def _inputs(fields: Fields, before: Sequence[InputFile], now: Sequence[InputFile]) -> Iterator[str]:
+def _inputs(before: Sequence[InputFile], now: Sequence[InputFile]) -> Iterator[str]:
     """Yield what is different about the inputs."""
     if len(before) != len(now):
         yield f"the inputs were {_named(before)}, now {_named(now)}"
     for number, (old, new) in enumerate(zip(before, now, strict=False)):
         path = _path(new)
-        if f"input.{number}.digest" in fields and old.path == new.path:
+        if old.digest != new.digest and old.path == new.path:
             yield f"{path} has changed since the store was made"
-        elif f"input.{number}.digest" in fields and len(before) == len(now):
+        elif old.digest != new.digest and len(before) == len(now):
             yield f"input {number + 1} was {_path(old)}, now {path}"
-        if f"input.{number}.format" in fields:
+        if old.format != new.format:
             yield f"{path} was read as {old.format}, now as {new.format}"
 
 
@@ -90,4 +88,4 @@ def _path(file: InputFile) -> str:
 def only_adds(fields: Mapping[str, object], before: Sequence[InputFile], now: Sequence[InputFile]) -> bool:
     """Return whether two plans differ only in further inputs after the same ones."""
     same = [file.digest for file in now[: len(before)]] == [file.digest for file in before]
-    return same and len(now) > len(before) and all(map(is_of_inputs, fields))
+    return same and len(now) > len(before) and [*fields] == [INPUTS]

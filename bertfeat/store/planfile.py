@@ -1,117 +1,90 @@
-"""Plan file of a store: read, written, and compared with the plan of a run."""
+"""Plan files of a store: read, written, and compared with the plan of a run."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from bertfeat.durable.decoding import check_version
 from bertfeat.durable.differences import differing
-from bertfeat.durable.files import os_errors
+from bertfeat.durable.records import hash_of_json, seal, unseal
 from bertfeat.errors import PlanMismatch, StoreError
-from bertfeat.records import Plan
+from bertfeat.records import FORMAT_VERSION, InputFile, Plan, by_level
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store import codec, layout
-from bertfeat.store.folder import Folder
-from bertfeat.store.openfolder import folder_at
-from bertfeat.store.plandifferences import changes, only_adds
-from bertfeat.store.planstates import IMPORTED, check_states, fields_of, is_of_inputs
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store import layout
+from bertfeat.store.folder import Folder, folder_at
+from bertfeat.store.manifest import COMPACTED, IMPORTED
+from bertfeat.store.plandifferences import INPUTS, changes, only_adds
 
-_last: codec.LastFile[Plan] = codec.LastFile()
+#: Fields of a plan that name the model. The digests of the model decide the vectors; imported ones have none.
+MODEL_NAMES = ("model", "revision")
 
 
 class PlanDamaged(StoreError):
-    """A plan.json exists and cannot be read."""
+    """A plan exists and cannot be read."""
+
+
+def hash_of_plan(fields: Mapping[str, Any], inputs: Sequence[InputFile]) -> str:
+    """Return the hash of a plan. Inputs and the model are known by their bytes, not by their paths and names."""
+    left_out = () if IMPORTED in fields else MODEL_NAMES
+    decisive = {name: value for name, value in fields.items() if name not in left_out}
+    return hash_of_json([decisive, [(file.format, file.digest) for file in inputs]])
 
 
 def write_plan(folder: Folder, plan: Plan) -> None:
-    """Write a store's plan.json.
+    """Write a plan.
 
     Raises:
-        RunError: The system refused a write.
+        RunError: The system refused.
     """
-    content = {"format_version": layout.version_of(plan.appends), "plan": codec.plan_to_json(plan)}
-    data = codec.seal(content, compact=bool(plan.appends))
-    folder.write(layout.PLAN, data, "plan")
-    if plan.appends:
-        _last.keep(folder.path / layout.PLAN, data, plan)
+    folder.write(layout.plan_path(plan.plan_hash), seal(plan), "plan")
 
 
-def read_plan(place: str | Path | ObjectPath | Folder, *, follow_links: bool = False) -> Plan | None:
-    """Return the plan of the store at `place`, without locking it; None if there is no plan.
+def read_plan(place: str | Path | ObjectPath | Folder, plan_hash: str) -> Plan | None:
+    """Return a plan of the store at `place`, without locking it; None without one of this hash.
 
     Raises:
-        PlanDamaged: The plan.json is damaged or edited.
+        PlanDamaged: The file is damaged or edited.
         StoreError: The plan is of a newer format.
     """
-    folder = folder_at(place)
-    file = folder.path / layout.PLAN
+    folder = place if isinstance(place, Folder) else folder_at(place)
+    file = folder.path / layout.plan_path(plan_hash)
     try:
-        data = folder.read(layout.PLAN, follow_links=follow_links)
+        plan = unseal(Plan, folder.read(layout.plan_path(plan_hash), follow_links=True), newest=FORMAT_VERSION)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except StoreError as error:
+        raise StoreError(f"{file}: {error}") from error
     except (OSError, ValueError) as error:
-        raise _damaged(file, error) from error
-    return plan_of(data, file)
+        raise PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`") from error
+    return dataclasses.replace(plan, schemas=by_level(plan.schemas))
 
 
-def plan_of(data: bytes, file: AnyPath) -> Plan:
-    """Return the plan in the bytes of a plan.json; `file` is named in errors.
-
-    Raises:
-        PlanDamaged: The bytes are damaged or edited.
-        StoreError: The plan is of a newer format.
-    """
-    try:
-        return _last.of(file, data, lambda: _plan_in(data, file))
-    except ValueError as error:
-        raise _damaged(file, error) from error
+def plan_hashes(folder: Folder) -> list[str]:
+    """Return the hashes of the plans whose work lies in a store, sorted."""
+    return sorted({work for work in map(layout.work_of, folder.listing()) if work is not None})
 
 
-def _damaged(file: AnyPath, error: Exception) -> PlanDamaged:
-    return PlanDamaged(f"{file}: {error}; run the command that made the store again, or use `overwrite`")
-
-
-def _plan_in(data: bytes, file: AnyPath) -> Plan:
-    content = codec.unseal(data)
-    check_version(file, content, layout.GROWN_VERSION)
-    plan = codec.plan_from_json(content.get("plan"))
-    check_states(plan)
-    VectorLayout.of(plan)
-    if plan.kept_schema is not None:
-        from bertfeat.store.schema import kept_types
-
-        kept_types(plan)
-    return plan
-
-
-def check_same_plan(path: AnyPath, stored: Plan, plan: Plan) -> None:
-    """Refuse to resume a store that was made with other settings or inputs.
+def check_same_plan(path: AnyPath, stored: Plan, plan: Plan, *, has_grown: bool = False) -> None:
+    """Refuse to continue a store that was made with other settings or inputs.
 
     Raises:
         PlanMismatch: The plans differ; the message lists what was and what is now.
     """
     if stored.plan_hash == plan.plan_hash:
         return
-    fields = differing(fields_of(stored), fields_of(plan)) or {"plan_hash": (stored.plan_hash, plan.plan_hash)}
+    fields = differing(*({n: v for n, v in p.fields.items() if n not in ("base", COMPACTED)} for p in (stored, plan)))
+    if [(file.format, file.digest) for file in stored.inputs] != [(file.format, file.digest) for file in plan.inputs]:
+        fields[INPUTS] = ([file.digest for file in stored.inputs], [file.digest for file in plan.inputs])
     if IMPORTED in fields:
         made = "imported" if IMPORTED in stored.fields else "extracted from a corpus"
         raise PlanMismatch(f"{path}: holds a store that was {made}; use another folder or `overwrite`", fields)
     remedy = "use another folder or `overwrite`"
-    if stored.appends:
+    if has_grown:
         remedy = "the store has grown; pass new inputs with `append`, or use another folder"
     elif only_adds(fields, stored.inputs, plan.inputs):
         remedy = "pass the new ones alone with `append`, or use another folder or `overwrite`"
-    what = "inputs" if all(map(is_of_inputs, fields)) else "settings"
+    what = "inputs" if [*fields] == [INPUTS] else "settings"
     text = f"{path}: made with other {what}: {changes(fields, stored.inputs, plan.inputs)}; {remedy}"
     raise PlanMismatch(text, fields)
-
-
-@os_errors(StoreError)
-def is_complete(path: AnyPath) -> bool:
-    """Return whether a store has its manifest, which is written last.
-
-    Raises:
-        StoreError: The system refused.
-    """
-    return (path / layout.MANIFEST).exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -12,21 +11,17 @@ import numpy.typing as npt
 
 from bertfeat.choices import Combine, Level
 from bertfeat.config import ExtractConfig
-from bertfeat.durable.decoding import decode
 from bertfeat.durable.differences import Fields, shown
-from bertfeat.encoder.randomweights import initialiser
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
 from bertfeat.records import LevelTable, ModelInfo
-from bertfeat.store.planstates import IMPORTED
+from bertfeat.store.manifest import IMPORTED
 
 if TYPE_CHECKING:
     from bertfeat.store.reader import Store
 
 # The meaning of a vector depends on these: features that differ in one of them are not interchangeable.
 _IDENTITY = {
-    "random_weights": "random-weights",
-    "initialiser": "initialiser",
     "weights_sha256": "model weights",
     "tokenizer_sha256": "tokenizer",
     "config_sha256": "config.json of the model",
@@ -52,7 +47,6 @@ class FeatureSpec:
     `pooling` at sentence level, None at token level. Fields that do not concern the level are None. `is_added_up` marks
     a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
-    `random_weights` is the seed of weights that were drawn, by the libraries that `initialiser` names.
     `unknown_words` says whether words that static vectors lack have no vector or zeros. `config_sha256` is the digest
     of what decides vectors in config.json, None for imported vectors.
     """
@@ -79,8 +73,6 @@ class FeatureSpec:
     is_added_up: bool = False
     prompt: str = ""
     sentence_sha256: str | None = None
-    random_weights: int | None = None
-    initialiser: str | None = None
     unknown_words: str = "null"
     config_sha256: str | None = None
 
@@ -108,27 +100,9 @@ class FeatureSpec:
             prompt=metadata.get("prompt", ""),
             unknown_words=metadata.get("unknown_words", "null") if where is Level.WORD else "null",
             sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
-            random_weights=metadata.get("random_weights"),
-            initialiser=metadata.get("initialiser"),
             config_sha256=metadata.get("config_sha256"),
             **{name: metadata[name] for name in _COPIED},
         )
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return a description from what `to_dict` gave.
-
-        Raises:
-            UserError: A field is missing, unknown, or has the wrong type.
-        """
-        try:
-            return decode(cls, dict(values))
-        except ValueError as error:
-            raise UserError(f"description of a feature: {error}") from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**dataclasses.asdict(self), "level": str(self.level), "layers": list(self.layers)}
 
     def vectors_in(self, table: LevelTable) -> npt.NDArray[Any]:
         """Return this feature of rows in memory, (n_rows, dim) of the stored type, as a store would return it.
@@ -217,7 +191,6 @@ class FeatureSpec:
             tokenizer_sha256=info.tokenizer_sha256,
             config_sha256=config_sha256,
             sentence_sha256=sentence_sha256,
-            initialiser=None if self.random_weights is None else initialiser(),
         )
         self.require_same(other, mine=mine, theirs=f"model {info.name}")
 
@@ -246,7 +219,6 @@ class FeatureSpec:
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
-            "random_weights": self.random_weights,
             "unknown_words": self.unknown_words,
             "levels": (self.level,),
             "layers": ",".join(map(str, self.layers)),
@@ -257,7 +229,7 @@ class FeatureSpec:
             asked[setting] = self.pooling
         if self.include_special_tokens is not None:
             asked["include_special_tokens"] = self.include_special_tokens
-        return ExtractConfig.settled({**asked, **settings}, settings)
+        return ExtractConfig.recorded(asked, settings)
 
 
 # Settings of the extraction that a store's metadata hold under the same name, and facts of the model.

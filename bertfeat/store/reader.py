@@ -18,19 +18,17 @@ from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.forks import check_polars
-from bertfeat.records import BadRow, BoolArray, FeatureColumn
+from bertfeat.records import BadRow, BoolArray, FeatureColumn, Plan
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.storage.clients import scan_options
 from bertfeat.store import receipts
-from bertfeat.store.folder import FileInfo
-from bertfeat.store.keptgroups import KeptGroups
 from bertfeat.store.manifest import Manifest
-from bertfeat.store.partvectors import CheckedParts, opened_vectors
+from bertfeat.store.partreader import KeptGroups, opened
 from bertfeat.store.selection import (
     FeatureBatch,
     check_rows,
     read_batches,
-    slice_vectors,
+    read_vectors,
     take_columns,
     take_vectors,
 )
@@ -38,7 +36,6 @@ from bertfeat.store.storedescription import StoreDescription
 from bertfeat.store.vectors import (
     StoredPart,
     VectorSource,
-    empty_table,
     feature_name,
     find_source,
     opened_part,
@@ -51,20 +48,22 @@ if TYPE_CHECKING:
     import torch
 
 
-def open_store(path: str | Path | ObjectPath, *, allow_incomplete: bool = False) -> Store:
+def open_store(path: str | Path | ObjectPath, *, version: int | None = None, allow_incomplete: bool = False) -> Store:
     """Open a store for reading.
 
     Args:
         path: Its folder, or its URL in an object store.
+        version: The number of an earlier version, before later appends; by default the newest. `overwrite` and
+            compactions remove the versions before them.
         allow_incomplete: Also open a store whose run has not finished, with its finished shards.
 
     Raises:
-        StoreError: There is no store, or it is incomplete, damaged, or of a newer format.
+        StoreError: There is no store or version, or it is incomplete, damaged, or of a newer format.
 
     Examples:
         >>> open_store("features").numpy("word", "concat_last4")  # doctest: +SKIP
     """
-    return Store.at(path, allow_incomplete=allow_incomplete)
+    return Store.at(path, version=version, allow_incomplete=allow_incomplete)
 
 
 class Store(StoreDescription):
@@ -83,19 +82,20 @@ class Store(StoreDescription):
     Raises:
         UserError: From each method: a level, feature, column, row or shard does not exist, a feature cannot be made
             from stored layers, or a size is below 1.
-        StoreError: From each method that reads: no shard is done yet, a file is missing or damaged, or the store was
-            replaced since it was opened (`overwrite`). After an append, the rows stay those of the opening.
+        StoreError: From each method that reads: no shard is done yet, or a file is damaged, or missing, perhaps because
+            the store was replaced or compacted since it was opened. After an append, the rows stay those of the
+            opening.
     """
 
-    def __init__(self, path: AnyPath, manifest: Manifest, plan_file: FileInfo | None = None) -> None:
-        super().__init__(path, manifest, plan_file)
-        self._checked = CheckedParts()
+    def __init__(self, path: AnyPath, manifest: Manifest, unfinished: Plan | None = None) -> None:
+        super().__init__(path, manifest, unfinished)
         self._kept = KeptGroups()
 
     @functools.cached_property
     def _stored_parts(self) -> Mapping[Level, list[StoredPart]]:
+        levels, at = self.manifest.levels, self.path
         return {
-            level: [StoredPart(self.path / part.path, part, self._schemas[level], self._layout) for part in parts]
+            level: [StoredPart(at / part.path, part, levels[level], self._layout) for part in parts]
             for level, parts in self._parts.items()
         }
 
@@ -114,7 +114,7 @@ class Store(StoreDescription):
 
     def __len__(self) -> int:
         """The number of documents, without the rows that were set aside."""
-        return sum(stored.receipt.counts.get("n_documents", 0) for stored in self.manifest.receipts)
+        return self.manifest.totals.counts.get("n_documents", 0)
 
     def __bool__(self) -> bool:
         """True, also without documents."""
@@ -127,29 +127,25 @@ class Store(StoreDescription):
         Raises:
             StoreError: The store was copied without its `_bertfeat` folder, or the file of these rows is damaged.
         """
-        with self.unreplaced():
-            stored = self.manifest.receipts
-            return tuple(row for receipt in stored for row in receipts.read_quarantine(self._folder, receipt))
+        return tuple(row for shard in self.manifest.shards for row in receipts.read_quarantine(self._folder, shard))
 
     def shard(self, number: int) -> Store:
         """Return the store as if it had only one shard."""
-        there = [stored.receipt.shard for stored in self.manifest.receipts]
-        if number not in there:
-            raise UserError(f"{self.path}: no shard {number}; there are {len(there)}")
-        place = there.index(number)
-        return Store(self.path, self.manifest.with_shards(place, place + 1), self._plan_file)
+        found = [shard for shard in self.manifest.shards if shard.shard == number]
+        if not found:
+            raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest.shards)}")
+        return Store(self.path, self.manifest.with_shards(found), self._unfinished)
 
     def scan(self, level: str) -> pl.LazyFrame:
         """Return a level as a lazy frame that reads only what is used; binary vectors become arrays.
 
-        polars itself reads the parts, when the frame is collected: nothing is compared with the manifest, a store that
-        was replaced meanwhile is not noticed, and errors are those of polars.
+        polars itself reads the parts, when the frame is collected: nothing is compared with the manifest, and errors
+        are those of polars.
         """
         check_polars()
         paths = [part.path for part in self.stored_parts(level)]
         options = scan_options(paths[0]) if isinstance(paths[0], ObjectPath) else {}
-        with self.unreplaced():
-            frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
+        frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
         if self._layout.encoding is VectorEncoding.BINARY:
             inner = self._layout.polars
             frame = frame.with_columns(
@@ -164,7 +160,7 @@ class Store(StoreDescription):
         names = self._known_columns(level, columns)
         if not self._check_digests(level, names):
             return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
-        with self.unreplaced(), reading(self.path / level):
+        with reading(self.path / level):
             found = self.scan(level).select(names).collect()
             if found.height != self.n_rows(level):
                 raise ValueError(f"{found.height} rows, not {self.n_rows(level)}")
@@ -175,10 +171,9 @@ class Store(StoreDescription):
         names = self._known_columns(level, columns)
         self._check_digests(level, names)
         tables = []
-        with self.unreplaced():
-            for part in self.stored_parts(level):
-                with opened_part(part) as file:
-                    tables += [empty_table(file, names), read_groups(file, range(file.num_row_groups), names)]
+        for part in self.stored_parts(level):
+            with opened_part(part) as file:
+                tables.append(read_groups(file, range(file.num_row_groups), names))
         with reading(self.path / level):
             return pa.concat_tables(tables)
 
@@ -207,10 +202,9 @@ class Store(StoreDescription):
     def valid(self, level: str, feature: str | int) -> BoolArray:
         """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all rows have one."""
         source, flags = self._source(level, feature), []
-        with self.unreplaced():
-            for part in self.stored_parts(level):
-                with opened_vectors(part, source, self._checked) as opened:
-                    flags.append(opened.valid())
+        for part in self.stored_parts(level):
+            with opened(part, self._kept) as file:
+                flags.append(file.valid(source))
         return np.concatenate(flags)
 
     def batches(
@@ -230,16 +224,7 @@ class Store(StoreDescription):
             check_polars()
         source = self._source(level, feature)
         names = self._known_columns(level, columns)
-        batches = read_batches(self.stored_parts(level), source, self._checked, names, batch_size)
-        return self._unreplaced(batches)
-
-    def _unreplaced(self, batches: Iterator[FeatureBatch]) -> Iterator[FeatureBatch]:
-        while True:
-            with self.unreplaced():
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
+        return read_batches(self.stored_parts(level), source, self._kept, names, batch_size)
 
     def feature(self, level: str, feature: str | int) -> FeatureColumn:
         """Describe a feature, stored or made from stored layers: its name, its layers, how they combine, its width."""
@@ -253,27 +238,20 @@ class Store(StoreDescription):
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
         source = self._source(level, feature)
-        with self.unreplaced():
-            return slice_vectors(self.stored_parts(level), start, stop, source, self._checked, dtype)
+        return read_vectors(self.stored_parts(level), range(start, stop), source, self._kept, dtype)
 
     def take(self, level: str, feature: str | int, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the vectors of some rows, (len(rows), dim), in the order of `rows`."""
         numbers = check_rows(rows, self.n_rows(level))
         source = self._source(level, feature)
-        with self.unreplaced():
-            return take_vectors(self.stored_parts(level), numbers, source, self._checked)
+        return take_vectors(self.stored_parts(level), numbers, source, self._kept)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         check_polars()
         names = self._known_columns(level, columns)
         numbers = check_rows(rows, self.n_rows(level))
-        with self.unreplaced():
-            found = take_columns(self.stored_parts(level), numbers, names, self._kept)
-            if found is not None:
-                return found
-            with opened_part(self.stored_parts(level)[0]) as file:
-                return cast("pl.DataFrame", pl.from_arrow(empty_table(file, names)))
+        return take_columns(self.stored_parts(level), numbers, names, self._kept)
 
     def stored_parts(self, level: str) -> list[StoredPart]:
         """Return the parts of a level, in order, with their paths and schemas."""
@@ -283,19 +261,18 @@ class Store(StoreDescription):
         return parts
 
     def _source(self, level: str, feature: str | int) -> VectorSource:
-        return find_source(self.schema(level), self._name(feature), self.manifest["model"]["n_layers"])
+        return find_source(self.schema(level), self._name(feature), self.manifest.model.n_layers)
 
     def _name(self, feature: str | int) -> str:
-        return feature_name(feature, self.manifest["model"]["n_layers"])
+        return feature_name(feature, self.manifest.model.n_layers)
 
     def _check_digests(self, level: str, names: Sequence[str]) -> bool:
         """Check the digests of all parts if there are vectors among some columns; return whether there are."""
         if {feature.name for feature in self.features(level)}.isdisjoint(names):
             return False
-        with self.unreplaced():
-            for part in self.stored_parts(level):
-                with reading(part.path):
-                    self._checked.check(part)
+        for part in self.stored_parts(level):
+            with reading(part.path):
+                part.check_digest()
         return True
 
     def _known_columns(self, level: str, columns: Sequence[str | int] | None) -> list[str]:

@@ -1,10 +1,9 @@
-"""Description of a store: its manifest, plan and receipts, read without the libraries that its parts need."""
+"""Description of a store: its manifest, plans and receipts, read without the libraries that its parts need."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,27 +13,20 @@ from bertfeat.durable.placecheck import other_kind
 from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import FeatureColumn, LevelSchema, PartInfo, Plan, Receipt
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.folder import FileInfo, Folder
-from bertfeat.store.manifest import Manifest, build_manifest, read_manifest
-from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import IMPORTED, state_of, states
+from bertfeat.store import layout, planfile, receipts
+from bertfeat.store.folder import Folder, folder_at
+from bertfeat.store.manifest import IMPORTED, Manifest, build_manifest, read_manifest, versions
 
 
 class StoreDescription:
     """The levels, columns, parts and provenance of a store, without its rows; see `Store`."""
 
-    # The bytes of plan.json when the store was opened.
-    _plan_data: bytes | None = None
-
-    def __init__(self, path: AnyPath, manifest: Manifest, plan_file: FileInfo | None = None) -> None:
+    def __init__(self, path: AnyPath, manifest: Manifest, unfinished: Plan | None = None) -> None:
         self.path = path
         self.manifest = manifest
-        # The plan's file when it last matched the manifest; None before the first look, or without such a file.
-        self._plan_file = plan_file
+        # The plan of a store without a finished version; the manifest then lists the shards that are done.
+        self._unfinished = unfinished
         self._layout = manifest.vectors
-        self._schemas = manifest.schemas
-        self._metadata = codec.metadata_from_json(manifest["metadata"])
 
     @functools.cached_property
     def _folder(self) -> Folder:
@@ -42,80 +34,92 @@ class StoreDescription:
 
     @functools.cached_property
     def _parts(self) -> Mapping[Level, list[PartInfo]]:
-        found: dict[Level, list[PartInfo]] = {level: [] for level in self._schemas}
-        for part in (part for stored in self.manifest.receipts for part in stored.receipt.parts):
+        found: dict[Level, list[PartInfo]] = {level: [] for level in self.manifest.levels}
+        for part in (part for shard in self.manifest.shards for part in shard.parts):
             found[part.level].append(part)
         return found
 
     @classmethod
     @files.os_errors(StoreError)
-    def at(cls, path: str | Path | ObjectPath, *, allow_incomplete: bool = False) -> Self:
+    def at(cls, path: str | Path | ObjectPath, *, version: int | None = None, allow_incomplete: bool = False) -> Self:
         """Open the store at a path or URL; see `open_store`.
 
         Raises:
-            StoreError: There is no store, or it is incomplete, damaged, or of a newer format.
+            StoreError: There is no store or version, or it is incomplete, damaged, or of a newer format.
         """
         folder = folder_at(path)
-        root = folder.path
-        plan_file = folder.info(layout.PLAN)
         try:
-            found = cls(root, read_manifest(folder, follow_links=True), plan_file)
+            return cls(folder.path, read_manifest(folder, version))
         except (FileNotFoundError, NotADirectoryError):
             pass
-        else:
-            with contextlib.suppress(OSError):
-                found._plan_data = folder.read(layout.PLAN, follow_links=True)
-            return found
-        plan = planfile.read_plan(folder, follow_links=True)
-        if plan is None:
-            what = f"{other_kind(root, 'store')}not a bertfeat store: it has no {layout.MANIFEST}"
-            what = what if root.exists() else "no such folder"
-            raise StoreError(f"{root}: {what}")
-        done = receipts.finished(folder, plan)
+        if there := versions(folder):
+            known = ", ".join(map(str, there[-5:]))
+            raise StoreError(f"{folder.path}: no version {version}; the last ones are {known}")
+        unfinished = planfile.plan_hashes(folder) if folder.names(layout.PRIVATE) else []
+        found = (planfile.read_plan(folder, plan_hash) for plan_hash in unfinished)
+        plans = [plan for plan in found if plan is not None]
+        if not plans:
+            what = f"{other_kind(folder.path, 'store')}not a bertfeat store: it has no {layout.MANIFESTS}"
+            raise StoreError(f"{folder.path}: {what if folder.path.exists() else 'no such folder'}")
+        plan, there_now = plans[0], folder.listing()
+        read = receipts.read_receipts(folder, [(plan.plan_hash, shard.index) for shard in plan.shards])
+        done = [receipt for receipt in read if receipts.has_files(there_now, receipt)]
         if not allow_incomplete:
             raise StoreError(
-                f"{root}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
+                f"{folder.path}: not complete, {len(done)} of {len(plan.shards)} shards are done; "
                 "run the command that made it again to finish it, or open it with allow_incomplete=True"
             )
-        return cls(root, build_manifest(plan, done), plan_file)
-
-    @contextlib.contextmanager
-    def unreplaced(self) -> Iterator[None]:
-        """Refuse at the end what the block read if the folder now holds another store; appends do not count as that.
-
-        Whoever replaces a store removes its plan before the first new part appears.
-
-        Raises:
-            StoreError: The store was replaced or removed since it was opened.
-        """
-        try:
-            yield
-        finally:
-            self._check_plan()
-
-    @files.os_errors(StoreError)
-    def _check_plan(self) -> None:
-        plan_file = self._folder.info(layout.PLAN)
-        if plan_file != self._plan_file:
-            self._state(planfile.read_plan(self.path, follow_links=True))
-            self._plan_file = plan_file
-
-    def _state(self, plan: Plan | None) -> Plan:
-        """Return the state of a plan that this store was opened in; the file may already name a later append."""
-        state = None if plan is None else state_of(plan, self.manifest["plan_hash"])
-        if state is None:
-            raise StoreError(f"{self.path}: replaced or removed since it was opened; open the store again")
-        return state
+        return cls(folder.path, build_manifest(plan, list(map(receipts.stored, done)), None), plan)
 
     @property
-    def levels(self) -> tuple[Level, ...]:
-        """The levels that are stored."""
-        return tuple(self._schemas)
+    def version(self) -> int:
+        """The number of this version: 0 after the extraction, one more after each append and compaction."""
+        return self.manifest.version
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this is a finished version, and not the shards so far of a store whose run has not finished."""
+        return self._unfinished is None
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans that the shards of this version were made by, in the order of the shards.
+
+        Raises:
+            StoreError: The store was copied without its `_bertfeat` folder, or a plan is damaged.
+        """
+        if self._unfinished is not None:
+            return (self._unfinished,)
+        hashes = list(dict.fromkeys(shard.plan_hash for shard in self.manifest.shards))
+        return tuple(map(self._plan, hashes))
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The plan that made this version.
+
+        Raises:
+            StoreError: The store was copied without its `_bertfeat` folder, or the plan is damaged.
+        """
+        return self._unfinished or self._plan(self.manifest.plan_hash)
+
+    def _plan(self, plan_hash: str) -> Plan:
+        plan = planfile.read_plan(self._folder, plan_hash)
+        if plan is None:
+            file = self.path / layout.plan_path(plan_hash)
+            raise StoreError(f"{file}: no such file; copy the store with its {layout.PRIVATE} folder")
+        return plan
+
+    def state(self, plan_hash: str) -> Self | None:
+        """Return the store as it was when a plan was done; None if it never was, or if its shards were joined."""
+        manifest = self.manifest.state(plan_hash)
+        if manifest is None or manifest is self.manifest:
+            return None if manifest is None else self
+        return type(self)(self.path, manifest, self._unfinished)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Where the features come from: model, layers, pooling, versions, ..."""
-        return self._metadata
+        return self.manifest.metadata
 
     def require_model(self, doing: str, remedy: str) -> None:
         """Refuse what needs the model of the features in a store of imported vectors.
@@ -129,32 +133,16 @@ class StoreDescription:
                 f"{self.path}: imported from {source}, and {doing} needs the model of the vectors; {remedy}"
             )
 
-    @functools.cached_property
-    def plan(self) -> Plan:
-        """The plan that the store was made from.
-
-        Raises:
-            StoreError: The store was copied without its `_bertfeat` folder, the plan is damaged, or the store was
-                replaced since it was opened.
-        """
-        file = self.path / layout.PLAN
-        data, self._plan_data = self._plan_data, None
-        plan = planfile.read_plan(self.path, follow_links=True) if data is None else planfile.plan_of(data, file)
-        if plan is None:
-            raise StoreError(f"{file}: no such file; copy the store with its {layout.PRIVATE} folder")
-        return self._state(plan)
-
-    def after_appends(self, number: int) -> Self:
-        """Return the store as it was after some of its appends, without the rows of later ones."""
-        plan = state_of(self.plan, states(self.plan)[number])
-        assert plan is not None
-        return type(self)(self.path, build_manifest(plan, self.manifest.receipts[: len(plan.shards)]))
-
     @files.os_errors(StoreError)
     def receipts(self) -> tuple[Receipt, ...]:
-        """Return the receipts of the finished shards, with their times, in corpus order."""
-        with self.unreplaced():
-            return tuple(stored.receipt for stored in receipts.finished(self._folder, self.plan))
+        """Return the receipts of the shards, with their times, in corpus order; those that exist."""
+        places = [(shard.plan_hash, shard.shard) for shard in self.manifest.shards]
+        return tuple(receipts.read_receipts(self._folder, places))
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that are stored."""
+        return tuple(self.manifest.levels)
 
     def choose_level(self, level: str | None, among: Sequence[Level] = tuple(Level)) -> Level:
         """Return the given level, or the only stored one of those that can be used.
@@ -176,10 +164,10 @@ class StoreDescription:
 
     def schema(self, level: str) -> LevelSchema:
         """Return the columns of a level."""
-        if level not in self._schemas:
+        if level not in self.manifest.levels:
             there = did_you_mean(level, self.levels) or f"levels are {', '.join(self.levels)}"
             raise UserError(f"{self.path}: no level {str(level)!r}; {there}")
-        return self._schemas[Level(level)]
+        return self.manifest.levels[Level(level)]
 
     def columns(self, level: str) -> tuple[str, ...]:
         """Return the names of all columns of a level, vectors last."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertfeat.choices import Combine, VectorEncoding
+from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, did_you_mean
-from bertfeat.records import LevelSchema, PartInfo
+from bertfeat.records import IntArray, LevelSchema, PartInfo
 from bertfeat.storage import AnyPath, ObjectPath
+from bertfeat.store.offsets import VectorOffsets
 from bertfeat.store.vectorlayout import VectorLayout
 
 _LAYER = re.compile(r"layer_(\d{2,})")
@@ -28,19 +32,18 @@ _COMBINED = re.compile(r"(?P<how>concat|sum|mean)_(?:last(?P<last>\d+)|(?P<all>a
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Values `start` to `start + width - 1` of a stored column, which become the values from `target` of a vector."""
+    """Values `start` to `start + width - 1` of a stored column."""
 
     column: str
     start: int
     width: int
-    target: int
 
 
 @dataclass(frozen=True, slots=True)
 class VectorSource:
     """The stored values of a feature, its layers (absolute, ascending) and how they combine.
 
-    The pieces of a sum or mean that is not stored have the same target; all other targets do not overlap.
+    The pieces of a sum or mean that is not stored are added up, those of other features laid end to end.
     """
 
     dim: int
@@ -83,17 +86,14 @@ def feature_name(feature: str | int, n_layers: int) -> str:
 def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
     """Find a feature among the stored columns, or make it from layers that are stored alone or concatenated.
 
-    Args:
-        schema: The level's columns.
-        name: A stored feature, `layer_11`, or `concat_last4`, `mean_all`, `sum_09_11`, ...
-        n_layers: Blocks of the model, which `last4` and `all` count.
+    `n_layers`, the blocks of the model, is what `last4` and `all` count.
 
     Raises:
         UserError: The feature is not stored and cannot be made from stored layers.
     """
     for feature in schema.features:
         if feature.name == name:
-            piece = Piece(name, 0, feature.dim, 0)
+            piece = Piece(name, 0, feature.dim)
             combine = Combine.NONE if len(feature.layers) == 1 else Combine(feature.combine)
             return VectorSource(feature.dim, (piece,), feature.layers, combine)
     combine, layers = _layers_named(name, n_layers)
@@ -104,14 +104,9 @@ def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
         hint = None if layers else did_you_mean(name, [*names, *(f"layer_{layer:02d}" for layer in stored)])
         there = f"nor can it be made from those there are: {', '.join(names)}"
         raise UserError(f"no feature {name!r} at level {schema.level}{f'; {hint}' if hint else f', {there}'}")
-    pieces: list[Piece] = []
-    target = dim = 0
-    for layer in layers:
-        column, start, width = stored[layer]
-        pieces.append(Piece(column, start, width, target))
-        dim = target + width
-        target = dim if combine is Combine.CONCAT else 0
-    return VectorSource(dim, tuple(pieces), layers, Combine.NONE if len(layers) == 1 else combine)
+    pieces = tuple(stored[layer] for layer in layers)
+    dim = sum(piece.width for piece in pieces) if combine is Combine.CONCAT else pieces[0].width
+    return VectorSource(dim, pieces, layers, Combine.NONE if len(layers) == 1 else combine)
 
 
 def _layers_named(name: str, n_layers: int) -> tuple[Combine, tuple[int, ...]]:
@@ -129,18 +124,18 @@ def _layers_named(name: str, n_layers: int) -> tuple[Combine, tuple[int, ...]]:
     return combine, tuple(sorted({int(layer) for layer in match["set"].split("_")}))
 
 
-def _stored_layers(schema: LevelSchema) -> dict[int, tuple[str, int, int]]:
-    """Map each layer that is stored, alone or concatenated, to its column, first value and width."""
-    stored: dict[int, tuple[str, int, int]] = {}
+def _stored_layers(schema: LevelSchema) -> dict[int, Piece]:
+    """Map each layer that is stored, alone or concatenated, to its values."""
+    stored: dict[int, Piece] = {}
     for feature in schema.features:
         if feature.combine == Combine.CONCAT:
             width = feature.dim // len(feature.layers)
             for number, layer in enumerate(feature.layers):
-                stored.setdefault(layer, (feature.name, number * width, width))
+                stored.setdefault(layer, Piece(feature.name, number * width, width))
     for feature in schema.features:
         # A column of one layer comes first: less must be read.
         if _LAYER.fullmatch(feature.name):
-            stored[feature.layers[0]] = (feature.name, 0, feature.dim)
+            stored[feature.layers[0]] = Piece(feature.name, 0, feature.dim)
     return stored
 
 
@@ -155,7 +150,7 @@ def open_parquet(path: AnyPath) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredPart:
     """A part as the manifest describes it."""
 
@@ -163,12 +158,41 @@ class StoredPart:
     info: PartInfo
     schema: LevelSchema
     vectors: VectorLayout
+    # Files whose digest was found right.
+    _checked: set[tuple[int, int, int]] = field(default_factory=set, compare=False, repr=False)
 
     @property
-    def columns(self) -> list[str]:
-        """The names of all columns, vectors last."""
-        schema = self.schema
-        return [*(column.name for column in schema.columns), *(feature.name for feature in schema.features)]
+    def can_be_copied(self) -> bool:
+        """Whether vectors can be copied from their places in the file, without a decoder."""
+        return self.info.runs is not None and isinstance(self.path, Path) and sys.byteorder == "little"
+
+    @functools.cached_property
+    def offsets(self) -> Mapping[str, VectorOffsets]:
+        """Where the vector columns lie, of a part with runs."""
+        assert self.info.runs is not None
+        starts = np.cumsum([0, *self.info.runs.rows], dtype=np.int64)
+        return {
+            name: VectorOffsets(
+                dim * self.vectors.numpy.itemsize, starts, np.array(self.info.runs.offsets[name], np.int64)
+            )
+            for name, dim in ((feature.name, feature.dim) for feature in self.schema.features)
+        }
+
+    def check_digest(self) -> None:
+        """Raise ValueError if a local part does not have the bytes that were written; reads it whole, once.
+
+        A decoder may turn a damaged level or encoding into other vectors. Vectors that are copied from known places
+        depend on no other bytes of the file.
+        """
+        if not isinstance(self.path, Path):
+            return
+        status = self.path.stat()
+        check_size(self, status.st_size)
+        identity = status.st_ino, status.st_size, status.st_mtime_ns
+        if identity not in self._checked:
+            if files.digest_of(self.path, follow_links=True) != self.info.digest:
+                raise ValueError("its bytes are not those that were written")
+            self._checked.add(identity)
 
 
 @contextlib.contextmanager
@@ -190,6 +214,11 @@ def reading(path: AnyPath) -> Iterator[None]:
     """Turn the errors of a damaged part into a StoreError of one line."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{path}: no such file; open the store again if it was replaced or compacted meanwhile, else run "
+            "bertfeat verify"
+        ) from error
     except (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path}: cannot be read: {reason}; run bertfeat verify") from error
@@ -213,65 +242,33 @@ def _check_footer(file: pq.ParquetFile, part: StoredPart) -> None:
     if part.info.runs is not None and counts != list(part.info.runs.rows):
         raise ValueError("its row groups are not those of the manifest")
     schema = file.schema_arrow
-    if schema.names != part.columns:
-        raise ValueError(f"its columns are {', '.join(schema.names)}, not {', '.join(part.columns)}")
+    names = [column.name for column in part.schema.columns] + [feature.name for feature in part.schema.features]
+    if schema.names != names:
+        raise ValueError(f"its columns are {', '.join(schema.names)}, not {', '.join(names)}")
     # polars panics on names inside types that are not UTF-8; Python raises ValueError.
     _ = [str(kind) for kind in schema.types]
     for feature in part.schema.features:
         kind, wanted = schema.field(feature.name).type, part.vectors.arrow(feature.dim)
-        # Whether elements may be null does not change their places.
-        is_same = kind == wanted
-        if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(wanted):
-            is_same = (kind.value_type, kind.list_size) == (wanted.value_type, wanted.list_size)
-        if not is_same:
+        if kind != wanted:
             raise ValueError(f"its column {feature.name!r} is {kind}, not {wanted}")
 
 
-def read_groups(
-    file: pq.ParquetFile, groups: Sequence[int], names: Sequence[str], *, use_threads: bool = True
-) -> pa.Table:
+def read_groups(file: pq.ParquetFile, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
     """Return columns of some row groups, in the order of `names`: as many rows as the footer says."""
-    table = file.read_row_groups(groups, columns=list(names), use_threads=use_threads).select(list(names))
+    table = file.read_row_groups(groups, columns=list(names)).select(list(names))
     n_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
     # pyarrow skips pages of unknown types, and polars does not check that strings are UTF-8.
     if names and table.num_rows != n_rows:
         raise ValueError(f"its row groups have {table.num_rows} of their {n_rows} rows")
     table.validate(full=True)
-    return pa.Table.from_arrays(table.columns, schema=_schema(file, names))
-
-
-def empty_table(file: pq.ParquetFile, names: Sequence[str]) -> pa.Table:
-    """Return columns of a part without rows and without their metadata."""
-    # `empty_table` of a schema would import pandas.
-    return pa.Table.from_batches([], _schema(file, names))
-
-
-def _schema(file: pq.ParquetFile, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([file.schema_arrow.field(name).remove_metadata() for name in names])
-
-
-def fill(out: npt.NDArray[Any], column: pa.ChunkedArray, piece: Piece, vectors: VectorLayout) -> None:
-    """Copy values of a decoded column into `out` (rows of the column, width of the piece); null vectors become NaN."""
-    if len(column) != len(out):
-        raise ValueError(f"{len(column)} of {len(out)} rows of {piece.column}")
-    row = 0
-    for chunk in column.chunks:
-        if not len(chunk):
-            continue
-        block = out[row : row + len(chunk)]
-        block[:] = _matrix(chunk, vectors)[:, piece.start : piece.start + piece.width]
-        if chunk.null_count:
-            block[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
-        row += len(chunk)
+    fields = [file.schema_arrow.field(name).remove_metadata() for name in names]
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
 
 def add_layers(layers: Iterable[npt.NDArray[Any]], combine: str, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Add up layers in float32, round once, and return `out`, which then holds their sum or mean.
 
-    Args:
-        layers: Arrays of the shape of `out`; each is used before the next is asked for.
-        combine: `sum` or `mean`.
-        out: Takes the values.
+    Each layer, an array of the shape of `out`, is used before the next one is asked for.
 
     Examples:
         >>> add_layers([np.array([1.0, 2.0]), np.array([2.0, 2.0])], "mean", np.empty(2, np.float16)).tolist()
@@ -288,12 +285,21 @@ def add_layers(layers: Iterable[npt.NDArray[Any]], combine: str, out: npt.NDArra
     return out
 
 
-def _matrix(chunk: pa.Array, vectors: VectorLayout) -> npt.NDArray[Any]:
-    """View an Arrow vector column as an array (n_rows, dim) without copying it."""
-    itemsize = vectors.numpy.itemsize
+def copy_decoded(
+    table: pa.Table, vectors: VectorLayout, piece: Piece, rows: range | IntArray, out: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Copy values of some rows of a decoded row group; null vectors become NaN. Return `out`."""
+    column = table.column(piece.column)
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    # The values of null vectors are any.
     if vectors.encoding is VectorEncoding.BINARY:
-        dim, offset, data = chunk.type.byte_width // itemsize, 0, chunk.buffers()[1]
+        n_bytes, offset, data = array.type.byte_width, 0, array.buffers()[1]
     else:
-        dim, offset, data = chunk.type.list_size, chunk.values.offset, chunk.values.buffers()[1]
-    start = (offset + chunk.offset * dim) * itemsize
-    return np.frombuffer(data, vectors.numpy, count=len(chunk) * dim, offset=start).reshape(len(chunk), dim)
+        n_bytes, offset = array.type.list_size * out.itemsize, array.values.offset * out.itemsize
+        data = array.values.buffers()[1]
+    flat = np.frombuffer(data, out.dtype, len(array) * n_bytes // out.itemsize, offset + array.offset * n_bytes)
+    chosen = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+    out[:] = flat.reshape(len(array), -1)[chosen, piece.start : piece.start + piece.width]
+    if array.null_count:
+        out[array.is_null().to_numpy(zero_copy_only=False)[chosen]] = np.nan
+    return out

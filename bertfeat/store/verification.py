@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,20 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertfeat.choices import Level
 from bertfeat.durable import files
 from bertfeat.durable.placecheck import other_kind
+from bertfeat.durable.records import unseal
 from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting
-from bertfeat.records import PartInfo, Plan
+from bertfeat.records import PartInfo, Plan, QuarantineFile, Receipt, StoredShard
 from bertfeat.storage import ObjectPath
-from bertfeat.store import codec, layout, planfile, receipts
-from bertfeat.store.folder import Folder
-from bertfeat.store.manifest import build_manifest, read_manifest
-from bertfeat.store.openfolder import folder_at
+from bertfeat.store import layout, planfile, receipts
+from bertfeat.store.folder import Folder, folder_at
+from bertfeat.store.manifest import Manifest, ManifestDamaged, newest_readable, read_manifest, versions
 from bertfeat.store.parts import read_part_metadata
-from bertfeat.store.planstates import hash_of, state_of
-from bertfeat.store.receipts import StoredReceipt
 from bertfeat.store.runs import runs_in
 from bertfeat.store.schema import arrow_schema
 from bertfeat.store.vectorlayout import VectorLayout
@@ -75,28 +71,22 @@ def verify(path: str | Path | ObjectPath, *, progress: bool | Progress | None = 
         StoreError: There is no store, or it is of a newer format.
     """
     check = _Check(folder_at(path))
-    planned = check.plan()
-    if planned is None:
-        return check.report()
-    plan = check.finished_state(planned)
-    shards = [shard.index for shard in plan.shards] or [layout.EMPTY_SHARD.index]
-    stored = []
+    manifest = check.manifest()
+    shards = check.unfinished() if manifest is None else manifest.shards
+    plans = {plan_hash: check.plan(plan_hash) for plan_hash in dict.fromkeys(shard.plan_hash for shard in shards)}
     with reporting(progress) as reports:
         for n_done, shard in enumerate(shards, start=1):
-            receipt = check.shard(plan, shard)
-            if receipt is not None:
-                stored.append(receipt)
+            check.shard(shard, plans[shard.plan_hash])
             reports.stage("checking shards", n_done, len(shards))
-    check.manifest(plan, stored if len(stored) == len(shards) else None)
-    check.extras(planned, set(shards) | {shard.index for shard in planned.shards})
+    check.extras(shards)
     return check.report()
 
 
 @files.os_errors(StoreError)
 def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tuple[int, ...]:
-    """Mark the bad shards of a report, so that the next run of the extraction repeats them; return them.
+    """Remove the receipts of the bad shards of a report, so that the next run repeats these shards; return them.
 
-    Without a mark, a rerun reads a part again only if its size or modification time has changed. Parts, receipts and
+    Without that, a rerun reads a part again only if its size has changed or it is younger than its receipt. Parts and
     manifest stay as they are, and the store can be read as before.
 
     Raises:
@@ -106,16 +96,11 @@ def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tup
     if not report.bad_shards:
         return ()
     folder = folder_at(path)
-    lock = folder.lock()
-    try:
-        # A shard of an unfinished run that has no readable receipt is repeated anyway.
-        done = {stored.receipt.shard for stored in receipts.read_receipts(folder, report.bad_shards)}
-        with contextlib.suppress(FileNotFoundError, StoreError):
-            done |= {entry["shard"] for entry in read_manifest(folder)["shards"]} & {*report.bad_shards}
-        if done:
-            folder.write(layout.DAMAGED, codec.seal({"shards": sorted(done)}), "damaged")
-    finally:
-        lock.release()
+    manifest = newest_readable(folder)
+    with folder.lock():
+        for shard in manifest.shards if manifest else ():
+            if shard.shard in report.bad_shards:
+                folder.remove([layout.receipt_path(shard.plan_hash, shard.shard)])
     return report.bad_shards
 
 
@@ -124,99 +109,103 @@ class _Check:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        # Read first: an append that finishes meanwhile is not looked at.
-        self._manifest = self._read_manifest()
-        self._listing = folder.listing()
         self._problems: list[Problem] = []
         self._n_parts = self._n_rows = self._n_bytes = 0
+        # Read before the files are listed: an append that finishes meanwhile only adds files.
+        self._versions = versions(folder)
+        self._newest = newest_readable(folder)
+        self._there = folder.listing()
 
     def report(self) -> VerifyReport:
         return VerifyReport(tuple(self._problems), self._n_parts, self._n_rows, self._n_bytes)
 
-    def _read_manifest(self) -> bytes | OSError | StoreError:
-        try:
-            read_manifest(self._folder)
-            return self._folder.read(layout.MANIFEST)
-        except (OSError, StoreError) as error:
-            return error
-
     def _add(self, shard: int | None, name: str, reason: str) -> None:
         self._problems.append(Problem(shard, name, " ".join(reason.split())))
 
-    def plan(self) -> Plan | None:
-        """Return the plan; without one, check the parts against the manifest alone."""
+    def manifest(self) -> Manifest | None:
+        """Return the newest manifest that is whole; check all of them."""
+        if not any(map(layout.work_of, self._there)) and not self._versions:
+            place = self._folder.path
+            raise StoreError(f"{place}: {other_kind(place, 'store')}not a bertfeat store")
+        for version in self._versions:
+            try:
+                if self._newest is None or version != self._newest.version:
+                    read_manifest(self._folder, version)
+            except (FileNotFoundError, ManifestDamaged) as error:
+                self._add(None, layout.manifest_path(version), str(error.__cause__ or error))
+        if not self._versions:
+            self._add(None, layout.MANIFESTS, "no manifest: the run has not finished")
+        return self._newest
+
+    def unfinished(self) -> list[Receipt]:
+        """Return the receipts of work that has not finished."""
+        found = []
+        for work in sorted({work for work in map(layout.work_of, self._there) if work is not None}):
+            plan = self.plan(work)
+            shards = plan.shards if plan else ()
+            done = list(receipts.read_receipts(self._folder, [(work, shard.index) for shard in shards]))
+            found += done
+            for shard in {shard.index for shard in shards} - {receipt.shard for receipt in done}:
+                self._add(shard, layout.receipt_path(work, shard), "missing: the shard is not done")
+        return found
+
+    def plan(self, plan_hash: str) -> Plan | None:
+        """Return a plan; report it if it is missing or damaged."""
+        name = layout.plan_path(plan_hash)
         try:
-            plan = planfile.read_plan(self._folder)
+            plan = planfile.read_plan(self._folder, plan_hash)
         except planfile.PlanDamaged as error:
-            self._add(None, layout.PLAN, str(error.__cause__))
-        else:
-            if plan is not None:
-                return plan
-            if self._listing.info(layout.MANIFEST) is None:
-                place = self._folder.path
-                raise StoreError(f"{place}: {other_kind(place, 'store')}not a bertfeat store")
-            self._add(None, layout.PLAN, "missing")
-        try:
-            listed = read_manifest(self._folder).receipts
-        except (OSError, StoreError, ValueError) as error:
-            self._add(None, layout.MANIFEST, str(error))
+            self._add(None, name, str(error.__cause__))
             return None
-        for stored in listed:
-            for part in stored.receipt.parts:
-                self._part(stored.receipt.shard, part)
-        return None
+        if plan is None:
+            self._add(None, name, "missing")
+        elif planfile.hash_of_plan(plan.fields, plan.inputs) != plan_hash:
+            self._add(None, name, "its plan_hash is not that of its fields and inputs")
+        return plan
 
-    def finished_state(self, plan: Plan) -> Plan:
-        """Return the plan without an append that has not finished, which is not a defect; the manifest tells."""
-        if not isinstance(self._manifest, bytes):
-            return plan
-        return state_of(plan, json.loads(self._manifest)["plan_hash"]) or plan
+    def shard(self, shard: StoredShard, plan: Plan | None) -> None:
+        """Check a shard's receipt, if its plan is there, and its files."""
+        if plan is not None:
+            self._receipt(shard)
+        for part in shard.parts:
+            self._n_parts += 1
+            self._n_rows += part.n_rows
+            self._n_bytes += part.n_bytes
+            if self._file(shard.shard, part) and plan is not None:
+                self._content(plan, shard.shard, part)
+        if shard.quarantine is not None and plan is not None:
+            self._file(shard.shard, shard.quarantine)
 
-    def shard(self, plan: Plan, shard: int) -> StoredReceipt | None:
-        """Check a shard's receipt, and its files against the receipt; return the receipt if it is usable."""
-        name = layout.receipt_path(shard)
+    def _receipt(self, shard: StoredShard) -> None:
+        name = layout.receipt_path(shard.plan_hash, shard.shard)
         try:
-            stored = receipts.read_receipt(self._folder, shard)
+            receipt = unseal(Receipt, self._folder.read(name))
         except FileNotFoundError:
-            self._add(shard, name, "missing: the shard is not done")
-            return None
+            self._add(shard.shard, name, "missing: the shard will be repeated")
         except (OSError, ValueError) as error:
-            self._add(shard, name, str(error))
-            return None
-        fault = receipts.fault_of(stored, plan)
-        if fault is not None:
-            self._add(shard, name, fault)
-            return None
-        for part in stored.receipt.parts:
-            if self._part(shard, part):
-                self._content(plan, shard, part)
-        self._quarantine(shard, stored)
-        return stored
+            self._add(shard.shard, name, str(error))
+        else:
+            if receipts.stored(receipt) != receipts.stored(shard):
+                self._add(shard.shard, name, "does not match the manifest")
 
-    def _part(self, shard: int, part: PartInfo) -> bool:
-        self._n_parts += 1
-        self._n_rows += part.n_rows
-        self._n_bytes += part.n_bytes
-        return self._file(shard, part.path, part.n_bytes, part.digest)
-
-    def _file(self, shard: int, name: str, n_bytes: int, digest: str) -> bool:
+    def _file(self, shard: int, file: PartInfo | QuarantineFile) -> bool:
+        info = self._there.get(file.path)
         try:
-            info = self._listing.info(name)
             if info is None:
                 reason = "missing"
             elif info.oddity is not None:
                 reason = f"not a file ({info.oddity})"
-            elif info.n_bytes != n_bytes:
-                reason = f"{info.n_bytes} bytes, its receipt says {n_bytes}"
-            elif (found := self._folder.digest(name)) != digest:
-                reason = f"digest {found}, its receipt says {digest}"
+            elif info.n_bytes != file.n_bytes:
+                reason = f"{info.n_bytes} bytes, the manifest says {file.n_bytes}"
+            elif (found := self._folder.digest(file.path)) != file.digest:
+                reason = f"digest {found}, the manifest says {file.digest}"
             else:
                 return True
         except FileNotFoundError:
             reason = "missing"
         except OSError as error:
             reason = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        self._add(shard, name, reason)
+        self._add(shard, file.path, reason)
         return False
 
     def _content(self, plan: Plan, shard: int, part: PartInfo) -> None:
@@ -229,47 +218,29 @@ class _Check:
         for reason in reasons:
             self._add(shard, part.path, reason)
 
-    def _quarantine(self, shard: int, stored: StoredReceipt) -> None:
-        listed = stored.quarantine
-        if listed is not None:
-            self._file(shard, listed.path, listed.n_bytes, listed.digest)
-        n_rows = 0 if listed is None else listed.n_rows
-        if n_rows != stored.receipt.n_bad_rows:
-            self._add(shard, layout.receipt_path(shard), f"{n_rows} of {stored.receipt.n_bad_rows} bad rows were kept")
-
-    def manifest(self, plan: Plan, stored: list[StoredReceipt] | None) -> None:
-        """Check the manifest against the receipts (None if some are unusable)."""
-        found = self._manifest
-        if isinstance(found, FileNotFoundError):
-            self._add(None, layout.MANIFEST, "missing: the run has not finished")
-        elif not isinstance(found, bytes):
-            self._add(None, layout.MANIFEST, str(found.__cause__ or found))
-        elif stored is not None and found != build_manifest(plan, stored).encoded():
-            self._add(None, layout.MANIFEST, "does not match the plan and the receipts")
-
-    def extras(self, plan: Plan, shards: set[int]) -> None:
+    def extras(self, shards: tuple[StoredShard, ...] | list[Receipt]) -> None:
         """Report files in the levels' folders that belong to no shard: readers of whole folders would use them."""
-        with contextlib.suppress(StoreError):
-            # Of an append that has begun meanwhile.
-            shards = shards | {shard.index for shard in (planfile.read_plan(self._folder) or plan).shards}
-        expected = {layout.part_path(level, shard) for level in plan.schemas for shard in shards}
-        for level in Level:
-            for entry in self._folder.entries(level):
-                name = f"{level}/{entry}"
-                if name not in expected:
-                    self._add(None, name, "belongs to no shard of the plan")
+        listed = {file.path for shard in shards for file in shard.files}
+        known = self._newest.plan_hashes if self._newest else set()
+        # Those of an append that has not finished, or has begun meanwhile, are not a defect.
+        works = {work for work in map(layout.work_of, self._there) if work is not None} - known
+        ends = tuple(f"-{work[:8]}.parquet" for work in works)
+        for name in self._there:
+            in_level = name.partition("/")[0] in {str(level) for level in (self._newest.levels if self._newest else ())}
+            if in_level and name not in listed and not (layout.is_part(name) and name.endswith(ends)):
+                self._add(None, name, "belongs to no shard of the newest version")
 
 
 def _content_faults(file: pq.ParquetFile, plan: Plan, shard: int, part: PartInfo) -> Iterator[str]:
     if file.metadata.num_rows != part.n_rows:
-        yield f"{file.metadata.num_rows} rows, its receipt says {part.n_rows}"
+        yield f"{file.metadata.num_rows} rows, the manifest says {part.n_rows}"
     schema = plan.schemas[part.level]
     if not file.schema_arrow.remove_metadata().equals(arrow_schema(schema, plan)):
         yield "its columns are not those of the plan"
     elif part.runs is not None and part.runs != runs_in(file.metadata, schema.features, VectorLayout.of(plan)):
-        yield "its vectors lie elsewhere than its receipt says"
+        yield "its vectors lie elsewhere than the manifest says"
     metadata = json.loads(read_part_metadata(file.metadata.metadata) or "{}")
-    wanted = {"plan_hash": hash_of(plan, shard), "shard": shard, "level": str(part.level), "n_rows": part.n_rows}
+    wanted = {"plan_hash": plan.plan_hash, "shard": shard, "level": str(part.level), "n_rows": part.n_rows}
     for key, value in wanted.items():
         if not isinstance(metadata, dict) or metadata.get(key) != value:
-            yield f"its metadata does not say {key} {codec.canonical_json(value)}"
+            yield f"its metadata does not say {key} {json.dumps(value)}"

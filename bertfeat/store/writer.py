@@ -1,25 +1,37 @@
-"""Writer of a store: the shards that remain, their commits, and the manifest at the end."""
+"""Writer of a store: checks the place, repairs what interrupted runs left, and makes the next version at the end."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bertfeat.corpus.duplicates import IdDigests
 from bertfeat.durable import files
+from bertfeat.durable.placecheck import listed
 from bertfeat.errors import RunError, StoreError, UserError
-from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec
+from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec, StoredShard
 from bertfeat.storage import ObjectPath
-from bertfeat.store import commit, idfile, layout, opening, planfile, receipts
-from bertfeat.store.folder import Folder, Lease, Lock
-from bertfeat.store.manifest import Manifest, build_manifest, read_manifest, write_manifest
-from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planstates import later_first, number_of, state_of
-from bertfeat.store.receipts import StoredReceipt
+from bertfeat.store import commit, layout, planfile, receipts
+from bertfeat.store.folder import FileInfo, Folder, folder_at
+from bertfeat.store.manifest import (
+    COMPACTED,
+    Manifest,
+    ManifestDamaged,
+    build_manifest,
+    newest_readable,
+    put_manifest,
+    read_manifest,
+    versions,
+)
 from bertfeat.store.schema import arrow_schema
+
+
+def planned(plan: Plan) -> tuple[ShardSpec, ...]:
+    """Return the shards of a plan; a store without documents has an empty one."""
+    return plan.shards or (() if plan.base else (layout.EMPTY_SHARD,))
 
 
 @files.os_errors(StoreError)
@@ -28,19 +40,17 @@ def open_for_writing(
     plan: Plan,
     *,
     overwrite: bool = False,
-    drop_unfinished: bool = False,
     recheck: bool = False,
+    shared: bool = False,
 ) -> StoreWriter:
-    """Open a store for a plan: a new store, one of the same plan to resume, or one that the plan continues.
-
-    If the stored plan continues this one, the later appends stay as they are.
+    """Open a store for a plan: a new store, one to resume or repair, or one that the plan grows.
 
     Args:
         path: The store's folder, whose missing parents are created, or its URL in an object store.
-        plan: What the store is made from.
-        overwrite: Replace a store at this place; files that are not part of a store are never deleted.
-        drop_unfinished: Remove an append that has not finished and is not in the plan.
-        recheck: Read every part again, even if its modification time has not changed.
+        plan: What the store, or its next version, is made from.
+        overwrite: Replace a store at this place once the new one is whole, and drop unfinished work of other plans.
+        recheck: Read every part again, also those that have not changed since their receipt.
+        shared: Let other processes of this machine write shards of the same plan.
 
     Raises:
         PlanMismatch: The place holds a store with other settings or inputs; nothing was written.
@@ -52,54 +62,126 @@ def open_for_writing(
     folder = folder_at(path)
     for schema in plan.schemas.values():
         arrow_schema(schema, plan)
-    if opening.look(folder, overwrite=overwrite) and not overwrite:
-        opening.check_plan(folder, plan, drop_unfinished=drop_unfinished)
+    if not versions(folder):
+        # Nothing is made in a folder of something else.
+        _Place.of(folder, plan).check(plan, overwrite=overwrite)
     folder.create()
     try:
-        return _open_locked(folder, plan, overwrite, drop_unfinished, recheck)
+        return StoreWriter(folder, plan, overwrite=overwrite, recheck=recheck, shared=shared)
     except BaseException:
-        folder.remove_if_empty()
+        folder.remove_empty()
         raise
 
 
-def _open_locked(folder: Folder, plan: Plan, overwrite: bool, drop_unfinished: bool, recheck: bool) -> StoreWriter:
-    lock = folder.lock()
-    # From here on, no other process can change the folder.
-    writer = StoreWriter(folder, plan, lock)
-    try:
-        if overwrite:
-            opening.clear(folder)
-        else:
-            opening.check_plan(folder, plan, drop_unfinished=drop_unfinished)
-        writer.whole = plan if drop_unfinished else opening.whole_plan(folder, plan)
-        folder.prepare(tuple(plan.schemas))
-        writer.is_new = _settle_plan(folder, writer.whole)
-        first = 0 if recheck else writer.keep_finished()
-        opening.recover(folder, writer.whole, recheck=recheck, first=first, n_planned=len(plan.shards))
-        writer.withdraw_manifest()
-    except BaseException:
-        try:
-            writer.discard_if_empty()
-        finally:
-            writer.close()
-        raise
-    return writer
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """What lies at the place of a store: its files, its newest version, and the plans of work that is not in it."""
 
+    folder: Folder
+    there: Mapping[str, FileInfo]
+    newest: Manifest | None
+    others: tuple[str, ...]
 
-def _settle_plan(folder: Folder, plan: Plan) -> bool:
-    """Write a plan, unless it is there; return whether it was written."""
-    try:
-        stored = planfile.read_plan(folder)
-        if stored is not None and stored.plan_hash == plan.plan_hash:
-            return False
-    except planfile.PlanDamaged:
-        pass
-    planfile.write_plan(folder, plan)
-    return True
+    @classmethod
+    def of(cls, folder: Folder, plan: Plan) -> Self:
+        """Look at a place; writes nothing. What other plans have done for the newest version is left out."""
+        newest, listed = newest_readable(folder), set[str]()
+        if newest is not None:
+            old = [shard for shard in newest.shards if shard.plan_hash != plan.plan_hash]
+            listed.update(layout.work_path(shard.plan_hash) for shard in old)
+            listed.update(part.path for shard in old for part in shard.parts)
+            listed.update(map(layout.manifest_path, range(newest.first_version, newest.version + 1)))
+        there = folder.listing(listed)
+        known = newest.plan_hashes if newest else set()
+        for version in map(layout.version_of, there):
+            # Replaced versions are still there if the process that removes them was killed.
+            if newest is not None and version is not None and version < newest.first_version:
+                with contextlib.suppress(ManifestDamaged, FileNotFoundError):
+                    known |= read_manifest(folder, version).plan_hashes
+        works = {work for work in map(layout.work_of, there) if work is not None}
+        return cls(folder, there, newest, tuple(sorted(works - known)))
+
+    def check(self, plan: Plan, *, overwrite: bool) -> None:
+        """Refuse a place that holds something else, or a store that the plan does not make, continue or grow."""
+        path = self.folder.path
+        foreign = [name for name, info in self.there.items() if info.oddity or not layout.is_piece(name)]
+        links = [name for name in foreign if self.there[name].oddity == "a symbolic link"]
+        if links:
+            raise StoreError(f"{path}: holds symbolic links ({listed(links)}); remove them or choose another `output`")
+        if foreign and (overwrite or (self.newest is None and len(foreign) == len(self.there))):
+            raise StoreError(
+                f"{path}: holds files that are not part of a store ({listed(foreign)}); choose another `output`"
+            )
+        if overwrite or (self.newest is not None and plan.plan_hash in self.newest.plan_hashes):
+            return
+        if plan.base and (self.newest is None or self.newest.plan_hash != plan.base):
+            raise StoreError(f"{path}: another process has changed the store meanwhile; run the same command again")
+        if self.newest is not None and not plan.base:
+            self._check_same([state.plan_hash for state in self.newest.history], plan)
+        for other in self.others:
+            if other != plan.plan_hash and not plan.base:
+                self._check_same([other], plan)
+            elif other != plan.plan_hash and self._can_finish(other):
+                raise StoreError(
+                    f"{path}: {self._described(other)} has not finished; run that command again, or pass `overwrite` "
+                    "to drop it"
+                )
+        if not self.others and self.newest is None and any(map(layout.is_part, self.there)):
+            raise StoreError(
+                f"{path}: holds parts, and no plan or manifest shows what they are; use another folder or `overwrite`"
+            )
+
+    def _check_same(self, others: Sequence[str], plan: Plan) -> None:
+        plans = (planfile.read_plan(self.folder, other) for other in others)
+        stored = next((found for found in plans if found is not None), None)
+        if stored is None:
+            raise StoreError(
+                f"{self.folder.path}: {layout.plan_path(others[0])} is missing, so nothing shows how the store was "
+                "made; use another folder or `overwrite`"
+            )
+        planfile.check_same_plan(self.folder.path, stored, plan, has_grown=len(others) > 1)
+
+    def _can_finish(self, other: str) -> bool:
+        """Return whether other unfinished work may become the next version."""
+        with contextlib.suppress(planfile.PlanDamaged):
+            stored = planfile.read_plan(self.folder, other)
+            return stored is not None and stored.base in ("", self.newest.plan_hash if self.newest else "")
+        return False
+
+    def _described(self, other: str) -> str:
+        stored = planfile.read_plan(self.folder, other)
+        assert stored is not None
+        if COMPACTED in stored.fields:
+            return "a compaction"
+        what = "an append" if stored.base else "an extraction that replaces it"
+        return f"{what} of {listed([file.path for file in stored.inputs])}"
+
+    def superfluous(self, plan: Plan, *, overwrite: bool) -> list[str]:
+        """Return the files that neither the newest version nor work that may finish needs, in the order to remove them.
+
+        The work of replaced versions goes before their manifests, which show that it is not unfinished. The parts go
+        last: no manifest must name a part that is gone.
+        """
+        shards = () if self.newest is None else self.newest.shards
+        first = 0 if self.newest is None else self.newest.first_version
+        listed = {file.path for shard in shards for file in shard.files}
+        listed |= {layout.part_path(lvl, s.index, plan.plan_hash) for lvl in plan.schemas for s in planned(plan)}
+        others = {o for o in self.others if o != plan.plan_hash and not overwrite and self._can_finish(o)}
+        ends = tuple(f"-{work[:8]}.parquet" for work in others)
+        works = {plan.plan_hash, *others, *(shard.plan_hash for shard in shards)}
+        manifests, parts, work = [], [], []
+        for name in self.there:
+            if (version := layout.version_of(name)) is not None and version < first:
+                manifests.append(name)
+            elif layout.is_part(name) and name not in listed and not name.endswith(ends):
+                parts.append(name)
+            elif (of := layout.work_of(name)) is not None and of not in works:
+                work.append(name)
+        return [*work, *manifests, *parts]
 
 
 class StoreWriter:
-    """A store that this process has locked for writing; made by `open_for_writing`.
+    """A store that this process writes; made by `open_for_writing`.
 
     As a context manager it releases the lock at the end. If the block raises a `UserError` before the first commit, it
     removes what it created.
@@ -107,20 +189,74 @@ class StoreWriter:
     Attributes:
         root: Where the store is.
         plan: The plan that it was opened for.
-        whole: The plan of all that the folder may hold: `plan`, or one that continues it.
-        is_new: Whether no run of this plan was here before.
+        newest: The newest version when it was opened; None in a new store.
     """
 
-    def __init__(self, folder: Folder, plan: Plan, lock: Lock) -> None:
+    def __init__(self, folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool, shared: bool) -> None:
         self.root = folder.path
-        self.plan = self.whole = plan
-        self.is_new = True
+        self.plan = plan
         self._folder = folder
-        self._lock = lock
-        self._known: dict[int, StoredReceipt] = {}
-        # The manifest of the store before an append, and the number of its shards, which are not looked at again.
-        self._finished: Manifest | None = None
-        self._n_finished = 0
+        self._shared = shared
+        self._known: dict[int, Receipt] = {}
+        self._lock = contextlib.ExitStack()
+        self._lock.enter_context(folder.lock(shared=shared))
+        try:
+            # From here on, no other process of this machine changes the folder.
+            place = _Place.of(folder, plan)
+            place.check(plan, overwrite=overwrite)
+            self.newest = place.newest
+            self._is_known = self.newest is not None and plan.plan_hash in self.newest.plan_hashes
+            is_newest = self.newest is None or self.newest.plan_hash == plan.plan_hash
+            self._replaces = overwrite and not plan.base and not is_newest
+            self._shards = self._open_shards()
+            if not shared:
+                folder.clean_tmp()
+                folder.remove(place.superfluous(plan, overwrite=overwrite))
+            self._settle_plan()
+            if overwrite and self._is_known:
+                self.withdraw(self._shards)
+            else:
+                self._recover(place.there, recheck=recheck)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_shards(self) -> tuple[ShardSpec, ...]:
+        """Return the shards of the plan that are to be done; none if a compaction has joined them with others."""
+        if self._is_known and not self._replaces:
+            assert self.newest is not None
+            listed = {shard.shard for shard in self.newest.shards if shard.plan_hash == self.plan.plan_hash}
+            return tuple(shard for shard in planned(self.plan) if shard.index in listed)
+        return planned(self.plan)
+
+    def _settle_plan(self) -> None:
+        """Write the plan, unless it is there or its shards were joined with others."""
+        if self._is_known and not self._shards:
+            return
+        with contextlib.suppress(planfile.PlanDamaged):
+            if planfile.read_plan(self._folder, self.plan.plan_hash) is not None:
+                return
+        planfile.write_plan(self._folder, self.plan)
+
+    def _recover(self, there: Mapping[str, FileInfo], *, recheck: bool) -> None:
+        """Take over the receipts that can be trusted, and remove the others, so that their shards are repeated.
+
+        A part is read again only if it was written after its receipt, or with `recheck`. A lost receipt of a finished
+        shard is made again from the manifest if its files have the digests listed there.
+        """
+        plan_hash = self.plan.plan_hash
+        found = {r.shard: r for r in receipts.read_receipts(self._folder, self._places(self._shards))}
+        listed = {s.shard: s for s in (self.newest.shards if self.newest else ()) if s.plan_hash == plan_hash}
+        for index in (shard.index for shard in self._shards):
+            shard: StoredShard | None = found.get(index) or listed.get(index)
+            is_good = shard is not None and receipts.belongs(shard, self.plan) and receipts.has_files(there, shard)
+            is_known = index in found and is_good and not recheck and receipts.is_untouched(there, found[index])
+            if shard is None or not is_good or not (is_known or receipts.is_sound(self._folder, shard)):
+                self._folder.remove([name for name in [layout.receipt_path(plan_hash, index)] if name in there])
+                continue
+            self._known[index] = found.get(index) or Receipt(*(getattr(shard, n) for n in StoredShard.__slots__))
+            if not is_known:
+                receipts.write_receipt(self._folder, self._known[index])
 
     def __enter__(self) -> Self:
         return self
@@ -137,144 +273,91 @@ class StoreWriter:
     @files.os_errors(RunError)
     def close(self) -> None:
         """Release the lock."""
-        self._lock.release()
+        self._lock.close()
 
     @files.os_errors(RunError)
     def pending(self) -> tuple[ShardSpec, ...]:
-        """Return the shards without a receipt, in corpus order; commits of worker processes count."""
+        """Return the shards without a receipt, in corpus order; commits of other processes count."""
         self._refresh()
-        return tuple(shard for shard in self.open_shards if shard.index not in self._known)
-
-    @property
-    def open_shards(self) -> tuple[ShardSpec, ...]:
-        """The shards of the plan without those of the finished store that an append begins with."""
-        return self.plan.shards[self._n_finished :]
+        return tuple(shard for shard in self._shards if self.plan.shards and shard.index not in self._known)
 
     @files.os_errors(RunError)
     def receipts(self) -> tuple[Receipt, ...]:
-        """Return the receipts of the open shards that are done, in corpus order."""
+        """Return the receipts of the shards that are done, in corpus order."""
         self._refresh()
-        shards = self._open(self.plan)
-        return tuple(self._known[shard.index].receipt for shard in shards if shard.index in self._known)
+        return tuple(self._known[shard.index] for shard in self._shards if shard.index in self._known)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write a finished shard; see `commit_shard`."""
-        return commit.commit_shard(self.root, self.whole, shard, result, self.lease)
+        return commit.commit_shard(self.root, self.plan, shard, result)
 
     @files.os_errors(RunError)
     def withdraw(self, shards: Iterable[ShardSpec]) -> None:
-        """Remove the receipts of shards, so that the next run repeats them."""
+        """Remove the receipts of shards, so that they are repeated."""
         for shard in shards:
-            self._folder.remove(layout.receipt_path(shard.index))
+            self._folder.remove([layout.receipt_path(self.plan.plan_hash, shard.index)])
             self._known.pop(shard.index, None)
 
-    def keep_finished(self) -> int:
-        """Trust the manifest of the store before an append, and return how many shards it lists; 0 without one."""
-        if self.plan.appends and self._folder.info(layout.DAMAGED) is None:
-            with contextlib.suppress(FileNotFoundError, StoreError):
-                manifest = read_manifest(self._folder)
-                if number_of(self.whole, manifest["plan_hash"]) is not None:
-                    self._finished, self._n_finished = manifest, len(manifest["shards"])
-        return self._n_finished
-
-    def withdraw_manifest(self) -> None:
-        """Remove the manifest if a shard that it lists must be repeated.
-
-        Raises:
-            RunError: The system refused.
-        """
-        if self._finished is not None:
-            return
-        finished = state_of(self.whole, opening.finished_hash(self._folder) or "")
-        listed = {shard.index for shard in (finished or self.whole).shards or (layout.EMPTY_SHARD,)}
-        if any(shard.index in listed for shard in self.pending()):
-            self._folder.remove(layout.MANIFEST)
-
     @property
-    def lease(self) -> Lease | None:
-        """The lease that worker processes need to commit shards."""
-        return self._folder.lease
-
-    @property
-    @files.os_errors(RunError)
     def is_complete(self) -> bool:
-        """Whether every shard is done and the manifest matches."""
-        if self._finished is not None:
-            state = state_of(self.whole, self._finished["plan_hash"])
-            return state is not None and number_of(state, self.plan.plan_hash) is not None
-        try:
-            return not self.pending() and self._folder.read(layout.MANIFEST) == self._manifest().encoded()
-        except FileNotFoundError:
-            return False
+        """Whether every shard is done and the newest version has them."""
+        return self._is_known and not self._replaces and not self.pending() and self._next() is None
+
+    def _next(self) -> Manifest | None:
+        """Return the version that the shards make; None if the newest version has them."""
+        newest, shards = self.newest, [receipts.stored(receipt) for receipt in self.receipts()]
+        if not shards and (self._is_known or not self.plan.base):
+            return None
+        made = build_manifest(self.plan, shards, newest, replaces=self._replaces)
+        is_same = newest is not None and (made.shards, made.plan_hash) == (newest.shards, newest.plan_hash)
+        return None if is_same else made
 
     @files.os_errors(RunError)
     def complete(self) -> None:
-        """Write the manifest, unless it is already right.
+        """Make the next version, unless the newest one has all shards; then remove what no version needs any more.
 
         Raises:
-            RunError: Shards are missing, the system refused a write, or another run has taken the store over.
+            RunError: Shards are missing, or the system refused a write.
+            StoreError: Another run has made the version; what this one has written is removed.
         """
-        if not self.plan.shards:
+        if self._shards == (layout.EMPTY_SHARD,) and not self.receipts():
             self.commit(layout.EMPTY_SHARD, commit.empty_result(self.plan))
         missing = self.pending()
         if missing:
             named = ", ".join(shard.name for shard in missing[:5]) + (", ..." if len(missing) > 5 else "")
             raise RunError(f"{self.root}: {len(missing)} shards are not done ({named}); run the same command again")
-        self._folder.clean_tmp()
-        if not self.is_complete:
-            with files.write_errors(self.root / layout.MANIFEST):
-                self._finished = self._manifest()
-                write_manifest(self._folder, self._finished)
+        made = self._next()
+        if made is not None:
+            try:
+                put_manifest(self._folder, made)
+            except StoreError:
+                self._drop_own()
+                raise
+            self.newest, self._is_known, self._replaces = made, True, False
+            if 0 < made.version == made.first_version:
+                self._folder.remove(_Place.of(self._folder, self.plan).superfluous(self.plan, overwrite=False))
+        if not self._shared:
+            # Of workers that were killed.
+            self._folder.clean_tmp()
+
+    def _drop_own(self) -> None:
+        """Remove the work of a plan that cannot become a version any more."""
+        there = self._folder.listing()
+        end = f"-{self.plan.plan_hash[:8]}.parquet"
+        mine = [n for n in there if layout.work_of(n) == self.plan.plan_hash or (layout.is_part(n) and n.endswith(end))]
+        self._folder.remove(mine)
 
     @files.os_errors(RunError)
-    def keep_ids(self, state: Plan, ids: IdDigests) -> None:
-        """Keep the ids of the store as it is in a state of the plan, so that the next append finds them at once."""
-        idfile.write_ids(self._folder, state.plan_hash, ids)
+    def discard_if_empty(self) -> None:
+        """Remove what opening the store created, if no shard is done and no version has the plan."""
+        if not self._is_known and not self.receipts():
+            self._folder.remove([layout.plan_path(self.plan.plan_hash)])
+            self._folder.remove_empty()
 
-    @files.os_errors(RunError)
-    def discard_if_empty(self) -> bool:
-        """Remove what opening the store created, if nothing is committed; return whether it was removed.
-
-        Of a store with appends, only the last append is removed.
-        """
-        if self.whole.appends:
-            return self._discard_append()
-        if self._folder.listing().owned():
-            return False
-        self._folder.discard(tuple(self.plan.schemas))
-        return True
-
-    def _discard_append(self) -> bool:
-        last = self.whole.appends[-1]
-        there = self._folder.listing().owned()
-        names = [f for shard in self.whole.shards[last.first_shard :] for f in layout.shard_files(shard.index)]
-        before = state_of(self.whole, last.before)
-        if before is None or not {*there}.isdisjoint(names) or opening.finished_hash(self._folder) != last.before:
-            return False
-        planfile.write_plan(self._folder, before)
-        return True
-
-    def _manifest(self) -> Manifest:
-        """Return the manifest of the last state of the plan that is whole."""
-        # A resumed run may describe itself differently (a newer library); the manifest follows the stored plan. That of
-        # a million files takes 20 seconds and 2 GB to read: it is not read where this run has written it.
-        is_own = self.is_new and self._folder.info(layout.PLAN) is not None
-        stored = self.whole if is_own else planfile.read_plan(self._folder)
-        if stored is None:
-            raise StoreError(f"{self.root / layout.PLAN}: missing; run the same command again")
-        for state in later_first(stored):
-            shards = [shard.index for shard in self._open(state)]
-            if self._known.keys() >= {*shards}:
-                return build_manifest(state, [self._known[index] for index in shards], self._finished)
-        raise RunError(f"{self.root}: shards are missing; run the same command again")
-
-    def _open(self, plan: Plan) -> tuple[ShardSpec, ...]:
-        """Return the shards of a plan whose receipts count; a plan without shards has an empty one."""
-        return plan.shards[self._n_finished :] if plan.shards else (layout.EMPTY_SHARD,)
+    def _places(self, shards: Iterable[ShardSpec]) -> list[tuple[str, int]]:
+        return [(self.plan.plan_hash, shard.index) for shard in shards]
 
     def _refresh(self) -> None:
-        unknown = [shard.index for shard in self._open(self.whole) if shard.index not in self._known]
-        for stored in receipts.read_receipts(self._folder, unknown):
-            # The last worker of a killed run may have committed after the folder was repaired.
-            if receipts.fault_of(stored, self.whole) is None:
-                self._known[stored.receipt.shard] = stored
+        unknown = [shard for shard in self._shards if shard.index not in self._known]
+        for receipt in receipts.read_receipts(self._folder, self._places(unknown)):
+            self._known[receipt.shard] = receipt

@@ -1,6 +1,6 @@
 """Text to packs: tokens with their characters and words, windows over long documents, packs without padding."""
 
 __all__ = [
-    "alignment", "packing", "pieces", "spans", "statictokenizer", "template", "tokenizer", "tokens", "unknown",
+    "alignment", "packing", "spans", "statictokenizer", "template", "tokenizer", "tokens", "unknown",
     "windows",
 ]  # fmt: skip

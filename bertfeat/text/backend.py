@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from bertfeat.durable.files import os_errors
 from bertfeat.errors import CheckpointError, checkpoint_errors
 from bertfeat.text.backendcache import Backend, cached_backend
 
-# More than the rows of any embedding matrix; the tables here and in `tokenizers` grow with the largest id.
+# More than the rows of any embedding matrix; the tables here and in `tokenizers` are as long as the largest id.
 _MAX_IDS = 10_000_000
-# The most characters that may replace one character in a normalizer; known normalizers use fewer than 20.
-_MAX_REPLACEMENT = 1_000
 
 
 def adapted(backend: BackendTokenizer, *, given_words: bool) -> BackendTokenizer:
@@ -92,7 +89,7 @@ def _configured(folder: Path) -> Backend:
     with checkpoint_errors(lambda: _file_at_fault(folder), "the tokenizer cannot be loaded", remedy):
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         found = tokenizer.backend_tokenizer if tokenizer.is_fast else _fast_form(folder, tokenizer)
-        check_backend(folder, found)
+        check_ids(folder, found)
         return BackendTokenizer.from_str(found.to_str()), tokenizer.cls_token_id
 
 
@@ -128,28 +125,11 @@ def _fast_form(folder: Path, tokenizer: Any) -> BackendTokenizer:
     return backend
 
 
-def check_backend(folder: Path, backend: BackendTokenizer) -> None:
-    """Refuse a tokenizer with an id, or with a normalizer, that would fill the memory."""
-    pieces = backend.get_vocab(with_added_tokens=True)
-    piece, largest = max(pieces.items(), key=lambda item: item[1], default=("", 0))
-    # This comes before `to_str`, which makes a table as long as the largest id.
+def check_ids(folder: Path, backend: BackendTokenizer) -> None:
+    """Refuse a tokenizer with an id that no model has."""
+    piece, largest = max(backend.get_vocab().items(), key=lambda item: item[1], default=("", 0))
     if largest >= _MAX_IDS:
-        raise CheckpointError(
-            f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; expected less than {_MAX_IDS}"
-        )
-    if backend.normalizer is not None:
-        _check_normalizer(folder, json.loads(backend.normalizer.__getstate__()))
-
-
-def _check_normalizer(folder: Path, state: object) -> None:
-    """Refuse a normalizer that would fill the memory: the lengths of successive replacements multiply."""
-    contents = [str(node.get("content") or "") for node in _nodes(state) if node.get("type") == "Replace"]
-    n_chars = math.prod(max(1, len(content)) for content in contents)
-    if n_chars > _MAX_REPLACEMENT:
-        raise CheckpointError(
-            f"{folder}: the tokenizer's normalizer replaces one character by {n_chars}; "
-            f"expected at most {_MAX_REPLACEMENT}"
-        )
+        raise CheckpointError(f"{folder}: the tokenizer gives token {piece!r:.60} the id {largest}; is it damaged?")
 
 
 def _file_at_fault(folder: Path) -> Path:

@@ -13,9 +13,8 @@ import numpy as np
 
 from bertfeat.choices import Level, OnOverlong
 from bertfeat.records import BoolArray, Document, IntArray
-from bertfeat.text.pieces import document_error
 from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.tokens import Tokens
+from bertfeat.text.tokens import Tokens, document_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +27,7 @@ class WindowLimits:
 
     def max_tokens(self, levels: Collection[Level]) -> int | None:
         """Return how many tokens of a text are needed at most, None for all: words keep their rows without tokens."""
-        is_cut = self.on_overlong is OnOverlong.TRUNCATE and Level.WORD not in levels
-        # One more than fits, so that a text that is cut is still too long.
-        return self.max_length + 1 if is_cut else None
+        return self.max_length if self.on_overlong is OnOverlong.TRUNCATE and Level.WORD not in levels else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +118,8 @@ def overlong_spans(tokens: Tokens, number: int, capacity: int, limits: WindowLim
     """Return a document's windows as rows: its number, the bounds of first, second, keep_first, keep_second, flags."""
     start, pair, end = int(tokens.starts[number]), int(tokens.pair_starts[number]), int(tokens.starts[number + 1])
     if limits.on_overlong is OnOverlong.TRUNCATE:
-        cut_first, cut_second = tokens.n_cut[number].tolist()
-        n_first, n_second = longest_first(pair - start + cut_first, end - pair + cut_second, capacity)
-        first, second = (start, min(start + n_first, pair)), (pair, min(pair + n_second, end))
+        n_first, n_second = longest_first(pair - start, end - pair, capacity)
+        first, second = (start, start + n_first), (pair, pair + n_second)
         return [(number, *first, *second, *first, *second, 1, 1)]
     if not tokens.is_pair[number]:
         windows = lay_windows(end - start, capacity, limits.stride)

@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import CheckpointError, checkpoint_errors
-from bertfeat.text.backend import check_backend
+from bertfeat.text.backend import check_ids
 from bertfeat.text.tokenizer import Tokenizer
 
 # No file of vectors has a row for the empty word.
@@ -66,7 +66,7 @@ def folder_tokenizer(folder: Path, *, n_ids: int, given_words: bool, prompt: str
     path = folder / "tokenizer.json"
     with checkpoint_errors(path, "the tokenizer cannot be loaded"):
         backend = BackendTokenizer.from_file(str(path))
-        check_backend(folder, backend)
+        check_ids(folder, backend)
         backend.post_processor = None
         # Only Unigram names its unknown token by an id.
         name = getattr(backend.model, "unk_token", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +11,16 @@ import numpy.typing as npt
 from tokenizers import Encoding
 from tokenizers import Tokenizer as BackendTokenizer
 
-from bertfeat.errors import CheckpointError, TokenizingError, checkpoint_errors
-from bertfeat.records import BoolArray, Document, IntArray
+from bertfeat.errors import CheckpointError, TokenizingError, checkpoint_errors, is_panic
+from bertfeat.records import BoolArray, Document, IntArray, excess_of
 from bertfeat.text.backend import adapted, load_backend
-from bertfeat.text.pieces import Cutter, Piece, document_error
 from bertfeat.text.surface import SPACE_PIECES
 from bertfeat.text.template import Template, read_templates
-from bertfeat.text.tokens import Columns, Encoded, Prompted, Sizes, Tokens, columns_of, join_columns
-from bertfeat.text.watchdog import CallFailed, call_within, held_stderr
+from bertfeat.text.tokens import Columns, Encoded, Piece, Prompted, Tokens, columns_of, document_error, join_columns
 
-# The most tokens of one document; each takes about 150 bytes of memory from here to the encoder.
-MAX_DOCUMENT_TOKENS = 3_000_000
 # Large enough to keep the tokenizer's threads busy; its objects per token then take about ten megabytes.
 _BATCH_CHARS = 1_000_000
 _BATCH_DOCUMENTS = 4_000
-# The time limit of a call: usual tokenizers are about a hundred times as fast.
-_TIMEOUT_S = 60.0
-_CHARS_PER_S = 20_000
 
 
 class Tokenizer:
@@ -79,7 +71,6 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self._folder = folder
-        self._cutter = Cutter(backend, given_words=given_words)
         self.given_words = given_words
         self.cls_id = cls_id
         with checkpoint_errors(folder, "its tokenizer does not work"):
@@ -126,29 +117,32 @@ class Tokenizer:
         return bool(whole != first + second)
 
     def encode(self, documents: Sequence[Document], *, max_tokens: int | None = None) -> Tokens:
-        """Tokenize documents in batches, and long ones in pieces.
+        """Tokenize documents in batches.
 
         Args:
             documents: In corpus order; all with words or all without, as `given_words` says.
-            max_tokens: Keep at least this many tokens of a text, if it has them, and count the others in `n_cut`.
+            max_tokens: The most tokens of a text that are needed. Static vectors need no more characters than that many
+                tokens of their median length have.
 
         Raises:
-            InputError: A document has more than `MAX_DOCUMENT_TOKENS` tokens that are kept, or cannot be cut into
-                pieces.
-            TokenizingError: The tokenizer fails on a document or takes too long.
+            InputError: A document has too many characters.
+            TokenizingError: The tokenizer fails on a document.
         """
-        sizes, max_chars = Sizes(documents, max_tokens), None
+        n_cut = np.zeros((len(documents), 2), dtype=np.int64)
+        n_tokens = np.zeros_like(n_cut)
+        max_chars = None
         if max_tokens is not None and self._chars_per_token is not None:
-            # `max_tokens` is one more than fits.
-            max_chars = (max_tokens - 1) * self._chars_per_token
+            max_chars = max_tokens * self._chars_per_token
+            n_cut[:, 0] = [len(document.text) > max_chars for document in documents]
+            n_cut[:, 1] = [len(document.text_pair or "") > max_chars for document in documents]
         parts = [self._columns([], [])]
         prompts: list[list[int]] = []
-        for batch, encodings in self._encodings(documents, max_chars):
+        for batch in self._batches(documents, max_chars):
+            encodings = self._prompted(batch, self._encoded(batch, documents))
             prompts += [encoding.prompt_ids for encoding in encodings if isinstance(encoding, Prompted)]
-            kept = sizes.take(batch, encodings)
-            _check_size(sizes.n_kept[batch[0].document : batch[-1].document + 1], documents, batch[0].document)
-            parts.append(self._columns(*kept))
-        tokens = join_columns(parts, sizes, documents, prompts, given_words=self.given_words)
+            n_tokens[[piece.document for piece in batch], [piece.number for piece in batch]] = [*map(len, encodings)]
+            parts.append(self._columns(batch, encodings))
+        tokens = join_columns(parts, n_tokens, n_cut, documents, prompts, given_words=self.given_words)
         self._check_ids(tokens.ids)
         self._check_ids(tokens.prompt_ids)
         return tokens
@@ -170,7 +164,7 @@ class Tokenizer:
     def count(self, documents: Sequence[Document]) -> IntArray:
         """Return the number of tokens of each document and its prompt, without special tokens: int64 (n_documents,)."""
         n_tokens = np.zeros(len(documents), dtype=np.int64)
-        for batch in _batches(self._cutter.pieces(documents)):
+        for batch in self._batches(documents):
             np.add.at(n_tokens, [piece.document for piece in batch], list(map(len, self._encoded(batch, documents))))
         return n_tokens
 
@@ -184,84 +178,55 @@ class Tokenizer:
                 f"matrix has {self._n_ids} rows; put the model's own tokenizer into its folder"
             )
 
-    def check_long(self, document: Document, *, max_tokens: int | None) -> None:
-        """Refuse a long document that `encode` would refuse.
+    def _batches(self, documents: Sequence[Document], max_chars: int | None = None) -> Iterator[list[Piece]]:
+        """Yield the texts of documents, cut after `max_chars` characters, in batches."""
+        batch: list[Piece] = []
+        n_chars = 0
+        for piece in self._pieces(documents, max_chars):
+            batch.append(piece)
+            n_chars += len(piece.text)
+            if n_chars >= _BATCH_CHARS or len(batch) >= _BATCH_DOCUMENTS:
+                yield batch
+                batch, n_chars = [], 0
+        if batch:
+            yield batch
 
-        Raises:
-            InputError: The document has too many tokens, or cannot be cut into pieces.
-        """
-        if max_tokens is not None:
-            for _ in self._cutter.pieces([document]):
-                pass
-            return
-        n_tokens = np.zeros(1, dtype=np.int64)
-        for _, encodings in self._encodings([document]):
-            n_tokens += sum(map(len, encodings))
-            _check_size(n_tokens, [document], 0)
-
-    def _encodings(
-        self, documents: Sequence[Document], max_chars: int | None = None
-    ) -> Iterator[tuple[list[Piece], list[Encoded]]]:
-        for batch in _batches(self._cutter.pieces(documents, max_chars)):
-            encodings = self._encoded(batch, documents)
-            if not self.prompt:
-                yield batch, list[Encoded](encodings)
+    def _pieces(self, documents: Iterable[Document], max_chars: int | None) -> Iterator[Piece]:
+        for number, document in enumerate(documents):
+            if reason := excess_of(document.text, document.text_pair):
+                raise document_error(document, reason)
+            if self.given_words:
+                yield Piece(number, 0, document.text, [*(document.words or ())])
                 continue
-            n_words, n_chars = len(self.prompt.split()) if self.given_words else None, len(self.prompt)
-            yield (
-                batch,
-                [
-                    Prompted(encoding, n_chars, n_words) if piece.is_first else encoding
-                    for piece, encoding in zip(batch, encodings, strict=True)
-                ],
-            )
+            yield Piece(number, 0, document.text[:max_chars])
+            if document.text_pair is not None:
+                yield Piece(number, 1, document.text_pair[:max_chars])
+
+    def _prompted(self, batch: list[Piece], encodings: list[Encoding]) -> list[Encoded]:
+        """Take the tokens of the prompt out of the encodings of first texts."""
+        if not self.prompt:
+            return [*encodings]
+        n_words, n_chars = len(self.prompt.split()) if self.given_words else None, len(self.prompt)
+        return [
+            encoding if piece.number else Prompted(encoding, n_chars, n_words)
+            for piece, encoding in zip(batch, encodings, strict=True)
+        ]
 
     def _input(self, piece: Piece) -> str | list[str]:
-        """Return what is tokenized: the first piece of a document follows the prompt."""
-        prompt = self.prompt if piece.is_first else ""
+        """Return what is tokenized: the first text of a document follows the prompt."""
+        prompt = "" if piece.number else self.prompt
         return prompt + piece.text if piece.words is None else [*prompt.split(), *piece.words]
 
     def _encoded(self, batch: list[Piece], documents: Sequence[Document]) -> list[Encoding]:
-        """Tokenize a batch; if that fails, one piece at a time, to name the document at fault."""
-        n_chars = sum(len(piece.text) for piece in batch)
-        timeout_s = _TIMEOUT_S + n_chars / _CHARS_PER_S
+        """Tokenize a batch; if that fails, one text at a time, to name the document at fault."""
         texts = [self._input(piece) for piece in batch]
         try:
-            with held_stderr() if self._cutter.has_unknown_regex else nullcontext():
-                return call_within(
-                    lambda: self._backend.encode_batch(
-                        texts, is_pretokenized=self.given_words, add_special_tokens=False
-                    ),
-                    timeout_s,
-                )
-        except CallFailed as error:
+            return self._backend.encode_batch(texts, is_pretokenized=self.given_words, add_special_tokens=False)
+        except BaseException as error:
+            if isinstance(error, MemoryError) or not (isinstance(error, Exception) or is_panic(error)):
+                raise
             if len(batch) == 1:
-                reason = f"cannot be tokenized: the model's tokenizer {error} on {n_chars:,} characters"
-                remedy = "leave the document out, or repair the regular expressions of the tokenizer"
-                document = documents[batch[0].document]
-                raise document_error(document, f"{reason}; {remedy}", TokenizingError) from None
+                said = (str(error).strip() or type(error).__name__).splitlines()[0]
+                reason = f"cannot be tokenized: the model's tokenizer failed: {said}; leave the document out"
+                raise document_error(documents[batch[0].document], reason, TokenizingError) from error
         return [encoding for piece in batch for encoding in self._encoded([piece], documents)]
-
-
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    batch: list[Piece] = []
-    n_chars = 0
-    for piece in pieces:
-        batch.append(piece)
-        n_chars += len(piece.text)
-        if n_chars >= _BATCH_CHARS or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, n_chars = [], 0
-    if batch:
-        yield batch
-
-
-def _check_size(n_tokens: IntArray, documents: Sequence[Document], first: int) -> None:
-    """Refuse a document, from number `first` on, that has too many tokens."""
-    total = n_tokens.reshape(len(n_tokens), -1).sum(axis=1)
-    if not (total > MAX_DOCUMENT_TOKENS).any():
-        return
-    number = int(np.argmax(total > MAX_DOCUMENT_TOKENS))
-    reason = f"has {total[number]:,} tokens or more, over the limit of {MAX_DOCUMENT_TOKENS:,} for one document"
-    remedy = "cut it up, or pass `on_overlong='truncate'` without the word level"
-    raise document_error(documents[first + number], f"{reason}; {remedy}")

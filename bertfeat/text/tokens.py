@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Encoding
 
+from bertfeat.errors import InputError
 from bertfeat.ragged import run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
-from bertfeat.text.pieces import Piece
 from bertfeat.text.surface import find_spaces, find_surface
 
 
@@ -24,8 +24,8 @@ class Tokens:
     second text), without whitespace around the token; `word`, the word's number in its document (a second text
     continues the count); `is_blank`, whether the token is whitespace only. Arrays over documents: `starts`
     (n_documents + 1,), where a document's tokens start; `pair_starts` (n_documents,), where those of its second text
-    start (the document's end if it has none); `is_pair` (n_documents,); `n_cut` (n_documents, 2), the tokens of its
-    first and of its second text that were counted and not kept. The tokens of the prompts are apart: `prompt_ids`
+    start (the document's end if it has none); `is_pair` (n_documents,); `n_cut` (n_documents, 2), 1 for a first or
+    second text whose end was cut off before it was tokenized. The tokens of the prompts are apart: `prompt_ids`
     (n_prompt_tokens,), and `prompt_starts` (n_documents + 1,), where those before a document start.
     """
 
@@ -48,7 +48,7 @@ class Tokens:
 
     @property
     def n_texts(self) -> IntArray:
-        """The tokens of each document's first and second text, those not kept included: int64 (n_documents, 2)."""
+        """The tokens of each document's first and second text, and one for an end cut off: int64 (n_documents, 2)."""
         kept = np.stack([self.pair_starts - self.starts[:-1], self.starts[1:] - self.pair_starts], axis=1)
         return kept + self.n_cut
 
@@ -88,35 +88,13 @@ class Prompted:
 Encoded = Encoding | Prompted
 
 
-class Sizes:
-    """Numbers of the tokens of each document's first and second text, kept or not: int64 (n_documents, 2).
+class Piece(NamedTuple):
+    """A text to tokenize: its document's number, 0 for the first text or 1 for the second, and its words if given."""
 
-    `n_words_cut` (n_documents,) counts the words of first texts that were not kept and are followed by a second text.
-    """
-
-    def __init__(self, documents: Sequence[Document], max_tokens: int | None) -> None:
-        self._is_pair = [document.text_pair is not None for document in documents]
-        self._max_tokens = max_tokens
-        self.n_kept, self.n_cut = np.zeros((2, len(documents), 2), dtype=np.int64)
-        self.n_words_cut = np.zeros(len(documents), dtype=np.int64)
-
-    def take(self, batch: list[Piece], encodings: list[Encoded]) -> tuple[list[Piece], list[Encoded]]:
-        """Count a batch; return the kept part of it."""
-        if self._max_tokens is None or not any(piece.start for piece in batch):
-            places = [piece.document for piece in batch], [piece.text_number for piece in batch]
-            np.add.at(self.n_kept, places, list(map(len, encodings)))
-            return batch, encodings
-        kept = []
-        for piece, encoding in zip(batch, encodings, strict=True):
-            place = piece.document, piece.text_number
-            if self.n_kept[place] < self._max_tokens and not piece.is_cut:
-                self.n_kept[place] += len(encoding)
-                kept.append((piece, encoding))
-                continue
-            self.n_cut[place] += len(encoding)
-            if piece.text_number == 0 and self._is_pair[piece.document] and len(encoding):
-                self.n_words_cut[piece.document] += 1 + np.count_nonzero(np.diff(np.array(encoding.word_ids, np.int32)))
-        return [piece for piece, _ in kept], [encoding for _, encoding in kept]
+    document: int
+    number: int
+    text: str
+    words: list[str] | None = None
 
 
 class Columns(NamedTuple):
@@ -159,7 +137,6 @@ def columns_of(
         n_words, word_start, _ = word_bounds([piece.words or () for piece in pieces])
         shift = word_start[starts_of(n_words)[number] + word].astype(np.int32)
         start, end = start + shift, end + shift
-        word += np.array([piece.first_word for piece in pieces], dtype=np.int32)[number]
     else:
         is_first = np.ones(n, dtype=np.bool_)
         is_first[1:] = (np.diff(word) != 0) | (np.diff(number) != 0)
@@ -169,8 +146,7 @@ def columns_of(
     is_blank = find_surface(texts, number, start, end, is_prefix=is_prefix, merges=merges)
     if not given_words and not has_words:
         word = _spaced_words(texts, number, start, is_blank=is_blank, is_prefix=is_prefix)
-    shift = np.array([piece.start for piece in pieces], dtype=np.int32)[number]
-    return Columns(ids, start + shift, end + shift, word, is_blank)
+    return Columns(ids, start, end, word, is_blank)
 
 
 def _spaced_words(
@@ -190,36 +166,41 @@ def _spaced_words(
 
 def join_columns(
     parts: list[Columns],
-    sizes: Sizes,
+    n_tokens: IntArray,
+    n_cut: IntArray,
     documents: Sequence[Document],
     prompts: Sequence[Sequence[int]],
     *,
     given_words: bool,
 ) -> Tokens:
-    """Lay the arrays of the batches end to end, and number the words of a document over both its texts."""
+    """Lay the arrays of the batches end to end, and number the words of a document over both its texts.
+
+    `n_tokens` and `n_cut` are int64 (n_documents, 2), for the first and second texts.
+    """
     columns = [list(column) for column in zip(*parts, strict=True)]
     # The arrays of the batches are deleted one after the other, so that memory does not hold all of them twice.
     parts.clear()
     ids, char_start, char_end, word, is_blank = (np.concatenate(columns.pop(0)) for _ in Columns._fields)
-    starts = starts_of(sizes.n_kept.sum(axis=1))
+    starts = starts_of(n_tokens.sum(axis=1))
     if not given_words and len(word):
         before = np.zeros(len(word) + 1, dtype=np.int32)
         np.cumsum(word, out=before[1:])
         word = before[1:] - 1 - np.repeat(before[starts[:-1]], np.diff(starts))
-    tokens = Tokens(
+    return Tokens(
         ids=ids,
         char_start=char_start,
         char_end=char_end,
         word=word,
         is_blank=is_blank,
         starts=starts,
-        pair_starts=starts[:-1] + sizes.n_kept[:, 0],
+        pair_starts=starts[:-1] + n_tokens[:, 0],
         is_pair=np.array([document.text_pair is not None for document in documents], dtype=np.bool_),
-        n_cut=sizes.n_cut,
+        n_cut=n_cut,
         prompt_ids=np.fromiter(itertools.chain.from_iterable(prompts), np.int64),
         prompt_starts=starts_of(np.array([*map(len, prompts)] or [0] * len(documents), dtype=np.int64)),
     )
-    if sizes.n_words_cut.any():
-        second = np.flatnonzero(np.arange(len(ids)) >= tokens.pair_starts[tokens.document])
-        tokens.word[second] += sizes.n_words_cut[tokens.document[second]].astype(np.int32)
-    return tokens
+
+
+def document_error(document: Document, reason: str, kind: type[InputError] = InputError) -> InputError:
+    """Return the error of a document, with its id and place."""
+    return kind(f"document {document.doc_id!r} {reason}", path=document.path or None, row=document.row or None)

@@ -11,7 +11,7 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.factory import describe
 from bertfeat.ann.indexbuild import build
 from bertfeat.ann.indexfiles import read_index
-from bertfeat.ann.transforms import TransformSpec, prepare
+from bertfeat.ann.transforms import prepare
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.ann.vectorparts import ArrayParts
@@ -35,7 +35,7 @@ def test_few_vectors_are_compared_one_by_one():
     assert chosen(40_000, 384) == ["Flat"]
     # The number of dimensions after the transform counts.
     assert chosen(100_000, 384)[0] == "IVF1024,PQ192x4fs,Refine(SQ8)"
-    assert chosen(100_000, 384, transform=TransformSpec.parse("pca:64")) == ["Flat"]
+    assert chosen(100_000, 384, transform="pca:64") == ["Flat"]
 
 
 def test_many_vectors_are_put_into_lists():
@@ -46,7 +46,7 @@ def test_many_vectors_are_put_into_lists():
     assert chosen(50_000, 1024)[0] == "IVF1024,PQ512x4fs,Refine(SQ8)"
     # Codes of two dimensions each, of a width that is even; of few dimensions, codes of each.
     assert chosen(1_000_000, 385)[0] == "Pad386,IVF4096,PQ193x4fs,Refine(SQ8)"
-    assert chosen(1_000_000, 384, transform=TransformSpec.parse("pca:63"))[0] == "IVF4096,PQ63x4fs,Refine(SQ8)"
+    assert chosen(1_000_000, 384, transform="pca:63")[0] == "IVF4096,PQ63x4fs,Refine(SQ8)"
 
 
 def test_a_high_recall_starts_with_a_better_storage():
@@ -83,7 +83,7 @@ def few_are_many(monkeypatch):
 @pytest.mark.parametrize(("metric", "transform"), [(COSINE, "none"), (L2, "whiten"), (IP, "center")])
 def test_recall_is_the_same_for_other_queries(metric, transform, few_are_many, tmp_path):
     vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
-    asked = BuildSettings(metric=metric, transform=TransformSpec.parse(transform), n_queries=800, n_threads=1)
+    asked = BuildSettings(metric=metric, transform=transform, n_queries=800, n_threads=1)
     result = build(ArrayParts(vectors, n_parts=3), tmp_path, asked)
     assert result.factory == "IVF512,PQ32x4fs,Refine(SQ8)"
     measured = result.measured

@@ -254,33 +254,3 @@ def test_prepared_vectors_have_unit_length_only_for_cosine():
         assert half.dtype == np.float32
     assert prepare(vectors[:0], None, Metric.COSINE).shape == (0, 2)
     assert vectors[0, 0] == 3
-
-
-MEAN, MATRIX = np.zeros(3), np.eye(3, dtype=np.float32)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({}, "its arrays are missing, not mean and matrix"),
-        ({"matrix": MATRIX}, "its arrays are matrix, not mean and matrix"),
-        ({"mean": MEAN, "matrix": MATRIX, "odd": MEAN}, "its arrays are matrix, mean, odd, not mean and matrix"),
-        ({"mean": MATRIX}, r"its mean is float32 of shape \(3, 3\), not float64 of 1 axes"),
-        ({"mean": MEAN.astype(np.float32)}, r"its mean is float32 of shape \(3,\), not float64"),
-        ({"mean": MEAN[:0]}, r"its mean is float64 of shape \(0,\)"),
-        ({"mean": MEAN, "matrix": MATRIX[0]}, r"its matrix is float32 of shape \(3,\), not float32 of 2 axes"),
-        ({"mean": MEAN, "matrix": MATRIX.astype(np.float64)}, "its matrix is float64"),
-        ({"mean": MEAN, "matrix": MATRIX[:2]}, r"its matrix has shape \(2, 3\) and its mean \(3,\)"),
-        ({"mean": MEAN, "matrix": np.ones((3, 4), np.float32)}, r"its matrix has shape \(3, 4\) and its mean \(3,\)"),
-        ({"mean": MEAN * np.nan}, "its mean holds NaN or infinity"),
-        ({"mean": MEAN, "matrix": MATRIX + np.float32(np.inf)}, "its matrix holds NaN or infinity"),
-        ({"dimensions": np.array([3, 4])}, r"its dimensions are \[3, 4\]"),
-        ({"dimensions": np.array([3, 0])}, r"its dimensions are \[3, 0\]"),
-        ({"dimensions": np.array([3])}, r"its dimensions are \[3\]"),
-        ({"dimensions": np.array([3, 2]), "mean": MEAN}, r"its dimensions are \[3, 2\]"),
-        ({"dimensions": MEAN}, "its dimensions is float64"),
-    ],
-)
-def test_wrong_arrays_are_refused(arrays, message):
-    with pytest.raises(UserError, match=f"^transform: {message}.*; build the index again$"):
-        Transform.from_arrays(arrays)

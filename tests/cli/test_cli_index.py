@@ -148,7 +148,7 @@ class TestInfoAndEval:
         assert "not an index: it has no index.json" in refused("index", "info", store.path)
         content = (index / "index.json").read_text()
         (tmp_path / "index.json").write_text(content.replace('"cosine"', '"cosina"', 1))
-        assert "cannot be read" in refused("index", "info", tmp_path)
+        assert "index.json: damaged or edited: " in refused("index", "info", tmp_path)
 
     def test_eval(self, index: Path) -> None:
         shown = good("index", "eval", index, "--n-queries", "20").out

@@ -145,7 +145,7 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "unknown device": (["good.txt", "--device", "tpu", "-o", "out"], ["--device 'tpu'", "cuda"]),
     "kept columns without sentences": (
         ["good.txt", "--keep-columns", "a", "-o", "out"],
-        ["--keep-columns a has no effect without the sentence level; add that to --level"],
+        ["--keep-columns would not be stored without the sentence level; add that to --level"],
     ),
     "two second texts": (["good.txt", "--text-pairs", "--text-pair-column", "b", "-o", "out"], ["--text-pairs"]),
     "no output": (["good.txt"], ["no --output", "-o DIR"]),

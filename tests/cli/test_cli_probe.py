@@ -203,7 +203,7 @@ class TestScore:
         assert "nowhere: no such folder" in refused(*base, tmp_path / "nowhere")
         assert "nowhere: no such folder" in refused("probe", "score", tmp_path / "nowhere", stores.dev.path)
         assert "not a bertfeat store" in refused(*base, tmp_path)
-        assert "not a saved probe: it has no probe.json" in refused("probe", "score", tmp_path, stores.dev.path)
+        assert "not a probe: it has no probe.json" in refused("probe", "score", tmp_path, stores.dev.path)
         words = refused(*base, stores.words_dev.path)
         assert "probe domains works at level sentence, store words_dev_store holds token, word; extract with" in words
 
@@ -296,6 +296,7 @@ class TestSweep:
         assert [row["feature"] for row in found["rows"]] == ["layer_03", "mean_05_06"]
         assert found["held_out"] == {"share_of_documents": 0.2, "seed": 0}
         on_disk = json.loads((tmp_path / "s" / "result.json").read_text())
+        assert on_disk.pop("check")
         assert {**on_disk, "output": str(tmp_path / "s")} == found
         shown = good(*base, "--features", "layer_03", "--overwrite").out
         assert shown.endswith("on 20% of the documents, held out\n")

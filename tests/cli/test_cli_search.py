@@ -386,7 +386,7 @@ class TestRefused:
         assert said in refused("search", sentences, *arguments)
 
     def test_other_and_damaged_folders(self, sentences: Path, store: Store, tmp_path: Path) -> None:
-        assert "no such folder; give the folder that" in refused("search", tmp_path / "i", "x")
+        assert "no such folder; give the folder of an index" in refused("search", tmp_path / "i", "x")
         assert "not an index: it has no index.json" in refused("search", store.path, "x")
         shutil.copytree(sentences, tmp_path / "copy")
         (tmp_path / "copy" / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)

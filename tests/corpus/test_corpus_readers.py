@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import linestreams, parquet
 from bertfeat.corpus.frames import write_frame
 from bertfeat.errors import InputError
 from bertfeat.records import Document
@@ -57,14 +56,9 @@ def test_bad_utf8_names_line_byte_and_position(tmp_path: Path) -> None:
     assert (first.text, last.text, last.index, last.doc_id, last.row) == ("fine", "fine", 2, 2, 3)
 
 
-def test_a_line_of_ten_megabytes_is_read_and_one_beyond_the_limit_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path, "a.txt", b"short\n" + b"x" * 10_000_000 + b"\nshort\n")
-    assert [len(text) for text in texts(path)] == [5, 10_000_000, 5]
-    monkeypatch.setattr(linestreams, "MAX_ROW_BYTES", 1_000_000)
-    with pytest.raises(InputError, match=r"a\.txt:2: the row has 10,000,001 bytes, 1,000,000 are the most"):
-        read_all(path)
+def test_a_line_of_ten_megabytes_of_other_columns_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"text": "a", "other": "' + "x" * 10_000_000 + '"}\n{"text": "b"}\n')
+    assert texts(path) == ["a", "b"]
 
 
 # --- jsonl
@@ -275,15 +269,6 @@ def test_values_that_python_cannot_hold_are_bad_rows(tmp_path: Path) -> None:
     (bad,) = bad_rows(path, keep_columns="day", levels="sentence")
     assert bad.row == 2
     assert "column 'day' holds a value out of range" in bad.reason
-
-
-def test_a_page_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    large = {"text": ["a"] * 10, "blob": [bytes([n]) * 9_000 for n in range(10)]}
-    path = _parquet(tmp_path, large, row_group_size=5)
-    monkeypatch.setattr(parquet, "MAX_PAGE_BYTES", 20_000)
-    assert len(read_all(path)) == 10
-    with pytest.raises(InputError, match=r"a\.parquet: row group 0 has a page of 45,[\d]+ bytes in column 'blob'"):
-        read_all(path, keep_columns="blob", levels="sentence")
 
 
 def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, duplicates, reading, resolve_inputs
-from bertfeat.corpus.duplicates import IdRegister
+from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, reading, resolve_inputs
+from bertfeat.corpus.duplicates import IdDigests, IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, Column, Document
 from tests.support.corpus_files import WRITERS, bad_rows, compress, documents, open_corpus, plan, read_all, texts, write
@@ -210,16 +210,11 @@ def test_ids_have_one_type(tmp_path: Path) -> None:
         list(corpus.scan())
 
 
-@pytest.mark.parametrize("max_memory", [1 << 20, 48])
-def test_a_repeated_id_is_named_with_both_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_memory: int
-) -> None:
-    monkeypatch.setattr(duplicates, "MAX_MEMORY_BYTES", max_memory)
+def test_a_repeated_id_is_named_with_both_places(tmp_path: Path) -> None:
     first = _jsonl(tmp_path, *({"id": n} for n in range(20)))
-    second = _jsonl(tmp_path, {"id": 100}, {"id": 7}, {"id": 3}, name="b.jsonl")
-    for mode in ("error", "quarantine"):
-        with pytest.raises(InputError, match=r"b\.jsonl:2: id 7 appears twice, first at .*a\.jsonl:8; make ids unique"):
-            read_all(first, second, id_column="id", bad_rows=mode)
+    second = _jsonl(tmp_path, {"id": [1]}, {"id": 7}, {"id": 3}, name="b.jsonl")
+    with pytest.raises(InputError, match=r"b\.jsonl:2: id 7 appears twice, first at .*a\.jsonl:8; make ids unique"):
+        read_all(first, second, id_column="id", bad_rows="quarantine")
     assert len(read_all(first, id_column="id")) == 20
 
 
@@ -228,10 +223,10 @@ def test_a_repeated_id_is_named_with_both_places(
 def test_the_register_finds_what_a_dict_finds(ids: list[int | str]) -> None:
     ids = [str(doc_id).encode("utf-8", "replace").decode() for doc_id in ids]
     repeated = (index for index, doc_id in enumerate(ids) if doc_id in ids[:index])
-    expected = next(((ids.index(ids[index]), index) for index in repeated), None)
-    for max_memory in (24, 240, 1 << 20):
-        with IdRegister(max_memory) as register:
-            for index, doc_id in enumerate(ids):
-                register.add(index, doc_id)
-            found = register.find_duplicate()
-        assert found == expected
+    register = IdRegister()
+    for doc_id in ids:
+        register.add(doc_id)
+    assert register.find_duplicate() == next(((ids.index(ids[index]), index) for index in repeated), None)
+    known = IdDigests.of(ids[5:20]).merged(IdDigests.of(ids[15:]))
+    assert len(known.high) == len({*ids[5:]})
+    assert register.find_known(known) == next((index for index, doc_id in enumerate(ids) if doc_id in ids[5:]), None)

@@ -12,6 +12,7 @@ import xxhash
 from bertfeat.choices import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import READER_OF_ENDING, READERS
+from bertfeat.corpus.inputs import recorded_path, shown_path
 from bertfeat.errors import InputError
 from tests.support.corpus_files import write
 
@@ -84,6 +85,12 @@ def test_errors_are_one_line_and_name_the_cause(tmp_path: Path, name: str, conte
         resolve_inputs(["-" if name == "-" else str(tmp_path / name)])
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_only_standard_input_has_its_name(tmp_path: Path) -> None:
+    names = ["data/<stdin>/a.txt", "<stdin>", "-/a", "/x/.bertfeat-frame-1/f.parquet", "/x/.bertfeat-stdin-1/stdin-2"]
+    assert [recorded_path(name) for name in names] == [*names[:3], "<frame>", "-"]
+    assert [shown_path(name) for name in names] == [*names[:3], "<frame>", "<stdin>"]
 
 
 def test_stdin_is_spooled_under_a_name_made_from_its_bytes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""JSON arrays: any array is read as json.loads reads it, from any element on, in blocks of any size."""
+"""JSON arrays: any array is read as json.loads reads it, from any element on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from bertfeat.corpus import linestreams
 from bertfeat.errors import InputError
 from bertfeat.records import Document
 from tests.support.corpus_files import bad_rows, compress, documents, open_corpus, plan, read_all, texts, write
@@ -29,19 +28,15 @@ ROWS = st.lists(st.fixed_dictionaries({"text": TEXT, "other": VALUES}), max_size
     rows=ROWS,
     indent=st.none() | st.just(2),
     escaped=st.booleans(),
-    block_bytes=st.integers(3, 40),
     cut=st.integers(1, 30),
 )
 def test_any_array_is_read_as_json_loads_reads_it(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     rows: list[dict[str, Any]],
     indent: int | None,
     escaped: bool,
-    block_bytes: int,
     cut: int,
 ) -> None:
-    monkeypatch.setattr(linestreams, "BLOCK_BYTES", block_bytes)
     path = write(tmp_path, "a.json", "\ufeff \n" + json.dumps(rows, indent=indent, ensure_ascii=escaped) + "\n")
     corpus = open_corpus(path)
     shards = plan(corpus, cut)
@@ -51,7 +46,8 @@ def test_any_array_is_read_as_json_loads_reads_it(
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [(b"", []), (b" \n", []), (b"[]", []), (b"[ \n]\n", []), (b'["a", "b\\n"]', ["a", "b\n"])]
+    ("content", "expected"),
+    [(b"", []), (b" \n", []), (b"[]", []), (b"[ \n]\n", []), (b'["a", "b\\ud800"]', ["a", "b\ufffd"])],
 )
 def test_empty_arrays_and_strings(tmp_path: Path, content: bytes, expected: list[str]) -> None:
     assert texts(write(tmp_path, "a.json", content)) == expected
@@ -69,37 +65,32 @@ def test_compressed_arrays_keep_columns_and_ids(tmp_path: Path, ending: str) -> 
 @pytest.mark.parametrize(
     ("element", "reason"),
     [
-        ("", "the element is empty; remove it"),
-        ("{'text': 1}", "not JSON: Expecting property name .* at character 1; write one whole object per element"),
-        ('{"text": "a"]', "not JSON: .* at character 12"),
         ("3", 'the element holds a int, not an object; write {"text": ...}'),
         ('["a"]', "the element holds a list, not an object"),
         ('{"text": null}', "column 'text' is null"),
         ('{"txt": "a"}', "no column 'text'; columns are txt; pass `text_column`"),
         (b'{"text": "\xff"}', "byte 0xff at position 10 is not UTF-8"),
-        ('{"text": "' + "x" * 3000 + '"}', "the row has 3,014 bytes, 2,000 are the most"),
+        ('{"text": NaN}', "NaN is not JSON; write null"),
+        ('{"text": "a", "text": "b"}', "key 'text' appears twice"),
     ],
 )
-def test_a_bad_element_is_one_bad_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, element: str | bytes, reason: str
-) -> None:
-    monkeypatch.setattr(linestreams, "MAX_ROW_BYTES", 2000)
+def test_a_bad_element_is_one_bad_row(tmp_path: Path, element: str | bytes, reason: str) -> None:
     raw = element.encode() if isinstance(element, str) else element
     path = write(tmp_path, "a.json", b'[{"text": "a"},\n' + raw + b' ,{"text": "c"}]')
     with pytest.raises(InputError, match=r"a\.json:2: " + reason):
         read_all(path)
     (bad,) = bad_rows(path)
-    assert (bad.index, bad.row, bad.raw) == (1, 2, raw if len(raw) < 2000 else None)
+    assert (bad.index, bad.row, bad.raw) == (1, 2, raw)
     assert [row.text for row in read_all(path, bad_rows="quarantine") if isinstance(row, Document)] == ["a", "c"]
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('[{"text": "a"}, {"text": "b"', "the array has no end: element 2 is not whole; was the file cut off"),
-        ('[{"text": "a"}, {"text": "b}]', "the array has no end: element 2"),
-        ('[{"text": "a"}]]', r"b'\]' follows the array, which ends at byte 15"),
-        ('[{"text": "a"}}, {"text": "b"}]', ".* follows the array"),
+        ('[{"text": "a"}, {"text": "b"', "is not a JSON array .* was it cut off"),
+        ('[{"text": "a"}, {"text": "b}]', "is not a JSON array .* was it cut off"),
+        ('[{"text": "a"}]]', r"is not a JSON array .*column 16"),
+        ("[" * 100_000, "is not a JSON array .*recursion"),
         (
             '{"version": "1.1", "data": [{"text": "a"}]}',
             r"holds one object \(its first key is 'version'\), not an array",

@@ -23,7 +23,7 @@ CALLS = {
     "model": lambda store, folder: bertfeat.embed(["a"], model=LONG),
     "folder of a model": lambda store, folder: bertfeat.embed(["a"], model=f"./{LONG}"),
     "input": lambda store, folder: bertfeat.extract(LONG, folder / "out"),
-    "output": lambda store, folder: bertfeat.extract(store.plan.inputs[0].path, folder / LONG),
+    "output": lambda store, folder: bertfeat.extract(store.manifest.inputs[0].path, folder / LONG),
     "store": lambda store, folder: bertfeat.open_store(LONG),
     "probe": lambda store, folder: bertfeat.load_probe(LONG),
     "labels": lambda store, folder: bertfeat.fit_probe(store, "label", labels=LONG),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import time
 from importlib import metadata
@@ -19,7 +21,7 @@ from bertfeat.encoder import filedigests, hub, packaged
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, minilm, packaged_names
-from bertfeat.errors import CheckpointError
+from bertfeat.errors import CheckpointError, RunError
 from bertfeat.extraction.job import authors_advice
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
@@ -131,6 +133,34 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
     assert list(found) == described
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/c/model"),
+            RunError,
+            "at /c/model (no space left on device)",
+        ),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), CheckpointError, "the hub cannot be reached"),
+        (RuntimeError("Data processing error: CAS"), CheckpointError, "the hub cannot be reached"),
+        (TypeError("a bug of our own"), TypeError, "a bug of our own"),
+    ],
+)
+def test_only_the_network_is_blamed_on_the_network(
+    error: Exception, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def fail(*_: Any, local_files_only: bool = False, **__: Any) -> str:
+        raise FileNotFoundError("not in the cache") if local_files_only else error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(kind, match=re.escape(said)):
+        hub.fetch("owner/model", "a" * 40)
+    with pytest.raises(kind, match="do not download" if kind is CheckpointError else re.escape(said)):
+        hub.fetch_pickles("owner/model", "a" * 40, of_encoder=True)
+
+
 def test_a_copy_in_the_cache_with_the_files_of_an_older_version_is_used_offline(monkeypatch, tmp_path) -> None:
     import huggingface_hub
 
@@ -214,7 +244,7 @@ def test_a_digest_is_cached(folder: Path, cache: Path, monkeypatch: pytest.Monke
     weights = folder / "model.safetensors"
     time.sleep(0.2)
     first = filedigests.weights_digest([weights])
-    assert list(json.loads(cache.read_text()).values()) == [first]
+    assert [digest for _, digest in json.loads(cache.read_text())["entries"]] == [first]
     assert [path.name for path in cache.parent.iterdir()] == ["digests.json"]
     monkeypatch.setattr(filedigests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
     assert filedigests.weights_digest([weights]) == first

@@ -100,8 +100,7 @@ def test_sentence_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mo
     store = bertfeat.extract(tmp_path / "texts.txt", tmp_path / "store", store_dtype="float32", **settings)
     assert shapes == {Level.SENTENCE: [(len(texts), 32)]}
     assert store.levels == (Level.SENTENCE,)
-    checkpoint = open_checkpoint(str(folder))
-    reference, tokenizer = reference_encoder(checkpoint.family, folder), AutoTokenizer.from_pretrained(str(folder))
+    reference, tokenizer = reference_encoder(folder), AutoTokenizer.from_pretrained(str(folder))
     for row, text in enumerate(texts):
         ids = tokenizer(text)["input_ids"]
         with torch.inference_mode():

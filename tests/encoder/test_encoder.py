@@ -350,7 +350,8 @@ class TestAttention:
         assert given == expected | {"scale": 0.5, "shared": True}
 
 
-def test_layers_and_packages_load_no_torch(tmp_path: Path) -> None:
+def test_a_model_that_was_seen_before_is_opened_without_torch() -> None:
+    open_checkpoint("minilm")
     code = (
         "import sys\n"
         "from bertfeat.encoder import packaged, layers, families\n"

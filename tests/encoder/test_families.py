@@ -1,13 +1,11 @@
-"""Every family's hidden states equal plain transformers, one text at a time."""
+"""Hidden states equal plain transformers, one text at a time: every tiny model, and configs that differ."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import json
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertfeat.encoder.checkpoint import UNLIMITED_DEFAULT, Checkpoint, open_checkpoint
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.encoder.families import families, family_of
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, ConfigError
 from bertfeat.records import Pack
@@ -25,10 +22,10 @@ from tests.support.families import (
     HIDDEN,
     MAX_LENGTH,
     N_LAYERS,
-    VOCAB_SIZE,
     all_model_types,
     build_model,
-    build_without_weights,
+    has_pooler,
+    is_decoder,
     random_pack,
     reference_encoder,
     reference_states,
@@ -48,6 +45,18 @@ LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.5], "lon
 # transformers cannot run them in bfloat16.
 NO_HALF = ("xlnet", "deberta", "fnet")
 LINEAR_ROPE = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}
+RELATIVE = ("xlnet", "t5", "mt5", "umt5", "longt5", "switch_transformers")
+# The others run without padding. These have attention of their own, sinks, chunks or windows that only a mask knows,
+# relative positions, convolutions, or embeddings that look at other tokens of the text.
+NOT_PACKED = (
+    "esm luke xlm flaubert ibert squeezebert mobilebert xlnet deberta deberta-v2 mpnet megatron-bert roformer rembert "
+    "longformer big_bird convbert layoutlm nystromformer t5 mt5 umt5 longt5 bart mbart m2m_100 openai-gpt bloom "
+    "falcon clip_text_model metaclip_2_text_model clipseg_text_model owlvit_text_model owlv2_text_model "
+    "xclip_text_model groupvit_text_model siglip_text_model siglip2_text_model tipsv2_text_model flava_text_model "
+    "visual_bert blip_text_model pegasus blenderbot blenderbot-small marian plbart mvp led bigbird_pegasus nllb-moe "
+    "switch_transformers lilt layoutlmv3 markuplm fnet yoso openai_privacy_filter gptj codegen gpt_neo xglm mpt "
+    "qwen2_moe phimoe gpt_oss llama4_text flint mimo_v2_flash"
+)
 
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -106,13 +115,13 @@ def test_layers_equal_transformers(
 ) -> None:
     """In a pack of many windows and in a pack of one, from the whole model and from one that is cut."""
     checkpoint = checkpoint_of(folders, model_type)
-    family = checkpoint.family
     assert (checkpoint.n_layers, checkpoint.hidden_size) == (N_LAYERS, HIDDEN if model_type != "lilt" else 48)
-    is_limited = family.positions != "unlimited" or "max_position_embeddings" in checkpoint.config
-    assert checkpoint.max_length == (MAX_LENGTH if is_limited else family.window or UNLIMITED_DEFAULT)
+    unlimited = {**dict.fromkeys(RELATIVE, 512), "bloom": 2_048}
+    assert checkpoint.max_length == unlimited.get(model_type, MAX_LENGTH)
     encoder = whole(model_type)
+    assert encoder.path == ("equal-length" if model_type in NOT_PACKED.split() else "packed")
     pack = random_pack(lengths)
-    expected = reference_states(reference_encoder(family, checkpoint.folder), pack, type_ids=encoder.supports_type_ids)
+    expected = reference_states(reference_encoder(checkpoint.folder), pack, type_ids=encoder.supports_type_ids)
     assert len(expected) == N_LAYERS + 1
     assert_equal_layers(encoder, pack, expected)
     for window in {0, len(lengths) // 2}:
@@ -123,7 +132,8 @@ def test_layers_equal_transformers(
         assert cut.n_blocks == max(1, *layers)
         assert_equal_layers(cut, pack, expected)
         n_cut = sum(parameter.numel() for parameter in cut._model.parameters())
-        assert n_cut < n_whole or model_type == "albert" or family.whole
+        # The blocks of ALBERT share their weights, and those of XLM are in parts.
+        assert n_cut < n_whole or model_type in ("albert", "xlm", "flaubert")
 
 
 def alone(pack: Pack, index: int, states: list[torch.Tensor]) -> tuple[Pack, list[torch.Tensor]]:
@@ -134,7 +144,7 @@ def alone(pack: Pack, index: int, states: list[torch.Tensor]) -> tuple[Pack, lis
     return one, [state[window] for state in states]
 
 
-@pytest.mark.parametrize("model_type", all_model_types(lambda f: f.window is not None and "experts" not in f.note))
+@pytest.mark.parametrize("model_type", all_model_types(is_decoder))
 def test_decoders_in_bfloat16_are_as_near_to_float32_as_transformers(
     folders: dict[str, Path], whole: Callable[[str], PackEncoder], model_type: str
 ) -> None:
@@ -142,10 +152,7 @@ def test_decoders_in_bfloat16_are_as_near_to_float32_as_transformers(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "model_type",
-    all_model_types(lambda f: f.window is None and "experts" not in f.note and f.model_type not in NO_HALF),
-)
+@pytest.mark.parametrize("model_type", all_model_types(lambda name: not is_decoder(name) and name not in NO_HALF))
 def test_encoders_in_bfloat16_are_as_near_to_float32_as_transformers(
     folders: dict[str, Path], whole: Callable[[str], PackEncoder], model_type: str
 ) -> None:
@@ -170,7 +177,10 @@ def assert_bfloat16_as_near(folders: dict[str, Path], whole: Callable[[str], Pac
     checkpoint = checkpoint_of(folders, model_type)
     encoder = load_encoder(checkpoint, ALL_LAYERS, compute_dtype=torch.bfloat16)
     pack = random_pack([MAX_LENGTH, 13, 13, 1])
-    reference = reference_encoder(checkpoint.family, checkpoint.folder, dtype=torch.bfloat16)
+    if any("expert" in key for key in checkpoint.config):
+        # Rounding may choose other experts for a token. The comparison at load has passed.
+        return
+    reference = reference_encoder(checkpoint.folder, dtype=torch.bfloat16)
     half = reference_states(reference, pack, type_ids=encoder.supports_type_ids)
     exact = list(whole(model_type).encode(pack).states.values())
     runs = [(pack, exact, half), (*alone(pack, 1, exact), alone(pack, 1, half)[1])]
@@ -186,17 +196,7 @@ def cosines(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cosine_similarity(found.float(), expected.float(), dim=1)
 
 
-@pytest.mark.parametrize("model_type", all_model_types())
-def test_causal_families_see_the_tokens_to_the_left_alone(whole: Callable[[str], PackEncoder], model_type: str) -> None:
-    encoder = whole(model_type)
-    pack = random_pack([12], seed=8)
-    states = encoder.encode(pack).layer(2)[:6]
-    ids = np.where(np.arange(12) == 11, 9, pack.input_ids)
-    changed = encoder.encode(dataclasses.replace(pack, input_ids=ids)).layer(2)[:6]
-    assert torch.allclose(states, changed, atol=1e-4) == encoder.family.attention.startswith("causal")
-
-
-@pytest.mark.parametrize("model_type", all_model_types(lambda family: family.pooler != "none"))
+@pytest.mark.parametrize("model_type", all_model_types(has_pooler))
 def test_pooler_equals_transformers(folders: dict[str, Path], model_type: str) -> None:
     checkpoint = checkpoint_of(folders, model_type)
     if model_type == "roberta":
@@ -207,7 +207,7 @@ def test_pooler_equals_transformers(folders: dict[str, Path], model_type: str) -
     encoder = load_encoder(checkpoint, [1], with_pooler=True)
     pack = random_pack([20, 9, 9, 4], seed=4)
     pooled = encoder.encode(pack).pooler()
-    reference = reference_encoder(checkpoint.family, checkpoint.folder)
+    reference = reference_encoder(checkpoint.folder)
     for index, window in enumerate(windows_of(pack)):
         inputs = {"input_ids": torch.from_numpy(pack.input_ids[window])[None]}
         if encoder.supports_type_ids:
@@ -217,7 +217,7 @@ def test_pooler_equals_transformers(folders: dict[str, Path], model_type: str) -
 
 
 def test_pooler_is_refused_where_there_is_none(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="DistilBERT has no pooler"):
+    with pytest.raises(ConfigError, match="has no pooler; use mean, max or cls"):
         load_encoder(checkpoint_of(folders, "distilbert"), [1], with_pooler=True)
 
 
@@ -244,7 +244,7 @@ def test_padding_and_mask_tokens_in_the_text(
     checkpoint, encoder = checkpoint_of(folders, model_type), whole(model_type)
     pack = random_pack([12, 8, 8, 3], seed=6)
     pack.input_ids[[3, 4, 13, 30]] = token
-    expected = reference_states(reference_encoder(checkpoint.family, checkpoint.folder), pack, type_ids=False)
+    expected = reference_states(reference_encoder(checkpoint.folder), pack, type_ids=False)
     assert_equal_layers(encoder, pack, expected)
 
 
@@ -291,18 +291,18 @@ def test_other_configs_equal_transformers(
     checkpoint = open_checkpoint(str(build_model(model_type, tmp_path / model_type, **changes)))
     pack = random_pack([12, 12, 5], seed=7)
     encoder = load_encoder(checkpoint, layers)
-    reference = reference_encoder(checkpoint.family, checkpoint.folder)
+    reference = reference_encoder(checkpoint.folder)
     assert_equal_layers(encoder, pack, reference_states(reference, pack, type_ids=encoder.supports_type_ids))
 
 
-@pytest.mark.parametrize("model_type", ["phi3", "deepseek_v3"])
-def test_windows_of_longrope_end_where_its_frequencies_change(tmp_path: Path, model_type: str) -> None:
+@pytest.mark.parametrize(("model_type", "n_factors"), [("phi3", 4), ("deepseek_v3", 2)])
+def test_windows_of_longrope_end_where_its_frequencies_change(tmp_path: Path, model_type: str, n_factors: int) -> None:
     """They depend on the longest text of a batch, and of the packs that other threads run at the same time."""
     original = {"original_max_position_embeddings": 12}
-    folder = build_without_weights(
-        model_type, tmp_path / "model", rope_parameters={**LONG_ROPE, **original}, **original
-    )
-    assert open_checkpoint(str(folder), random_weights=0).max_length == 12
+    factors = {f"{kind}_factor": LONG_ROPE[f"{kind}_factor"][:n_factors] for kind in ("short", "long")}
+    rope = {"rope_type": "longrope", **factors, **original}
+    folder = build_model(model_type, tmp_path / "model", rope_parameters=rope, **original)
+    assert open_checkpoint(str(folder)).max_length == 12
 
 
 def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
@@ -312,63 +312,42 @@ def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "reason"),
+    ("config", "reason"),
     [
-        ("funnel", "different lengths"),
-        ("canine", "different lengths"),
-        ("embedding_gemma2", "another width"),
-        ("embedding_gemma2_text", "another width"),
-        ("new", "not part of transformers; take a copy of the model with the model type 'gte'"),
-        ("roc_bert", "no character offsets"),
-        ("clip", "save its text model alone, of the type 'clip_text_model'; `bertfeat models` lists"),
-        ("vit", "'vit' is not supported: it is not a model of text; `bertfeat models` lists"),
-        ("no_such", "'no_such' is not supported; `bertfeat models` lists"),
+        ({"model_type": "no_such"}, r"transformers [0-9.]+ has no model type 'no_such'"),
+        ({"model_type": "vit"}, "'vit' is not a model of text"),
+        ({"model_type": "mra"}, "'mra' is not run: its attention gives zeros without CUDA kernels"),
+        ({"model_type": "clip"}, "besides text; save its text model alone, of the type 'clip_text_model'"),
+        ({"model_type": "llava", "text_config": {"model_type": "qwen2"}}, "alone, of the type 'qwen2'"),
+        ({"model_type": "t5gemma"}, "num_hidden_layers is None; expected a whole number"),
     ],
 )
-def test_other_families_are_refused(tmp_path: Path, model_type: str, reason: str) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+def test_types_that_cannot_be_run_are_refused(
+    folders: dict[str, Path], tmp_path: Path, config: dict[str, object], reason: str
+) -> None:
+    folder = Path(shutil.copytree(checkpoint_of(folders, "bert").folder, tmp_path / "model"))
+    (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=reason):
-        open_checkpoint(str(tmp_path))
-
-
-def test_the_type_inside_a_model_of_images_is_named(tmp_path: Path) -> None:
-    config = {"model_type": "llava", "text_config": {"model_type": "llama"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="save its text model alone, of the type 'llama'"):
-        open_checkpoint(str(tmp_path))
+        open_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize(
     ("model_type", "changes", "reason"),
     [
-        ("xmod", {"default_language": None}, "default_language is None; set it to one of en_XX, de_DE"),
-        ("xmod", {"default_language": "fr_XX"}, "default_language is 'fr_XX'; set it to one of en_XX, de_DE"),
-        ("xmod", {"default_language": [1]}, r"default_language is \[1\]; set it to one of"),
-        ("xmod", {"languages": {"en_XX": 1}}, "languages must be a list of 1 to 1000 names"),
-        ("xmod", {"languages": []}, "languages must be a list of 1 to 1000 names"),
-        ("xmod", {"languages": ["de_DE"] * 1001}, "languages must be a list of 1 to 1000 names"),
-        ("esm", {"is_decoder": None}, "is_decoder is null; expected true or false"),
-        ("esm", {"mask_token_id": None}, "token_dropout is set, and mask_token_id is not"),
-        ("flaubert", {"pre_norm": True}, "pre_norm is set, and transformers cannot run such a model"),
-        ("nystromformer", {"num_landmarks": 4}, "num_landmarks is 4, segment_means_seq_len 8"),
-        ("xlm", {"n_layers": 10**6}, "n_layers is 1000000; expected a whole number from 1 to 1000"),
-        ("xlm", {"n_heads": -1}, "n_heads is -1; expected a whole number from 1 to 65536"),
-        ("xlm", {"pad_token_id": None}, "pad_token_id is null; expected a whole number"),
-        ("flaubert", {"pad_token_id": None}, "pad_token_id is null; expected a whole number"),
-        ("m2m_100", {"pad_token_id": None}, "pad_token_id is null; expected a whole number"),
-        ("m2m_100", {"activation_dropout": -1}, "activation_dropout is -1; expected a number from 0 to 1"),
-        ("longt5", {"local_radius": -1}, "local_radius is -1; expected a whole number"),
-        ("t5", {"relative_attention_max_distance": -1}, "relative_attention_max_distance is -1"),
-        (
-            "gpt_neo",
-            {"attention_types": [[["global"], 10**9]]},
-            "attention_types is .*; expected pairs of a list and a",
-        ),
-        ("gptj", {"n_positions": 10**5}, "n_positions is 100000; expected at most 32768 in this family"),
-        ("mixtral", {"num_local_experts": 10**9}, "num_local_experts is 1000000000; expected a whole number"),
-        ("xlm", {"emb_dim": "x"}, "emb_dim is 'x'; expected a whole number"),
-        ("xlm", {"vocab_size": None, "n_words": 0}, "n_words is 0; expected a whole number"),
+        ("xlm", {"n_layers": 10**6}, "num_hidden_layers is 1000000; expected a whole number from 1 to 1000"),
+        ("longt5", {"local_radius": 10**9}, "local_radius is 1000000000; expected at most"),
+        ("gpt_neo", {"attention_types": [[["global"], 10**9]]}, "attention_types is 1000000000; expected at most"),
+        ("openai-gpt", {"n_positions": 10**5}, "it asks for tables of [0-9]+ values"),
+        ("mixtral", {"num_local_experts": 10**9}, "num_local_experts is 1000000000; expected at most"),
+        ("xlm", {"emb_dim": "x"}, "does not fit its family: .*emb_dim"),
+        ("xlm", {"n_words": 0}, "vocab_size is 0; expected a whole number"),
+        ("xlm", {"n_words": 10**6}, "asks for [0-9]+ weights, the files hold"),
+        ("luke", {"intermediate_size": 10**6}, "asks for [0-9]+ weights, the files hold"),
+        ("luke", {"entity_emb_size": 10**7}, "asks for [0-9]+ weights, the files hold"),
+        ("esm", {"num_attention_heads": 5}, "config.json: it does not fit its family"),
+        ("xmod", {"adapter_reduction_factor": 0}, "config.json: it does not fit its family"),
         ("gte", {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters has the type longrope"),
+        ("gte", {"rope_parameters": {"rope_type": "x"}}, "config.json: it does not fit its family"),
         (
             "phi3",
             {"rope_scaling": {"type": "su", "short_factor": [1.0] * 4}, "original_max_position_embeddings": None},
@@ -379,51 +358,37 @@ def test_the_type_inside_a_model_of_images_is_named(tmp_path: Path) -> None:
             {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": "x"},
             "original_max_position_embeddings is 'x'; expected a whole number",
         ),
-        ("smollm3", {"use_sliding_window": False}, "layer_types has sliding_attention, but use_sliding_window is not"),
-        ("opt", {"word_embed_proj_dim": 16}, "word_embed_proj_dim is 16, hidden_size 32: its last layer is projected"),
-        (
-            "modernbert",
-            {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
-            "rope_parameters has the type",
-        ),
         ("gte", {"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000"),
+        ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings is 2; expected a whole number from 3"),
     ],
 )
-def test_configs_that_cannot_run_are_refused(
+def test_configs_that_do_not_fit_are_refused(
     folders: dict[str, Path], tmp_path: Path, model_type: str, changes: dict[str, object], reason: str
 ) -> None:
     folder = changed(checkpoint_of(folders, model_type).folder, tmp_path, changes)
-    with pytest.raises(CheckpointError, match=rf"config.json: {reason}"):
+    with pytest.raises(CheckpointError, match=reason):
         open_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize(
     ("model_type", "changes", "reason"),
     [
-        ("xlm", {"n_words": 10**6}, "320 tokens, transformers reads 4 of 32 and 1000000"),
-        ("luke", {"intermediate_size": 10**6}, "asks for [0-9]+ weights, the files hold"),
-        ("luke", {"entity_emb_size": 10**9}, "asks for [0-9]+ weights, the files hold"),
-        ("esm", {"num_attention_heads": 5}, "config.json does not fit its family"),
-        ("xmod", {"adapter_reduction_factor": 0}, "config.json does not fit its family"),
-        ("gte", {"rope_parameters": {"rope_type": "x"}}, "config.json does not fit its family"),
+        ("xmod", {"languages": []}, "transformers cannot run the model"),
+        ("esm", {"is_decoder": None}, "transformers cannot run the model"),
+        ("xmod", {"default_language": None}, "transformers cannot run the model: Input language unknown"),
+        ("xmod", {"default_language": "fr_XX"}, "transformers cannot run the model: .*'fr_XX'"),
+        ("esm", {"mask_token_id": None}, "transformers cannot run the model"),
+        ("flaubert", {"pre_norm": True}, "transformers cannot run the model"),
+        ("nystromformer", {"num_landmarks": 4}, "transformers cannot run the model"),
+        ("m2m_100", {"activation_dropout": -1.0}, "transformers cannot run the model: .*dropout"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused_on_loading(
+def test_models_that_transformers_cannot_run_are_refused_on_loading(
     folders: dict[str, Path], tmp_path: Path, model_type: str, changes: dict[str, object], reason: str
 ) -> None:
     folder = changed(checkpoint_of(folders, model_type).folder, tmp_path, changes)
     with pytest.raises(CheckpointError, match=reason):
-        load_encoder(open_checkpoint(str(folder)), [1])
-
-
-def test_sizes_may_have_the_old_names(folders: dict[str, Path], tmp_path: Path) -> None:
-    folder = changed(checkpoint_of(folders, "xlm").folder, tmp_path, {"vocab_size": None, "n_words": VOCAB_SIZE})
-    config = json.loads((folder / "config.json").read_text())
-    del config["vocab_size"]
-    (folder / "config.json").write_text(json.dumps(config))
-    checkpoint = open_checkpoint(str(folder))
-    assert checkpoint.n_ids == VOCAB_SIZE
-    assert load_encoder(checkpoint, [1]).hidden_size == HIDDEN
+        load_encoder(open_checkpoint(str(folder)), [N_LAYERS])
 
 
 def changed(folder: Path, tmp_path: Path, changes: dict[str, object]) -> Path:
@@ -434,30 +399,10 @@ def changed(folder: Path, tmp_path: Path, changes: dict[str, object]) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("model_type", [family.model_type for family in families() if family.slow_tokenizer])
-def test_tokenizers_without_offsets_are_refused(folders: dict[str, Path], tmp_path: Path, model_type: str) -> None:
-    folder = changed(checkpoint_of(folders, model_type).folder, tmp_path, {})
-    (folder / "tokenizer.json").rename(folder / "vocab.json")
-    with pytest.raises(CheckpointError, match=r"no tokenizer.json; the own tokenizer of .* gives no character offsets"):
-        open_checkpoint(str(folder))
-
-
 def test_luke_keeps_no_table_of_entities_and_esm_no_contact_head(folders: dict[str, Path]) -> None:
     for model_type, unused in (("luke", "entity_embeddings"), ("esm", "contact_head")):
         encoder = load_encoder(checkpoint_of(folders, model_type), [N_LAYERS])
         assert not any(unused in name for name, _ in encoder._model.named_parameters())
-
-
-def test_packed_families_take_the_attention_interface_and_hand_it_their_windows() -> None:
-    import transformers
-
-    for family in (family for family in families() if family.path == "packed"):
-        module = sys.modules[getattr(transformers, family.model_class).__module__]
-        assert hasattr(module, "ALL_ATTENTION_FUNCTIONS"), family.model_type
-        # Packs have no mask: a window that only a mask knows would be lost.
-        source = inspect.getsource(module)
-        assert "create_sliding_window" not in source or "sliding_window=" in source, family.model_type
-    assert family_of("mobilebert").path == "equal-length"  # type: ignore[union-attr]
 
 
 def test_minilm_equals_transformers_on_every_layer() -> None:

@@ -266,7 +266,7 @@ def test_prompts_follow_the_rules_of_encode_query_and_encode_document(saved: Pat
 )
 def test_prompts_that_are_refused(hostile: Path, changes: dict[str, Any]) -> None:
     change(hostile / "config_sentence_transformers.json", **changes)
-    with pytest.raises(CheckpointError, match=r"config_sentence_transformers\.json: .*; correct the file") as caught:
+    with pytest.raises(CheckpointError, match=r"config_sentence_transformers\.json: .*; correct the file$") as caught:
         open_checkpoint(str(hostile)).prompts()
     assert str(caught.value).isprintable()
 
@@ -280,10 +280,8 @@ def test_null_prompts_are_empty_as_in_sentence_transformers(hostile: Path) -> No
     assert SentenceTransformer(str(hostile), device="cpu").prompts == {"query": "", "document": "", "a": "b"}
 
 
-@pytest.mark.parametrize(
-    "place", ["../2_Dense", "/etc", "2_Dense/../../x", "a\\b", "C:x", "2_\nDense", 3, None, "\ud800", "..", "x\0y"]
-)
-def test_module_paths_stay_inside(hostile: Path, place: object) -> None:
+@pytest.mark.parametrize("place", ["../2_Dense", "/etc", "2_Dense/../../x", "a\\b", "C:x", "2_\nDense", "..", "x\0y"])
+def test_module_paths_stay_inside(hostile: Path, place: str) -> None:
     change_module(hostile, 2, path=place)
     assert "is not a folder inside" in refusal(hostile)
 
@@ -305,10 +303,10 @@ def test_a_module_folder_that_is_a_link_out(hostile: Path, tmp_path: Path) -> No
     "name",
     [
         *("os.system", "custom_st.Transformer", "sentence_transformers.models.CNN", "pylate.models.Dense.Dense"),
-        *("sentence_transformers.base.modules.router.Router", "Pooling", "", None, 3, ["x"], "\n" * 99),
+        *("sentence_transformers.base.modules.router.Router", "Pooling", "", "\n" * 99),
     ],
 )
-def test_unknown_module_types(hostile: Path, name: object) -> None:
+def test_unknown_module_types(hostile: Path, name: str) -> None:
     change_module(hostile, 2, type=name)
     message = refusal(hostile)
     assert f"module type {name!r:.80} is not supported" in message
@@ -318,11 +316,11 @@ def test_unknown_module_types(hostile: Path, name: object) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({}, "not a list of objects"),
-        ([1], "not a list of objects"),
+        ([1], "Expected `object`, got `int` - at `$[0]`"),
+        ([{"type": "x", "path": 3}], "Expected `str`, got `int` - at `$[0].path`"),
         ([], "the modules are"),
-        ([{}] * 1000, "1000 modules"),
-        ("[", "not valid JSON"),
+        ([{"type": "x", "path": ""}] * 1000, "1000 modules"),
+        ("[", "truncated"),
     ],
 )
 def test_modules_that_are_not_modules(hostile: Path, content: object, reason: str) -> None:
@@ -335,7 +333,6 @@ def test_modules_that_are_not_modules(hostile: Path, content: object, reason: st
     ("number", "changes", "reason"),
     [
         (2, {"idx": 1}, "not in rising order"),
-        (2, {"idx": "2"}, "not in rising order"),
         (1, {"idx": -1}, "not in rising order"),
         (2, {"name": "1"}, "two modules have one name"),
         (0, {"path": "0_Transformer"}, "the Transformer lies in the folder '0_Transformer'"),
@@ -343,8 +340,8 @@ def test_modules_that_are_not_modules(hostile: Path, content: object, reason: st
         (1, {"type": "sentence_transformers.models.Normalize"}, "not one Transformer, one Pooling"),
         (3, {"type": "sentence_transformers.models.Transformer"}, "not one Transformer, one Pooling"),
         (1, {"path": "4_Pooling"}, "4_Pooling/config.json: the file is missing"),
-        (1, {"path": ""}, "unknown setting"),
-        (2, {"path": "3_Normalize"}, "does not fit"),
+        (1, {"path": ""}, "unknown field"),
+        (2, {"path": "3_Normalize"}, "missing required field `in_features`"),
     ],
 )
 def test_orders_that_are_refused(hostile: Path, number: int, changes: dict[str, Any], reason: str) -> None:
@@ -356,26 +353,25 @@ def test_orders_that_are_refused(hostile: Path, number: int, changes: dict[str, 
     ("file", "changes", "reason"),
     [
         ("1_Pooling", {"embedding_dimension": 33}, "pools vectors of 33 values, and the model's have 32"),
-        ("1_Pooling", {"embedding_dimension": True}, "embedding_dimension is True"),
-        ("1_Pooling", {"pooling_mode": "median"}, "pooling mode ['median'] is not supported"),
-        ("1_Pooling", {"pooling_mode": []}, "pooling mode [] is not supported"),
-        ("1_Pooling", {"pooling_mode": [{}]}, "is not supported"),
-        ("1_Pooling", {"pooling_mode": ["mean"] * 10**6}, "is not supported"),
-        ("1_Pooling", {"include_prompt": "no"}, "include_prompt is 'no'"),
-        ("1_Pooling", {"temperature": 2}, "unknown setting 'temperature'"),
+        ("1_Pooling", {"embedding_dimension": True}, "got `bool` - at `$.embedding_dimension`"),
+        ("1_Pooling", {"pooling_mode": "median"}, "Invalid enum value 'median' - at `$.pooling_mode`"),
+        ("1_Pooling", {"pooling_mode": []}, "at `$.pooling_mode`"),
+        ("1_Pooling", {"pooling_mode": ["mean"] * 10**6}, "at `$.pooling_mode`"),
+        ("1_Pooling", {"include_prompt": "no"}, "Expected `bool`, got `str` - at `$.include_prompt`"),
+        ("1_Pooling", {"temperature": 2}, "unknown field `temperature`"),
         ("2_Dense", {"in_features": 32}, "does not fit vectors of 64"),
-        ("2_Dense", {"out_features": 10**12}, "does not fit"),
-        ("2_Dense", {"out_features": 0}, "does not fit"),
+        ("2_Dense", {"out_features": 10**12}, "at `$.out_features`"),
+        ("2_Dense", {"out_features": 0}, "at `$.out_features`"),
         ("2_Dense", {"out_features": 9}, "not 'linear.weight' [9, 64], 'linear.bias' [9]"),
         ("2_Dense", {"bias": False}, "holds 'linear.bias' F32 [8]"),
         ("2_Dense", {"use_residual": True}, "'residual.weight' [8, 64]"),
         ("2_Dense", {"activation_function": "os.system"}, "activation_function is 'os.system'"),
         ("2_Dense", {"activation_function": "torch.nn.Softmax"}, "activation_function is 'torch.nn.Softmax'"),
         ("2_Dense", {"activation_function": "torch.hub.load"}, "activation_function is 'torch.hub.load'"),
-        ("2_Dense", {"activation_function": None}, "activation_function is None"),
-        ("2_Dense", {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
-        ("2_Dense", {"module_output_name": "other"}, "module_output_name is 'other'"),
-        ("3_Normalize", {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
+        ("2_Dense", {"activation_function": None}, "got `null` - at `$.activation_function`"),
+        ("2_Dense", {"module_input_name": "token_embeddings"}, "'token_embeddings' - at `$.module_input_name`"),
+        ("2_Dense", {"module_output_name": "other"}, "'other' - at `$.module_output_name`"),
+        ("3_Normalize", {"module_input_name": "token_embeddings"}, "'token_embeddings' - at `$.module_input_name`"),
     ],
 )
 def test_settings_that_are_refused(hostile: Path, file: str, changes: dict[str, Any], reason: str) -> None:
@@ -386,17 +382,17 @@ def test_settings_that_are_refused(hostile: Path, file: str, changes: dict[str, 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"max_seq_length": 0}, "max_seq_length is 0"),
-        ({"max_seq_length": 10**12}, "max_seq_length is 1000000000000"),
-        ({"max_seq_length": True}, "max_seq_length is True"),
-        ({"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'"),
-        ({"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}}, "modality_config is"),
-        ({"modality_config": {"message": {}}}, "modality_config is"),
-        ({"config_args": {"num_hidden_layers": 1}}, "config_args is"),
+        ({"max_seq_length": 0}, "at `$.max_seq_length`"),
+        ({"max_seq_length": 10**12}, "at `$.max_seq_length`"),
+        ({"max_seq_length": True}, "at `$.max_seq_length`"),
+        ({"transformer_task": "fill-mask"}, "'fill-mask' - at `$.transformer_task`"),
+        ({"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}}, "at `$.modality_config"),
+        ({"modality_config": {"message": {}}}, "at `$.modality_config`"),
+        ({"config_args": {"num_hidden_layers": 1}}, "in `$.config_args`"),
         ({"do_lower_case": True}, "do_lower_case is true, but the model's tokenizer keeps capitals"),
-        ({"query_length": {"a": 1}}, "query_length is"),
-        ({"tokenizer_name_or_path": "/etc"}, "tokenizer_name_or_path is '/etc'"),
-        ({"evil": 1}, "unknown setting 'evil'"),
+        ({"query_length": {"a": 1}}, "at `$.query_length`"),
+        ({"tokenizer_name_or_path": "/etc"}, "at `$.tokenizer_name_or_path`"),
+        ({"evil": 1}, "unknown field `evil`"),
     ],
 )
 def test_settings_of_the_transformer_that_are_refused(hostile: Path, changes: dict[str, Any], reason: str) -> None:

@@ -16,13 +16,13 @@ from bertfeat.display import printable
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store import verify
 from tests.support.command_line import good, refused
-from tests.support.vector_files import N_WORDS, numbers, sentence_arrays, write_conll, write_hdf5, write_npy
+from tests.support.vector_files import N_WORDS, numbers, write_conll, write_npy
 
 pytestmark = pytest.mark.numeric
 
 
 def words(folder: Path) -> bertfeat.Store:
-    vectors = write_hdf5(folder / "v.hdf5", sentence_arrays(2, 3))
+    vectors = write_npy(folder / "v.npy", numbers(N_WORDS, 2, 3))
     return import_vectors(vectors, folder / "s", level="word", ids=write_conll(folder / "c.conll"), shard_bytes=1)
 
 

@@ -36,7 +36,7 @@ def read(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 def test_each_type_has_the_mean_of_its_rows(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(store.manifest["shards"]) > 1
+    assert len(store.manifest.shards) > 1
     words = store.polars("word", ["word"])["word"]
     vectors = store.numpy("word", "layer_03", np.float64)
     for lower, min_count in ((False, 1), (True, 2)):

@@ -15,14 +15,10 @@ from bertfeat.durable import steps
 from bertfeat.errors import BertfeatWarning, InputError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import append, extract
-from bertfeat.store import manifest as manifest_file
-from bertfeat.store import mark_for_redoing, open_store, planfile, verify
-from bertfeat.store.codec import LastFile
-from bertfeat.store.manifest import read_manifest
-from bertfeat.store.openfolder import folder_at
-from bertfeat.store.planfile import read_plan
+from bertfeat.store import mark_for_redoing, open_store, verify
 from tests.support.cli_runs import run_cli, three_shards
 from tests.support.drill import orphans, result_files, run_pooled, write_corpus
+from tests.support.store_fakes import part_at
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
 
@@ -59,13 +55,22 @@ def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, sett
     for number, inputs in enumerate(later):
         store = append(root, inputs)
         apart = extract(output=tmp_path / f"apart{number}", **settings | {"inputs": inputs})
-        first = store.manifest["appends"][-1]["first_shard"]
-        assert len(store.plan.shards) - first == len(apart.plan.shards)
+        before_it, after_it = store.manifest.history[-2:]
+        assert after_it.n_shards - before_it.n_shards == len(store.plan.shards) == len(apart.plan.shards)
+        assert store.version == number + 1
         for level in apart.levels:
             n_rows = apart.n_rows(level)
             assert store.polars(level).tail(n_rows).equals(apart.polars(level))
             assert np.array_equal(store.numpy(level, -1)[-n_rows:], apart.numpy(level, -1), equal_nan=True)
-    assert n_old == open_store(root).manifest["appends"][0]["first_shard"] > 1
+    assert n_old == store.manifest.history[0].n_shards > 1
+    for version, n_documents in enumerate((24, 48, 54)):
+        earlier = open_store(root, version=version)
+        assert (len(earlier), earlier.version) == (n_documents, version)
+        for level in earlier.levels:
+            assert earlier.polars(level).equals(store.polars(level).head(earlier.n_rows(level)))
+    # A glob gives the rows of the newest version, in order.
+    for level in store.levels:
+        assert pl.read_parquet(root / level / "*.parquet").equals(store.polars(level))
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in before} == before
     assert store.polars("sentence")["doc_id"].to_list() == [f"d{n}" for n in range(54)]
     assert len(store) == 54
@@ -96,19 +101,12 @@ def test_row_numbers_go_on_over_documents_and_bad_rows(tmp_path, settings):
     bad = [row.index for row in store.bad_rows()]
     assert bad == [1, 5, 9, 11, 15, 19]
     assert store.polars("sentence")["doc_id"].to_list() == [n for n in range(20) if n not in bad]
-    assert store.manifest["totals"]["n_bad_rows"] == 6
-    assert not (root / "_bertfeat/ids.bin").exists()
+    assert store.manifest.totals.n_bad_rows == 6
 
 
-@pytest.mark.parametrize("ids", ["kept", "missing", "damaged"])
-def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later, ids):
+def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later):
     append(root, later[0])
     append(root, later[1])
-    file = root / "_bertfeat/ids.bin"
-    if ids == "missing":
-        file.unlink()
-    elif ids == "damaged":
-        file.write_bytes(file.read_bytes()[:-1] + b"x")
     before = result_files(root)
     for old in ("d0", "d30", "d53"):
         path = write_rows(tmp_path / "twice.jsonl", [{"id": "new", "text": "One."}, {"id": old, "text": "Two."}])
@@ -158,7 +156,7 @@ def test_another_model_and_other_versions_are_refused(tmp_path, root, later, mon
     with monkeypatch.context() as patch:
         patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
         assert len(append(root, later[0])) == 48
-        with pytest.raises(PlanMismatch, match=r"made with other versions: bertfeat was .*9.9.*install those"):
+        with pytest.raises(PlanMismatch, match=r"other versions: the version of bertfeat was .*9.9.*install those"):
             append(root, later[1])
 
 
@@ -198,7 +196,7 @@ def test_an_append_without_documents_is_recorded(tmp_path, root):
     (tmp_path / "none.csv").write_text("id,text\n")
     store = append(root, str(tmp_path / "none.csv"))
     assert len(store) == 24
-    assert len(store.manifest["appends"]) == 1
+    assert [state.n_inputs for state in store.manifest.history] == [1, 2]
     assert verify(root).is_good
     assert len(append(root, write_rows(tmp_path / "one.jsonl", [{"id": "x", "text": "One."}]))) == 25
     assert verify(root).is_good
@@ -215,10 +213,11 @@ def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inpu
     assert verify(root).is_good
     assert recheck(root, n_documents=3).is_good
     assert extract(output=root, **settings).manifest == before
-    with pytest.raises(StoreError, match=r"an append of .*b.jsonl has not finished; run the same command again"):
+    with pytest.raises(StoreError, match=r"an append of .*b.jsonl has not finished; run that command again"):
         append(root, later[1])
+    assert len(append(root, later[0])) == 48
     assert len(append(root, later)) == 54
-    assert len(open_store(root).manifest["appends"]) == 2
+    assert open_store(root).version == 2
     assert verify(root).is_good
 
 
@@ -251,8 +250,9 @@ def test_an_error_before_the_first_part_takes_the_append_back(tmp_path, root, mo
 def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, through):
     append(root, later)
     whole = result_files(root)
-    for name in ("word/part-00001.parquet", "word/part-00004.parquet"):
-        (root / name).write_bytes(whole[name][:-1] + b"x")
+    for shard in (1, 4):
+        part = part_at(root, "word", shard)
+        part.write_bytes(part.read_bytes()[:-1] + b"x")
     assert mark_for_redoing(root, verify(root)) == (1, 4)
     if through == "extract":
         # It repeats the shard of its own inputs; the other one stays marked.
@@ -266,7 +266,7 @@ def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, thr
 def test_a_damaged_shard_needs_its_input_unchanged(tmp_path, settings, later):
     root = extract(output=tmp_path / "s", **settings).path
     append(root, later)
-    (root / "word/part-00001.parquet").unlink()
+    part_at(root, "word", 1).unlink()
     assert mark_for_redoing(root, verify(root)) == (1,)
     Path(settings["inputs"]).write_text('{"id": "d0", "text": "Other."}\n')
     with pytest.raises(InputError, match=r"corpus.jsonl: has changed since the store was made"):
@@ -362,29 +362,15 @@ def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     assert shown[-1].endswith(f"24 documents from {later[0]}")
     entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
     assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
-    (root / "word/part-00004.parquet").write_bytes(b"x")
+    part_at(root, "word", 4).write_bytes(b"x")
     assert f"append {later[0]} again to redo 1 shard" in run_cli("verify", str(root))[2][0]
     assert run_cli("extract", later[0], f"-o{root}", "--append")[1].startswith(f"{root}: damaged shards repeated: ")
-
-
-def test_overwrite_touches_nothing_that_has_finished(tmp_path, settings, root, later, monkeypatch):
-    before = {file: file.stat().st_mtime_ns for file in root.rglob("*.parquet")}
-    files = result_files(root)
-    append(root, settings["inputs"], overwrite=True)
-    with pytest.raises(InputError, match="no such file"):
-        append(root, str(tmp_path / "none.jsonl"), overwrite=True)
-    with stopped(monkeypatch, "receipt.durable", 2):
-        append(root, later[0])
-    # Nothing is new, and the append that has not finished is dropped.
-    append(root, settings["inputs"], overwrite=True)
-    assert result_files(root) == files
-    assert {file: file.stat().st_mtime_ns for file in root.rglob("*.parquet")} == before
 
 
 def test_a_refused_append_leaves_a_damaged_store_readable(tmp_path, settings, later):
     root = extract(output=tmp_path / "s", **settings).path
     append(root, later[0])
-    (root / "word/part-00001.parquet").write_bytes(b"x")
+    part_at(root, "word", 1).write_bytes(b"x")
     assert mark_for_redoing(root, verify(root)) == (1,)
     corpus = Path(settings["inputs"])
     corpus.rename(tmp_path / "moved.jsonl")
@@ -400,13 +386,13 @@ def test_the_first_inputs_repair_their_own_shards_and_leave_the_others_marked(se
     append(root, later[0])
     append(root, later[1])
     whole = result_files(root)
-    shard = open_store(root).manifest["appends"][0]["first_shard"]
-    (root / f"word/part-{shard:05d}.parquet").write_bytes(b"x")
+    shard = open_store(root, version=0).manifest.totals.n_shards
+    part_at(root, "word", shard).write_bytes(b"x")
     assert mark_for_redoing(root, verify(root)) == (shard,)
     assert len(extract(output=root, **settings)) == 54
     assert len(append(root, later[0])) == 54
     assert result_files(root) == whole
-    (root / f"_bertfeat/receipts/{shard:05d}.json").unlink()
+    next(root.glob(f"_bertfeat/work/*/{shard:05d}.json")).unlink()
     assert mark_for_redoing(root, verify(root)) == (shard,)
     append(root, later[0])
     assert verify(root).is_good
@@ -415,42 +401,23 @@ def test_the_first_inputs_repair_their_own_shards_and_leave_the_others_marked(se
 def test_a_damaged_manifest_of_a_grown_store_is_written_again_by_an_append(root, later):
     append(root, later)
     whole = result_files(root)
-    (root / "manifest.json").write_bytes(whole["manifest.json"][:-9])
-    assert len(append(root, later[1])) == 54
+    (root / "manifests/00001.json").write_bytes(whole["manifests/00001.json"][:-9])
+    with pytest.raises(StoreError, match="damaged or edited"):
+        open_store(root)
+    assert len(append(root, later)) == 54
     assert result_files(root) == whole
-
-
-def test_what_an_append_remembers_of_its_files_is_what_they_say(root, later, monkeypatch):
-    for inputs in later:
-        append(root, inputs)
-        plan, manifest = read_plan(root), read_manifest(folder_at(root))
-        with monkeypatch.context() as patch:
-            for module in (planfile, manifest_file):
-                patch.setattr(module, "_last", LastFile())
-            assert read_plan(root) == plan
-            fresh = read_manifest(folder_at(root))
-        assert (fresh, fresh.receipts) == (manifest, manifest.receipts)
 
 
 def test_a_repair_that_was_stopped_is_finished_by_the_same_call(root, later, monkeypatch):
     append(root, later)
     whole = result_files(root)
     for number in (3, 4):
-        (root / f"word/part-{number:05d}.parquet").write_bytes(b"x")
+        part_at(root, "word", number).write_bytes(b"x")
     mark_for_redoing(root, verify(root))
     with stopped(monkeypatch, "receipt.durable"):
         append(root, later)
     assert len(append(root, later)) == 54
     assert result_files(root) == whole
-
-
-def test_ids_of_an_unfinished_append_count(tmp_path, root, later, monkeypatch):
-    with stopped(monkeypatch, "receipt.durable"):
-        append(root, later[0])
-    twice = write_rows(tmp_path / "twice.jsonl", [{"id": "d30", "text": "One."}])
-    with pytest.raises(InputError, match=r"id 'd30' is in .* already"):
-        append(root, [later[0], twice])
-    assert len(open_store(root)) == 48
 
 
 def test_a_file_that_has_grown_is_not_added_again(tmp_path, root):

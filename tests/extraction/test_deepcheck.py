@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from bertfeat.extraction import deepcheck
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import extract
 from bertfeat.records import LevelTable, ShardResult
-from bertfeat.store import codec, commit_shard, open_for_writing, verify
+from bertfeat.store import commit_shard, open_for_writing, verify
 from bertfeat.store.reader import Store
 from tests.support.cli_runs import run_cli, three_shards
+from tests.support.store_fakes import rewrite_manifest
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +107,11 @@ def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp
     forge(made, tmp_path / "forged", "layer_02")
     assert verify(tmp_path / "forged").is_good
     problems = recheck(tmp_path / "forged").problems
-    assert [(p.shard, p.part) for p in problems] == [(0, "word/part-00000.parquet")]
+    assert [(p.shard, p.part) for p in problems] == [(0, made.parts("word")[0].path)]
     assert problems[0].reason.startswith("layer_02 differs by")
     exit_code, printed, errors = run_cli("verify", str(tmp_path / "forged"), "--deep")
     assert (exit_code, len(errors)) == (1, 1)
-    assert printed.startswith("word/part-00000.parquet: layer_02 differs by")
+    assert printed.startswith(f"{made.parts('word')[0].path}: layer_02 differs by")
     exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3")
     assert (exit_code, errors) == (0, [])
     pattern = r"good; ([\d,]+) parts, ([\d,]+) rows, .* checked; (\d+) of these rows encoded again"
@@ -145,9 +147,7 @@ def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
 
 def test_a_store_from_standard_input_needs_its_text(made, tmp_path):
     root = Path(shutil.copytree(made.path, tmp_path / "s"))
-    plan = codec.unseal((root / "_bertfeat/plan.json").read_bytes())
-    plan["plan"]["inputs"][0]["path"] = "-"
-    (root / "_bertfeat/plan.json").write_bytes(codec.seal(plan))
+    rewrite_manifest(root, lambda m: replace(m, inputs=(replace(m.inputs[0], path="-"),)))
     with pytest.raises(InputError, match="from standard input; name a file with the same text with `inputs`"):
         recheck(root)
     assert recheck(root, [made.plan.inputs[0].path]).is_good

@@ -130,6 +130,23 @@ def test_the_pooler_of_a_cut_request_needs_the_whole_model(tmp_path: Path) -> No
     assert encoder.words(["the fox"]).columns[-1] == "layer_00"
 
 
+def test_with_a_cache_each_text_is_encoded_once(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"layers": [1, 3], "normalize": True, "pooling": "max", "prompt": "a "}
+    plain = bertfeat.Encoder(str(tiny_folder), **settings)
+    cached = bertfeat.Encoder(str(tiny_folder), cache=tmp_path / "cache", **settings)
+    given: list[Any] = [[*TEXTS, ""], [["given", "words"], ["two", "words"]], [("a pair", "of texts")], []]
+    expected = [(plain.encode(texts), plain.encode_query(texts)) for texts in given]
+    for _ in range(2):
+        for texts, (vectors, query) in zip(given, expected, strict=True):
+            np.testing.assert_array_equal(cached.encode(texts), vectors)
+            np.testing.assert_array_equal(cached.encode_query(texts), query)
+        monkeypatch.setattr(PackEncoder, "_run", None)
+    with pytest.raises(ConfigError, match="`cache_size=9` is below 1000000"):
+        bertfeat.Encoder(str(tiny_folder), cache=tmp_path / "cache", cache_size=9)
+
+
 def test_embed_takes_the_settings_of_an_encoder(encoder: bertfeat.Encoder, tiny_folder: Path) -> None:
     settings: dict[str, Any] = {"layers": [1, -1], "pooling": "max", "max_length": 24}
     np.testing.assert_array_equal(bertfeat.embed(TEXTS, str(tiny_folder), **settings), encoder.encode(TEXTS))

@@ -40,16 +40,16 @@ def test_counts_are_those_of_the_run(name: str, corpus: Path, tiny_folder: Path,
     expected = estimate(corpus, config)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"], "a dry run writes nothing"
     store = extract(corpus, tmp_path / "out", config)
-    totals = store.manifest["totals"]
+    totals = store.manifest.totals
     assert expected.is_exact
-    assert expected.n_documents == totals["counts"]["n_documents"] == 60
-    assert expected.n_bad_rows == totals["n_bad_rows"] == (3 if name == "bad rows aside" else 0)
-    assert expected.n_tokens == totals["counts"]["n_tokens"]
-    assert expected.n_encoded_tokens == totals["counts"]["n_encoded_tokens"]
-    assert expected.n_shards == totals["n_shards"]
+    assert expected.n_documents == totals.counts["n_documents"] == 60
+    assert expected.n_bad_rows == totals.n_bad_rows == (3 if name == "bad rows aside" else 0)
+    assert expected.n_tokens == totals.counts["n_tokens"]
+    assert expected.n_encoded_tokens == totals.counts["n_encoded_tokens"]
+    assert expected.n_shards == totals.n_shards
     assert (expected.n_shards > 1) == (name == "several shards")
     assert expected.seconds == pytest.approx(expected.n_encoded_tokens / expected.tokens_per_s)
-    assert json.loads(json.dumps(expected.to_dict()))["n_rows"] == totals["n_rows"]
+    assert json.loads(json.dumps(expected.to_dict()))["n_rows"] == totals.n_rows
 
 
 def test_bfloat16_is_measured_where_it_could_be_chosen(
@@ -96,7 +96,7 @@ def test_bytes_are_about_those_of_the_run(tiny_folder: Path, tmp_path: Path) -> 
     config = ExtractConfig(model=str(tiny_folder), levels="token,word", layers="all", store_dtype="float32")
     expected = estimate(tmp_path / "corpus.txt", config)
     store = extract(tmp_path / "corpus.txt", tmp_path / "out", config)
-    assert expected.n_bytes == pytest.approx(sum(store.manifest["totals"]["n_bytes"].values()), rel=0.1)
+    assert expected.n_bytes == pytest.approx(sum(store.manifest.totals.n_bytes.values()), rel=0.1)
 
 
 def test_a_large_corpus_is_sampled(

@@ -22,7 +22,6 @@ import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import frames
 from bertfeat.corpus.frames import resolve_kind, write_frame
-from bertfeat.corpus.pagesizes import measure_pages, read_groups
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.estimation import estimate
@@ -30,6 +29,7 @@ from bertfeat.extraction.run import extract
 from tests.support.cli_runs import run_cli
 from tests.support.drill import result_files, run_killed_at
 from tests.support.families import SENTENCES
+from tests.support.store_fakes import receipt_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,8 +95,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any], ow
 
 
 def results(root: Path) -> dict[str, bytes]:
-    """Return the files of a store that must be the same; a plan also names the file."""
-    return {name: data for name, data in result_files(root).items() if name != "_bertfeat/plan.json"}
+    """Return the files of a store that must be the same; a plan and a manifest also name the file."""
+    return {name: data for name, data in result_files(root).items() if not name.endswith(".json")}
 
 
 @pytest.mark.parametrize("kind", FRAMES)
@@ -104,7 +104,7 @@ def test_every_kind_of_frame_gives_the_store_of_its_parquet_file(kind, tmp_path,
     store = extract(FRAMES[kind](), tmp_path / "s", **settings)
     assert len(store.plan.shards) > 2
     assert results(store.path) == whole
-    assert [file.path for file in store.plan.inputs] == ["<frame>"]
+    assert [file.path for file in store.manifest.inputs] == ["<frame>"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s"], "the copy of the frame is removed"
 
 
@@ -119,7 +119,6 @@ def test_a_frame_reads_like_a_parquet_file_of_another_library(tmp_path, settings
 
 def test_bytes_depend_neither_on_batches_nor_on_row_groups_of_the_source(tmp_path, settings, monkeypatch):
     monkeypatch.setattr(frames, "_GROUP_ROWS", 5)
-    monkeypatch.setattr(frames, "_GROUP_BYTES", 150)
     written = set()
     for n_rows in (1, 2, 7, 24):
         (tmp_path / str(n_rows)).mkdir()
@@ -129,15 +128,7 @@ def test_bytes_depend_neither_on_batches_nor_on_row_groups_of_the_source(tmp_pat
     groups = pq.ParquetFile(tmp_path / "24" / "frame.parquet").metadata
     sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
     assert sum(sizes) == N_ROWS
-    assert max(sizes) <= 5
-    assert min(sizes[:-1]) < 5, "long texts end a group early"
-
-
-def test_large_texts_do_not_share_a_page(tmp_path):
-    path = write_frame(pl.DataFrame({"text": ["x" * 2_000_000] * 8}), tmp_path, ExtractConfig())
-    with path.open("rb") as file:
-        sizes = [measure_pages(file, chunk)[0] for group in read_groups(file) for chunk in group.chunks]
-    assert max(sizes) < 2_001_000
+    assert max(sizes) == 5
 
 
 def test_words_in_lists_and_categories_in_lists(tmp_path, model):
@@ -179,7 +170,7 @@ def test_a_killed_run_resumes_with_an_equal_frame(tmp_path, settings, whole, war
     code = warm.run(run_killed_at, "receipt.renamed", str(tmp_path / "s"), {**settings, "inputs": TABLE})
     assert code == -signal.SIGKILL
     assert results(tmp_path / "s").items() < whole.items()
-    receipt = next((tmp_path / "s" / "_bertfeat" / "receipts").iterdir())
+    receipt = receipt_files(tmp_path / "s")[0]
     written = receipt.stat().st_mtime_ns
     with pytest.raises(PlanMismatch, match="the data frame has changed since the store was made"):
         extract(pd.DataFrame(COLUMNS)[1:], tmp_path / "s", **settings)
@@ -195,7 +186,7 @@ def test_bad_rows_are_named_by_their_number_in_the_frame(tmp_path, settings):
     assert list(tmp_path.iterdir()) == []
     store = extract(broken, tmp_path / "s", **settings, bad_rows="quarantine")
     assert (store.bad_rows()[0].path, store.bad_rows()[0].row) == ("<frame>", 3)
-    assert store.manifest["totals"]["n_bad_rows"] == n_bad
+    assert store.manifest.totals.n_bad_rows == n_bad
     twice = pl.concat([pl.DataFrame(COLUMNS)] * 2)
     with pytest.raises(InputError, match=r"^<frame>:25: id 100 appears twice, first at <frame>:1; make ids unique"):
         extract(twice, tmp_path / "t", **settings)
@@ -279,7 +270,7 @@ def test_the_deep_check_takes_an_equal_frame_or_its_parquet_file(tmp_path, setti
     assert run_cli("verify", str(store.path), "--deep", "--input", str(tmp_path / "table.parquet"))[0] == 0
     with pytest.raises(PlanMismatch, match="the data frame has changed since the store was made"):
         recheck(store.path, TABLE.slice(1))
-    shutil.copy(tmp_path / "s" / "manifest.json", tmp_path / "not.parquet")
+    shutil.copy(tmp_path / "s/manifests/00000.json", tmp_path / "not.parquet")
     with pytest.raises(InputError, match=r"not\.parquet: cannot be read as Parquet"):
         recheck(store.path, [tmp_path / "not.parquet"])
 

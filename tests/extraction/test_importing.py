@@ -26,12 +26,8 @@ from tests.support.kills import die_at
 from tests.support.vector_files import (
     N_WORDS,
     SENTENCES,
-    google_vectors,
     numbers,
-    sentence_arrays,
     write_conll,
-    write_google,
-    write_hdf5,
     write_npy,
     write_table,
 )
@@ -84,7 +80,7 @@ def test_a_corpus_gives_words_tags_and_places(tmp_path):
     assert len(found) == len(SENTENCES)
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl", "rows.json", "rows.parquet"])
 def test_the_columns_of_a_table_come_along(tmp_path, name):
     vectors = write_npy(tmp_path / "v.npy", numbers(N_WORDS, 3))
     rows = pl.read_ndjson(write_table(tmp_path / "t.jsonl")).with_columns(
@@ -95,6 +91,7 @@ def test_the_columns_of_a_table_come_along(tmp_path, name):
         ".csv": rows.write_csv,
         ".tsv": lambda p: rows.write_csv(p, separator="\t"),
         ".jsonl": rows.write_ndjson,
+        ".json": rows.write_json,
         ".parquet": rows.write_parquet,
     }[path.suffix](path)
     frame = import_vectors(vectors, tmp_path / "s", level="word", ids=path).polars("word").drop("embedding")
@@ -169,58 +166,6 @@ def test_a_table_of_vectors_has_the_words_of_several_texts(tmp_path, known):
         assert np.array_equal(store.numpy("word", "v"), half(vectors))
 
 
-def test_hdf5_has_a_dataset_for_each_sentence(tmp_path):
-    pytest.importorskip("h5py")
-    arrays = sentence_arrays()
-    probes = write_hdf5(tmp_path / "probes.hdf5", arrays)
-    store = import_vectors(probes, tmp_path / "s", level="word", ids=write_conll(tmp_path / "w.conll"))
-    assert store.polars("word")["word"].to_list() == WORDS
-    for layer in range(3):
-        wanted = np.concatenate([array[layer] for array in arrays.values()])
-        assert np.array_equal(store.numpy("word", layer), half(wanted))
-    bare = import_vectors(probes, tmp_path / "bare", level="word").polars("word", ["doc_id", "word_index", "word"])
-    assert bare.rows() == [(d, w, None) for d, words in enumerate(SENTENCES) for w in range(len(words))]
-    # allennlp names the sentences, also where one vector stands for all layers.
-    single = {name: array.mean(axis=0) for name, array in arrays.items()}
-    elmo = write_hdf5(tmp_path / "elmo.h5", single, SENTENCES)
-    (tmp_path / "ids.txt").write_text("a\nb\nc\nd\n")
-    named = import_vectors(elmo, tmp_path / "elmo", level="word", ids=tmp_path / "ids.txt")
-    assert [feature.name for feature in named.features("word")] == ["embedding"]
-    assert named.polars("word")["word"].to_list() == WORDS
-    assert named.polars("word")["doc_id"].unique(maintain_order=True).to_list() == list("abcd")
-    table = import_vectors(elmo, tmp_path / "t", level="word", ids=write_table(tmp_path / "t.csv"))
-    assert table.polars("word")["label"].to_list() == [f"L{len(word)}" for word in WORDS]
-
-
-def test_word_pieces_become_words(tmp_path):
-    path = write_google(tmp_path / "g.jsonl")
-    pieces = google_vectors()
-    store = import_vectors(path, tmp_path / "own", level="word")
-    assert store.polars("word")["word"].to_list() == [
-        *("the", "bank", "closed", "it", "rained", "we", "crossed", "the", "elan", "unaffably", "[UNK]")
-    ]
-    # The file has the last layer first; the first piece of each word.
-    firsts = np.concatenate([p[1:-1] if n != 2 else p[[1, 2, 3, 4, 6]] for n, p in enumerate(pieces)])
-    assert np.array_equal(store.numpy("word", 1), half(firsts[:, 0]))
-    assert np.array_equal(store.numpy("word", 0), half(firsts[:, 1]))
-    for name in ("w.conll", "t.csv"):
-        given = write_conll(tmp_path / name) if name == "w.conll" else write_table(tmp_path / name)
-        words = import_vectors(path, tmp_path / name[0], level="word", ids=given)
-        assert words.polars("word")["word"].to_list() == WORDS
-        assert np.array_equal(words.numpy("word", 0), half(firsts[:, 1]))
-
-
-def test_word_pieces_become_texts(tmp_path):
-    path = tmp_path / "g.jsonl.gz"
-    path.write_bytes(gzip.compress(write_google(tmp_path / "g.jsonl", (1, 3)).read_bytes()))
-    pieces = google_vectors()
-    (tmp_path / "t.jsonl").write_text("".join(f'{{"text": "text {n}", "doc_id": {n + 5}}}\n' for n in range(4)))
-    mean = import_vectors(path, tmp_path / "mean", level="sentence", ids=tmp_path / "t.jsonl")
-    assert [feature.name for feature in mean.features("sentence")] == ["layer_01", "layer_03"]
-    assert mean.polars("sentence", ["doc_id", "text"]).row(1) == (6, "text 1")
-    assert np.array_equal(mean.numpy("sentence", 3)[1], half(pieces[1][1:-1, 1].astype(np.float64).mean(axis=0)))
-
-
 def test_a_row_of_nan_has_no_vector(tmp_path):
     vectors = numbers(4, 2, 3)
     vectors[2] = np.nan
@@ -236,7 +181,8 @@ def test_the_store_says_where_it_comes_from(tmp_path, monkeypatch):
     said = good("import", "v.npy", "-o", "s", "--level", "word", "--ids", "t.csv", "--model", "glove").out
     assert said.startswith("s: 11 word rows, ")
     shown = good("inspect", "s").out
-    digest = "sha256 " + json.loads((tmp_path / "s" / "manifest.json").read_text())["metadata"]["imported"][0]["sha256"]
+    metadata = json.loads((tmp_path / "s/manifests/00000.json").read_text())["metadata"]
+    digest = "sha256 " + metadata["imported"][0]["sha256"]
     assert f"imported from v.npy (npy, {digest})" in shown
     assert "model      glove, not known to bertfeat" in shown
     assert "rows       from t.csv (csv, sha256 " in shown
@@ -321,10 +267,11 @@ def test_damage_is_found_and_repaired_and_parts_are_joined(tmp_path):
     assert "run the same import command again to redo 1 shard" in found.err
     import_vectors(output=tmp_path / "s", **arguments)
     assert result_files(tmp_path / "s") == whole
-    small = bertfeat.compact(tmp_path / "s", tmp_path / "c", shard_bytes="1MB")
+    rows = store.polars("sentence")
+    small = bertfeat.compact(tmp_path / "s", shard_bytes="1MB")
     assert len(small.plan.shards) == 1
-    assert small.polars("sentence").equals(store.polars("sentence"))
-    assert "imported from v.npy" in good("inspect", tmp_path / "c").out
+    assert small.polars("sentence").equals(rows)
+    assert "imported from v.npy" in good("inspect", tmp_path / "s").out
 
 
 def test_two_imports_into_one_folder(tmp_path):

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from bertfeat.durable import steps
+from bertfeat.durable.records import unseal
 from bertfeat.extraction.run import extract
+from bertfeat.records import Receipt
 from bertfeat.store import open_for_writing, verify
 from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans, result_files, run_extract
 from tests.support.runner_fakes import wait_until
+from tests.support.store_fakes import part_at, receipt_files
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -60,12 +63,14 @@ def test_a_write_error_at_every_write_is_one_line_and_resumable(tmp_path, settin
         assert os.strerror(code).lower() in errors[0]
         assert "run the same command again" in errors[0]
         assert result_files(root).items() <= whole.items()
-        kept = {name: (root / name).stat().st_ino for name in result_files(root) if name.endswith(".parquet")}
+        # A part with a receipt is never written again.
+        receipts = [unseal(Receipt, file.read_bytes()) for file in receipt_files(root)]
+        kept = {root / part.path: (root / part.path).stat().st_ino for receipt in receipts for part in receipt.parts}
         shim.fails_at = 0
         extract(output=root, **settings)
         assert result_files(root) == whole
         assert orphans(root) == []
-        assert all((root / name).stat().st_ino == inode for name, inode in kept.items())
+        assert {path: path.stat().st_ino for path in kept} == kept
 
 
 def run_limited(limit: int, command: list[str], ended: str) -> None:
@@ -81,7 +86,7 @@ def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings, warm):
     settings |= {"layers": "0,1,2"}
     whole = result_files(extract(output=tmp_path / "whole", **settings).path)
     limit = max(len(data) for name, data in whole.items() if name.startswith("word/")) - 1
-    assert limit > len(whole["_bertfeat/plan.json"])
+    assert limit > max(len(data) for name, data in whole.items() if name.endswith("plan.json"))
     command = ["extract", *flags(settings), "-o", str(tmp_path / "s")]
     assert warm.run(run_limited, limit, command, str(tmp_path / "ended")) == 0
     exit_code, printed, errors = json.loads((tmp_path / "ended").read_text())
@@ -113,15 +118,15 @@ def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path
         status = (root / name).stat()
         (root / name).write_bytes(bytes(data))
         os.utime(root / name, ns=(status.st_atime_ns, status.st_mtime_ns))
-        shard = name[-13:-8]
+        shard = name[-22:-17]
         # A new file may get the number of one that was removed, but not its time.
-        before = {receipt.name: identity(receipt) for receipt in (root / "_bertfeat/receipts").iterdir()}
+        before = {receipt.name: identity(receipt) for receipt in receipt_files(root)}
         exit_code, printed, errors = run_cli("verify", str(root))
         assert (exit_code, printed.count("\n"), len(errors)) == (1, 1, 1)
         assert printed.startswith(f"{name}: ")
         assert "run the same extract command again to redo 1 shard" in errors[0]
         assert run_cli("extract", *flags(settings), "-o", str(root), "--quiet") == (0, "", [])
-        again = {r.name for r in (root / "_bertfeat/receipts").iterdir() if identity(r) != before[r.name]}
+        again = {r.name for r in receipt_files(root) if identity(r) != before[r.name]}
         assert again == {f"{shard}.json"}
         assert result_files(root) == whole
         assert orphans(root) == []
@@ -131,7 +136,7 @@ def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path
 def test_missing_swapped_and_edited_files_are_named_and_repaired(tmp_path, settings):
     root = extract(output=tmp_path / "s", **settings).path
     whole = result_files(root)
-    first, second = root / "word/part-00000.parquet", root / "word/part-00001.parquet"
+    first, second = part_at(root, "word", 0), part_at(root, "word", 1)
 
     def swap() -> None:
         first.rename(root / "x")
@@ -139,15 +144,15 @@ def test_missing_swapped_and_edited_files_are_named_and_repaired(tmp_path, setti
         (root / "x").rename(second)
 
     def edit() -> None:
-        manifest = json.loads((root / "manifest.json").read_text())
+        manifest = json.loads((root / "manifests/00000.json").read_text())
         manifest["totals"]["n_rows"]["word"] += 1
-        (root / "manifest.json").write_text(json.dumps(manifest))
+        (root / "manifests/00000.json").write_text(json.dumps(manifest))
 
     for deed, named in [
-        (first.unlink, ["word/part-00000.parquet"]),
-        (swap, ["word/part-00000.parquet", "word/part-00001.parquet"]),
-        (edit, ["manifest.json"]),
-        ((root / "manifest.json").unlink, ["manifest.json"]),
+        (first.unlink, [f"word/{first.name}"]),
+        (swap, [f"word/{first.name}", f"word/{second.name}"]),
+        (edit, ["manifests/00000.json"]),
+        ((root / "manifests/00000.json").unlink, ["manifests"]),
     ]:
         deed()
         exit_code, printed, _ = run_cli("verify", str(root), "--json")
@@ -160,12 +165,13 @@ def test_missing_swapped_and_edited_files_are_named_and_repaired(tmp_path, setti
 
 def test_verify_does_not_disturb_a_run_and_reads_what_it_may_not_write(tmp_path, settings):
     store = extract(output=tmp_path / "s", **settings)
-    (store.path / "word/part-00001.parquet").write_bytes(b"x")
+    part_at(store.path, "word", 1).write_bytes(b"x")
+    before = result_files(store.path)
     with open_for_writing(store.path, store.plan):
         exit_code, _, errors = run_cli("verify", str(store.path))
     assert exit_code == 1
     assert "is writing this store" in errors[0]
-    assert not (store.path / "_bertfeat/damaged.json").exists()
+    assert result_files(store.path) == before
 
 
 def run_and_wait(root: str, settings: dict[str, Any], ready: str) -> None:

@@ -37,7 +37,7 @@ def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes
     whole = result_files(tmp_path / "whole")
     assert len(store.plan.shards) == 3
     assert set(passed) == STEPS
-    assert store.manifest["totals"]["n_bad_rows"] == 4
+    assert store.manifest.totals.n_bad_rows == 4
     for point in range(1, len(passed) + 1):
         root = tmp_path / f"killed-{point}"
         assert warm.run(run_killed_at, point, str(root), settings) == -signal.SIGKILL, passed[point - 1]
@@ -74,9 +74,7 @@ class KillsFirstWorker(Silent):
     def committed(self, receipt):
         if self.killed is None:
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            workers = [
-                n for n in map(int, children) if b"bertfeat.runners.worker" in Path(f"/proc/{n}/cmdline").read_bytes()
-            ]
+            workers = [n for n in map(int, children) if b"runners.processes" in Path(f"/proc/{n}/cmdline").read_bytes()]
             self.killed = workers[0]
             os.kill(self.killed, signal.SIGKILL)
 

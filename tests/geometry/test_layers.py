@@ -6,6 +6,7 @@ The references follow the definitions of the papers, pair by pair, in float64.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import html.parser
 import json
 import re
@@ -28,6 +29,7 @@ from bertfeat.geometry.samplemeasures import intrinsic_dimension, rsa, shifts
 from bertfeat.reports.layerplots import plot_panels
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
+from tests.support.pipeline_runs import run as run_recipe
 from tests.support.places import ROOT
 from tests.support.vector_files import write_npy
 
@@ -454,7 +456,7 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     settings |= {"max_length": 8, "on_overlong": "truncate"}
     grown = bertfeat.extract(tmp_path / "one.txt", tmp_path / "grown", **settings)
     grown = bertfeat.append(grown, tmp_path / "two.txt")
-    assert len(grown.manifest["shards"]) > 2
+    assert len(grown.manifest.shards) > 2
     words = bertfeat.compare_layers(grown, level="word")
     has_vector = grown.valid("word", "layer_00") & grown.valid("word", "layer_03")
     assert words.settings["n_rows"] == has_vector.sum() < len(has_vector)
@@ -470,8 +472,8 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     assert "0 rows at level word have a vector" in refused(
         "layers", empty.path, "--level", "word", "-o", tmp_path / "out"
     )
-    other = bertfeat.open_store(grown.path)
-    other._metadata["tokenizer_sha256"] = "another"
+    metadata = {**grown.metadata, "tokenizer_sha256": "another"}
+    other = bertfeat.Store(grown.path, dataclasses.replace(grown.manifest, metadata=metadata))
     with pytest.raises(UserError, match="tokens of two tokenizers cannot be matched"):
         bertfeat.compare_layers(grown, other, level="token")
 
@@ -482,7 +484,9 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
     corpus = ROOT / "examples" / "data" / "wnut17_dev.conll"
     settings: Any = {"levels": "word", "limit": 25}
     trained = bertfeat.extract(corpus, tmp_path / "trained", layers="all", shard_bytes=2_000_000, **settings)
-    untrained = bertfeat.extract(corpus, tmp_path / "random", layers="all", random_weights=1, **settings)
+    folder = tmp_path / "model"
+    assert run_recipe("random_weights", "minilm", "--seed", 1, "-o", folder).code == 0
+    untrained = bertfeat.extract(corpus, tmp_path / "random", layers="all", model=str(folder), **settings)
     binary = bertfeat.extract(corpus, tmp_path / "b", layers="all", vector_encoding="binary", **settings)
     for store in (trained, untrained, binary):
         check_against_references(store)
@@ -492,6 +496,6 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
     assert [row.cka_other for row in both.rows[3:7]] == pytest.approx([1] * 4)
     against = bertfeat.compare_layers(trained, untrained)
     assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])
-    assert against.settings["other_model"].endswith("with random weights of seed 1")
+    assert against.settings["other_model"] == str(folder)
     against.write(tmp_path / "out")
     assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")

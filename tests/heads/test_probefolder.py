@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import os
 import subprocess
@@ -13,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+import xxhash
+from safetensors.numpy import load_file
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
 
 from bertfeat import __version__
+from bertfeat.durable.records import seal
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads import probefolder
-from bertfeat.heads.probedocument import digest_of
 from bertfeat.heads.probefolder import load_probe, save_probe
 from bertfeat.heads.registry import make_head
 
@@ -50,17 +50,6 @@ def outputs(probe) -> dict[str, np.ndarray]:
     X, _ = rows()
     names = [name for name in ("predict", "predict_proba", "decision_function") if hasattr(probe, name)]
     return {name: getattr(probe, name)(X) for name in names}
-
-
-def forge(folder: Path, change=lambda document: None) -> None:
-    """Change a saved probe's document, and write the right digests into it."""
-    path = folder / "probe.json"
-    document = json.loads(path.read_text())
-    weights = (folder / "weights.safetensors").read_bytes()
-    document["weights"] = {"sha256": hashlib.sha256(weights).hexdigest(), "n_bytes": len(weights)}
-    change(document)
-    document["sha256"] = digest_of(document)
-    path.write_text(json.dumps(document))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -108,7 +97,6 @@ def test_a_new_process_predicts_the_same(tmp_path):
     "labels",
     [
         np.array(["b", "a"], "<U9"),
-        np.array(["", "\udc80 x"]),
         np.array([5, -3]),
         np.array([2, 1], np.int8),
         np.array([2**64 - 1, 0], np.uint64),
@@ -132,7 +120,7 @@ def test_the_folder_holds_json_and_safetensors(tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["probe"]
     document = json.loads((folder / "probe.json").read_text())
     weights = (folder / "weights.safetensors").read_bytes()
-    assert document["weights"] == {"sha256": hashlib.sha256(weights).hexdigest(), "n_bytes": len(weights)}
+    assert document["weights"] == {"n_bytes": len(weights), "digest": xxhash.xxh3_128_hexdigest(weights)}
     assert (document["format_version"], document["bertfeat"], document["head"]) == (1, __version__, "logreg")
     assert document["params"]["C"] == [0.1, 1.0]
     assert document["classes"]["values"] == ["LOC", "PER", "ÜBER"]
@@ -175,164 +163,24 @@ def test_a_name_relative_to_the_current_folder_will_do(tmp_path, monkeypatch):
 def test_only_fitted_probes_and_json_are_saved(tmp_path):
     with pytest.raises(NotFittedError):
         save_probe(make_head("svm"), tmp_path / "probe", {})
-    for extra in ({"x": object()}, {"x": float("nan")}, {(1, 2): 3}):
+    for extra in ({"x": object()}, {"x": "\udc80"}, {(1, 2): 3}):
         with pytest.raises(UserError, match="the probe cannot be saved as JSON: "):
             save_probe(fitted(), tmp_path / "probe", extra)
     save_probe(fitted(), tmp_path / "probe", {"n": np.int64(3), "x": np.arange(2), "t": (1, 2)})
     assert load_probe(tmp_path / "probe")[1] == {"n": 3, "x": [0, 1], "t": [1, 2]}
 
 
-def test_other_files_are_not_loaded(tmp_path):
-    def refused(place, message):
-        with pytest.raises(UserError, match=message):
-            load_probe(tmp_path / place)
-
-    refused("nowhere", "nowhere: no such folder")
-    refused("", r"not a saved probe: it has no probe\.json")
-    (tmp_path / "file").write_text("x")
-    refused("file", "not a saved probe")
+def test_a_probe_without_its_weights_or_of_another_head_is_refused(tmp_path):
     save_probe(fitted(), tmp_path / "probe", {})
-    (tmp_path / "probe" / "weights.safetensors").unlink()
-    refused("probe", r"not a saved probe: it has no weights\.safetensors")
-    os.mkfifo(tmp_path / "probe" / "weights.safetensors")
-    refused("probe", "not a regular file")
-    for text in ("", "[]", "{", "null", '{"format_version": 1}', "[" * 100_000, '{"format_version": NaN}', "\xff"):
-        (tmp_path / "probe" / "probe.json").write_text(text, encoding="latin-1")
-        refused("probe", r"cannot be loaded as a probe: probe\.json")
-
-
-def test_a_newer_format_is_refused(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(probefolder, "FORMAT_VERSION", 2)
-        save_probe(fitted(), tmp_path / "probe", {})
-    with pytest.raises(UserError, match="format_version 2, this bertfeat reads up to 1; upgrade bertfeat"):
+    document = tmp_path / "probe" / "probe.json"
+    content = json.loads(document.read_text())
+    document.write_bytes(seal({**content, "head": "forest"}))
+    with pytest.raises(UserError, match=r"cannot be loaded as a probe: no head 'forest'; .*; save the probe again"):
         load_probe(tmp_path / "probe")
-
-
-def flips(data: bytes, n_flips: int, seed: int):
-    rng = np.random.default_rng(seed)
-    for _ in range(n_flips):
-        place = int(rng.integers(len(data)))
-        yield data[:place] + bytes([data[place] ^ int(rng.integers(1, 256))]) + data[place + 1 :]
-    for _ in range(n_flips // 4):
-        cut = int(rng.integers(len(data)))
-        yield data[:cut]
-        yield data + data[cut:]
-
-
-@pytest.mark.parametrize("name", ["probe.json", "weights.safetensors"])
-@pytest.mark.parametrize("head", ["logreg", "knn"])
-def test_a_flipped_byte_is_found_or_changes_nothing(tmp_path, head, name):
-    probe = fitted(head)
-    save_probe(probe, tmp_path / "probe", EXTRA)
-    want = outputs(probe)
-    path = tmp_path / "probe" / name
-    n_refused = n_same = 0
-    messages = set()
-    for data in flips(path.read_bytes(), 400, seed=3):
-        path.write_bytes(data)
-        try:
-            loaded, extra = load_probe(tmp_path / "probe")
-        except UserError as error:
-            n_refused += 1
-            messages.add(str(error))
-            continue
-        # Only whitespace in JSON may change.
-        assert name == "probe.json"
-        assert extra == EXTRA
-        assert loaded.get_params() == probe.get_params()
-        for method, got in outputs(loaded).items():
-            np.testing.assert_array_equal(got, want[method])
-        n_same += 1
-    assert not [message for message in messages if "\n" in message]
-    assert n_refused > 500
-    assert n_refused + n_same == 600
-
-
-FORGERIES = {
-    "head": (lambda d: d.update(head="forest"), "no head 'forest'"),
-    "another head": (lambda d: d.update(head="centroid"), "head centroid has no parameter"),
-    "another state": (lambda d: d.update(head="centroid", params={}), "holds arrays"),
-    "parameter": (lambda d: d["params"].update(depth=3), "no parameter 'depth'"),
-    "too few classes": (lambda d: d["classes"]["values"].pop(), r"array coef has shape \(3, 12\), but .* \(1, 12\)"),
-    "no classes": (lambda d: d["classes"].update(values=[]), "empty or not sorted"),
-    "order": (lambda d: d["classes"]["values"].reverse(), "not sorted"),
-    "same class": (lambda d: d["classes"].update(values=["a", "a", "b"]), "not sorted"),
-    "label type": (lambda d: d["classes"].update(values=[1, 2, 3]), "not of type '<U4'"),
-    "long label": (lambda d: d["classes"].update(values=["a", "b", "longer"]), "not of type '<U4'"),
-    "integers": (lambda d: d["classes"].update(dtype="|i1", values=[1, 2, 300]), r"not of type '\|i1'"),
-    "booleans": (lambda d: d["classes"].update(dtype="<i8", values=[False, 2, 3]), "not of type '<i8'"),
-    "objects": (lambda d: d["classes"].update(dtype="|O"), r"cannot be of type '\|O'"),
-    "fractions": (lambda d: d["classes"].update(dtype="<f8", values=[1.0, 2.0, 3.0]), "cannot be of type '<f8'"),
-    "no type": (lambda d: d["classes"].update(dtype="nothing"), "not of type 'nothing'"),
-    "size": (lambda d: d["classes"].update(dtype="<U200000000"), "cannot be of type"),
-    "dtype": (lambda d: d["classes"].update(dtype=3), "not a list of labels"),
-    "state": (lambda d: d.update(state={}), "values"),
-    "report": (lambda d: d["state"].update(report=3), "report"),
-    "weights": (lambda d: d.update(weights={"sha256": "x"}), "not the file that was saved"),
-    "field": (lambda d: d.update(more=1), "does not have the fields of a probe"),
-    "missing field": (lambda d: d.pop("extra"), "does not have the fields of a probe"),
-    "field type": (lambda d: d.update(extra=[]), "does not have the fields of a probe"),
-    "version type": (lambda d: d.update(format_version=True), "it has no format_version"),
-    "version": (lambda d: d.update(format_version=0), "not the file that was saved"),
-}
-
-
-@pytest.mark.parametrize("name", FORGERIES)
-def test_every_field_is_checked_even_where_the_digest_is_right(tmp_path, name):
-    change, message = FORGERIES[name]
-    save_probe(fitted(), tmp_path / "probe", {})
-    forge(tmp_path / "probe", change)
-    with pytest.raises(UserError, match=f"cannot be loaded as a probe: .*{message}.*; save it again"):
-        load_probe(tmp_path / "probe")
-
-
-ARRAYS = {
-    "missing": ("logreg", lambda a: a.pop("mean"), "holds arrays"),
-    "unknown": ("svm", lambda a: a.update(more=np.zeros(3)), "holds arrays"),
-    "shape": (
-        "ridge",
-        lambda a: a.update(intercept=np.zeros((3, 1), np.float32)),
-        r"array intercept has shape \(3, 1\)",
-    ),
-    "width": ("logreg", lambda a: a.update(mean=np.zeros(5, np.float32)), r"array mean has shape \(5,\)"),
-    "scalar": ("logreg", lambda a: a.update(coef=np.array(1.0)), r"array coef has shape \(\)"),
-    "nan": ("logreg", lambda a: a["coef"].fill(np.nan), "array coef holds NaN"),
-    "scale": ("centroid", lambda a: a["scale"].fill(0), "array scale holds a number that is not above 0"),
-    "vector type": ("knn", lambda a: a.update(vectors=a["vectors"].astype(np.int64)), "array vectors is int64"),
-    "codes": ("knn", lambda a: a["codes"].fill(3), "codes beyond its 3 classes"),
-    "fewer codes": ("knn", lambda a: a.update(codes=a["codes"][:-1]), "119 codes"),
-    "code type": ("knn", lambda a: a.update(codes=a["codes"].astype(np.float32)), r"codes \(float32\)"),
-}
-
-
-@pytest.mark.parametrize("name", ARRAYS)
-def test_every_array_is_checked_even_where_the_digest_is_right(tmp_path, name):
-    head, change, message = ARRAYS[name]
-    save_probe(fitted(head), tmp_path / "probe", {})
-    path = tmp_path / "probe" / "weights.safetensors"
-    arrays = {key: array.copy() for key, array in load_file(path).items()}
-    change(arrays)
-    save_file(arrays, path)
-    forge(tmp_path / "probe")
-    with pytest.raises(UserError, match=f"cannot be loaded as a probe: .*{message}"):
-        load_probe(tmp_path / "probe")
-
-
-@pytest.mark.parametrize("k", [0, "5", None])
-def test_parameters_of_a_saved_probe_are_checked(tmp_path, k):
-    save_probe(fitted("knn"), tmp_path / "probe", {})
-    forge(tmp_path / "probe", lambda document: document["params"].update(k=k))
-    with pytest.raises(UserError, match=r"k .* is not a whole number"):
-        load_probe(tmp_path / "probe")
-
-
-def test_weights_that_are_not_safetensors_are_refused(tmp_path):
-    save_probe(fitted(), tmp_path / "probe", {})
-    for data in (b"", b"\x80\x04}.", b"\xff" * 64, b"\x08\0\0\0\0\0\0\0{}      "):
-        (tmp_path / "probe" / "weights.safetensors").write_bytes(data)
-        forge(tmp_path / "probe")
-        with pytest.raises(UserError, match="cannot be loaded as a probe: "):
+    for spoil, reason in ((lambda path: path.unlink(), "no such file"), (os.mkfifo, "not a regular file")):
+        spoil(tmp_path / "probe" / "weights.safetensors")
+        document.write_bytes(seal(content))
+        with pytest.raises(UserError, match=f"weights.safetensors: cannot be read: {reason}.*; save the probe again"):
             load_probe(tmp_path / "probe")
 
 

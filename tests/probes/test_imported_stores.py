@@ -47,26 +47,6 @@ def test_words_probe_to_equal_scores(stores, imported, feature, same):
     assert probe.score(stores.words_dev).to_dict() == again.score(imported["words_dev"]).to_dict()
 
 
-def test_hdf5_probes_to_equal_scores(tmp_path, stores, imported):
-    h5py = pytest.importorskip("h5py")
-    for name in ("words_train", "words_dev"):
-        store = getattr(stores, name)
-        frame = store.polars("word", ["doc_id"])
-        vectors = np.stack([store.numpy("word", layer) for layer in range(3, 7)])
-        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
-            for number, rows in enumerate(frame.with_row_index().partition_by("doc_id", maintain_order=True)):
-                file.create_dataset(str(number), data=vectors[:, rows["index"].to_numpy()])
-        settings = {"level": "word", "ids": stores.files[name]}
-        again = bertfeat.import_vectors(tmp_path / f"{name}.hdf5", tmp_path / name, **settings)
-        for column in ("doc_id", "word_index", "word", "char_start", "char_end", "label"):
-            assert again.polars("word")[column].equals(imported[name].polars("word")[column])
-        assert np.array_equal(again.numpy("word", 1), store.numpy("word", 4), equal_nan=True)
-    probe = bertfeat.fit_probe(tmp_path / "words_train", "label", level="word", feature=1, head="centroid")
-    same = bertfeat.fit_probe(imported["words_train"], "label", level="word", feature=1, head="centroid")
-    # Stores of one model name go together, however they were imported.
-    assert probe.score(imported["words_dev"]).to_dict() == same.score(tmp_path / "words_dev").to_dict()
-
-
 def test_sweeps_and_predictions(tmp_path, imported):
     stores = {"store": imported["words_train"], "dev": imported["words_dev"]}
     sweep = bertfeat.sweep_probes(label="label", level="word", head="centroid", **stores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from bertfeat.probes.features import Choice, choose_feature
 from bertfeat.probes.labels import LabelTable
 from bertfeat.probes.learningrows import Dataset, read_vectors, select_rows
 from bertfeat.probes.vectorstream import StoreStream
-from bertfeat.store.manifest import Manifest
 from bertfeat.store.reader import Store
 from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
@@ -265,8 +265,8 @@ class TestLabels:
         (tmp_path / "a.parquet").write_text("no parquet")
         for labels, message in (
             (tmp_path / "nowhere.csv", r"nowhere\.csv: no such file"),
-            (tmp_path / "a.xlsx", r"ending '\.xlsx' must be one of"),
-            (tmp_path / "a.parquet", r"a\.parquet: cannot be read as labels"),
+            (tmp_path / "a.xlsx", r"\.xlsx is not read; save it as CSV"),
+            (tmp_path / "a.parquet", r"a\.parquet: Parquet that cannot be read"),
             (words.scan("word"), "labels are a LazyFrame; pass a file or a polars DataFrame"),
         ):
             with pytest.raises(UserError, match=message):
@@ -297,7 +297,7 @@ class TestFeatures:
 
     def test_several_without_the_last_four_are_named(self, tmp_path: Path) -> None:
         store = write_fake(tmp_path / "s", shards_of_words(), numbered, combine="none", n_layers=8)
-        other = Store(store.path, Manifest({**store.manifest, "model": {**store.manifest["model"], "n_layers": 8}}))
+        other = Store(store.path, replace(store.manifest, model=replace(store.manifest.model, n_layers=8)))
         with pytest.raises(UserError, match=r"several features at level word: layer_03, .*; name one: `feature`"):
             choose_feature(other, Level.WORD, None, None)
 

@@ -37,7 +37,7 @@ def test_a_probe_is_shown(probe):
     title, *cells = html_cells(probe._repr_html_())
     assert title == repr(probe)
     shown = dict(zip(cells[1::2], cells[2::2], strict=True))
-    assert shown["n_rows"] == str(probe.training["n_rows"])
+    assert shown["n_rows"] == str(probe.training.n_rows)
     assert shown["classes"] == "['medical', 'python', 'social']"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat import memory
+from bertfeat.devices import n_cpus
 from bertfeat.memory import free_memory
 from tests.support.places import ROOT
 
@@ -32,17 +34,41 @@ def test_a_store_of_five_times_the_memory_gives_the_same_score(capsys):
 
 
 def test_memory_is_that_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "group_folders", lambda _: [tmp_path / "job" / "step", tmp_path / "job", tmp_path])
     group = tmp_path / "job"
     group.mkdir()
-    (group / "memory.max").write_text("500000000\n")
-    (group / "memory.current").write_text("300000000\n")
-    (group / "memory.stat").write_text("anon 1\ninactive_file 50000000\n")
-    names = ("memory.max", "memory.current", "inactive_file")
-    assert list(memory._of_group(tmp_path, "/job/step", names)) == [250_000_000]
-    (group / "memory.max").write_text("max\n")
-    assert list(memory._of_group(tmp_path, "/job/step", names)) == []
-    monkeypatch.setattr(memory, "_of_groups", lambda: iter([7]))
-    assert free_memory() == 7
+    for limit, used, reclaimable in memory._MEMORY_FILES:
+        (group / limit).write_text("400000\n")
+        (group / used).write_text("300000\n")
+        (group / "memory.stat").write_text(f"anon 1\n{reclaimable} 50000\n")
+        assert free_memory() == 150_000
+        (group / limit).write_text("max\n")
+        assert free_memory() > 150_000
+
+
+@pytest.mark.parametrize(
+    ("line", "root", "files", "expected"),
+    [
+        ("0::/job/step", "", {"cpu.max": "150000 100000"}, 2),
+        ("0::/job/step", "", {"cpu.max": "max 100000"}, 64),
+        ("4:cpu,cpuacct:/job/step", "cpu", {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}, 3),
+        ("4:cpu,cpuacct:/job/step", "cpu", {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, 64),
+        ("5:memory:/job/step", "", {"cpu.max": "100000 100000"}, 64),
+    ],
+)
+def test_processors_are_those_of_the_affinity_and_of_the_control_group(
+    line: str, root: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_text
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(Path, "read_text", lambda path, **how: line if path.name == "cgroup" else read(path, **how))
+    # The group of the process is one of the host, and its parent has the limit.
+    group = tmp_path / root / "job"
+    group.mkdir(parents=True)
+    for name, text in files.items():
+        (group / name).write_text(f"{text}\n")
+    assert n_cpus() == expected
 
 
 def test_memory_is_that_of_the_address_space() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bertfeat import fit_probe, sweep_probes
 from bertfeat.errors import UserError
-from bertfeat.probes.sweepresult import Sweep
+from bertfeat.probes.sweepresult import HeldOut, Sweep
 from tests.support.probe_stores import Stores
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,14 +38,14 @@ class TestSweep:
         settings = {"level": "word", "head": "linear", "dev": stores.words_dev, "max_epochs": 2, "lr": 0.01}
         row = words.rows[1]
         alone = fit_probe(stores.words_train, "label", feature="layer_04", seeds=2, **settings)
-        values = [trial["dev"]["entity_f1"] for trial in alone.training["trials"]]
+        values = [trial["dev"]["entity_f1"] for trial in alone.training.trials]
         assert list(row.values) == values
         assert row.metric == "entity_f1"
         assert row.score == pytest.approx(np.mean(values))
         assert row.deviation == pytest.approx(np.std(values, ddof=1))
         mix = words.rows[-1]
         alone = fit_probe(stores.words_train, "label", mix="last4", seeds=2, **settings)
-        assert [trial["dev"]["entity_f1"] for trial in alone.training["trials"]] == list(mix.values)
+        assert [trial["dev"]["entity_f1"] for trial in alone.training.trials] == list(mix.values)
 
     def test_what_is_written(self, words: Sweep, tmp_path: Path) -> None:
         words.write(tmp_path / "sweep")
@@ -56,6 +56,7 @@ class TestSweep:
         assert [line["feature"] for line in table] == [row.feature for row in words.rows]
         assert [float(line["score"]) for line in table] == [row.score for row in words.rows]
         result = json.loads((tmp_path / "sweep" / "result.json").read_text())
+        assert result.pop("check")
         assert result == words.to_dict()
         assert result["best"] == max(words.rows, key=lambda row: row.score).feature
         assert result["dev"] == "words_dev_store"
@@ -78,9 +79,9 @@ class TestSweep:
         arguments = {"head": "centroid", "features": ["layer_04", "concat_last4"], "seed": 3}
         found, again = (sweep_probes(stores.train, "domain", **arguments) for _ in range(2))
         n_rows = stores.train.n_rows("sentence")
-        assert (found.settings["n_dev"], found.settings["n_train"]) == (round(n_rows / 5), n_rows - round(n_rows / 5))
-        assert found.settings["held_out"] == {"share_of_documents": 0.2, "seed": 3}
-        assert found.settings["seeds"] == []
+        assert (found.n_dev, found.n_train) == (round(n_rows / 5), n_rows - round(n_rows / 5))
+        assert found.held_out == HeldOut(0.2, 3)
+        assert found.seeds == ()
         row = found.rows[0]
         assert row.low <= row.score <= row.high
         assert row.deviation is None

@@ -19,7 +19,7 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractCon
 ENUMS = {name: type(default) for name, default in DEFAULTS.items() if isinstance(default, StrEnum)}
 MEMBERS = [(name, member) for name, kind in ENUMS.items() for member in kind]
 NUMBERS = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
-RUN_ONLY = {"device", "workers", "runner", "ray_address", "cache", "cache_size"}
+RUN_ONLY = {"device", "workers", "shards", "runner", "ray_address", "cache", "cache_size"}
 
 
 @pytest.mark.parametrize(("name", "member"), MEMBERS)
@@ -98,10 +98,16 @@ def test_any_number_names_a_column() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(-1, "-1"), ([0, -1], "0,-1"), ((4,), "4"), ("0, 4..6", "0,4..6"), ("last4", "last4"), (1.5, "1.5")],
+    [(-1, "-1"), ([0, -1], "0,-1"), ((4,), "4"), ("0, 4..6", "0,4..6"), ("last4", "last4"), ("all,-3..0", "all,-3..0")],
 )
 def test_layers_become_text(value: object, text: str) -> None:
     assert ExtractConfig.from_dict({"layers": value}).layers == text
+
+
+@pytest.mark.parametrize("value", ["banana", "", 1.5, [0, "x"], "1...2", "0,,1", "9" * 10, "٣"])
+def test_layers_of_another_form_are_refused_before_a_model_is_found(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"^`layers` '.*' is not a layer; write 'all', 'last4', numbers and ranges"):
+        ExtractConfig.from_dict({"layers": value})
 
 
 @pytest.mark.parametrize(
@@ -117,9 +123,9 @@ def test_layers_become_text(value: object, text: str) -> None:
         ({"document_context": True, "levels": "sentence", "pooling": "lasttoken"}, "`pooling='lasttoken'`"),
         ({"document_context": True, "prompt": "query: "}, "`prompt` cannot be used with `document_context`"),
         ({"prompt": "query: ", "prompt_name": "query"}, "`prompt` and `prompt_name`"),
-        ({"pooling": "model"}, "`pooling='model'` has no effect without the sentence level"),
         ({"pooling": "model", "levels": "sentence", "include_special_tokens": True}, "drop `include_special_tokens`"),
-        ({"keep_columns": "a"}, "`keep_columns='a'` has no effect"),
+        ({"keep_columns": "a"}, "`keep_columns` would not be stored without the sentence level; add that to `levels`"),
+        ({"label_column": "a"}, "`label_column` would not be stored without the word level; add that to `levels`"),
     ],
 )
 def test_settings_that_contradict_each_other(together: dict[str, object], said: str) -> None:
@@ -160,7 +166,9 @@ def test_settings_of_where_a_run_takes_place_are_not_planned() -> None:
 def test_json_both_ways(values: dict[str, object]) -> None:
     if values.get("pooling") == "model":
         values |= {"levels": "sentence", "include_special_tokens": False}
-    config = ExtractConfig.settled(values)
+    config = ExtractConfig.from_dict(values).effective()
+    assert config.effective() == config
+    assert config.ignored() == {}
     assert ExtractConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
@@ -185,7 +193,7 @@ def test_values_that_are_not_sizes_are_refused(text: str) -> None:
 
 def test_settings_are_an_object_or_names() -> None:
     config = ExtractConfig(levels="word")
-    assert ExtractConfig.of(config, {}) is config
+    assert ExtractConfig.of(config, {}) == config
     assert ExtractConfig.of(None, {"levels": "word"}) == config
     with pytest.raises(ConfigError, match="setting 'layers' beside config; put it into config, or pass all by name"):
         ExtractConfig.of(config, {"layers": "all"})

@@ -213,7 +213,7 @@ def test_mistakes_are_one_line(bert: Path, gpt2: Path, tmp_path: Path) -> None:
     xlnet = with_head("xlnet", tmp_path / "xlnet", "XLNetLMHeadModel")
     for model, message in [
         (maskless, "its tokenizer has no mask token"),
-        (xlnet, "XLNet predicts neither masked nor next words here"),
+        (xlnet, "xlnet predicts neither masked nor next words here"),
     ]:
         assert message in refusal("masked_words", "--corpus", corpus, "--model", model, "--out", tmp_path / "out")
     empty = written(tmp_path, "", " ")

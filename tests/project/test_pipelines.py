@@ -235,7 +235,7 @@ def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Pat
     needs = dict.fromkeys(("layer_sweep", "sentence_classifier", "word_senses"), both)
     needs |= dict.fromkeys(("adapt", "semantic_search"), plots)
     needs |= dict.fromkeys(("finetune", "question_answering", "sentence_pairs", "table7"), probes)
-    needs |= dict.fromkeys(("masked_words", "near_duplicates"))
+    needs |= dict.fromkeys(("elmo_vectors", "google_vectors", "masked_words", "near_duplicates", "random_weights"))
     assert needs.keys() == {path.stem for path in (ROOT / "pipelines").glob("[!_]*.py")}
     (tmp_path / "empty.csv").touch()
     command = [sys.executable, "-c", BARE, "empty.csv", *needs]

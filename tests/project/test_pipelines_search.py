@@ -197,12 +197,14 @@ class TestSemanticSearch:
         assert "none of 1 documents is relevant" in refusal("semantic_search", *three, "--limit", 1)
         assert "--poolings 'men' is not one of" in refusal("semantic_search", *three, "--poolings", "men")
         assert "transform 'white'" in refusal("semantic_search", *three, "--transforms", "white")
-        special = ("--poolings", "cls,pooler", "--include-special-tokens")
-        assert "--include-special-tokens has no effect with --poolings cls,pooler" in refusal(
-            "semantic_search", *three, *special
-        )
-        one = ("--poolings", "model,pooler", "--layers", 3)
-        assert "--layers has no effect with --poolings model,pooler" in refusal("semantic_search", *three, *one)
+        for name, poolings, *flags in (
+            ("--include-special-tokens", "cls,pooler", "--include-special-tokens"),
+            ("--layers", "model,pooler", "--layers", 3),
+        ):
+            ran = run("semantic_search", *three, "--limit", 1, "--poolings", poolings, *flags)
+            warned, failed = ran.err.splitlines()
+            said = f"bertfeat: warning: {name} has no effect with --poolings {poolings}; leave it out"
+            assert (ran.code, warned, "none of 1 documents" in failed) == (2, said, True)
         odd = tmp_path / "odd.json"
         odd.write_text('{"data": [{}]}', encoding="utf-8")
         column = ("--text-column", "body")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import io
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bertfeat.durable import files
-from bertfeat.store import plain
-from bertfeat.store.plain import PlainColumn
+from bertfeat.store.offsets import VectorOffsets, read_values
 from tests.support.places import ROOT
 
 # Names that Python has on Linux, but not (or not in every version) on macOS.
@@ -95,13 +96,12 @@ assert len(names) > 50
 assert "bertfeat.pipelines.table7" in names
 
 from bertfeat.memory import free_memory
-from bertfeat.store import objectlock
 place = {str(tmp_path)!r}
 corpus, model = place + "/corpus.txt", {str(tiny_folder)!r}
 store = bertfeat.extract(corpus, place + "/s", levels=["token", "sentence"], layers="-1", model=model)
 assert store.numpy("token", store.columns("token")[-1]).any() and store.take("sentence", "layer_03", [1, 0]).any()
 assert bertfeat.verify(place + "/s").is_good
-assert free_memory() > 0 and objectlock.is_running(objectlock.this_process())
+assert free_memory() > 0
 index = bertfeat.build_index(store, place + "/x", level="sentence", feature="layer_03")
 print(index.search(store.take("sentence", "layer_03", [1]), k=1)["text"][0])
 """
@@ -121,23 +121,25 @@ def test_names_that_only_linux_has_are_read_with_getattr() -> None:
     assert used == []
 
 
-@pytest.mark.parametrize("has_preadv", [True, False])
-def test_reads_of_any_length_are_cut_to_what_a_system_takes(tmp_path, monkeypatch, has_preadv) -> None:
+class ShortReads(io.FileIO):
+    def readinto(self, buffer: Any) -> int:
+        return super().readinto(memoryview(buffer)[:99])
+
+
+def test_a_read_of_fewer_bytes_than_were_asked_for_goes_on(tmp_path) -> None:
+    """macOS reads at most 2 GB at once, and file systems of a network may end a read earlier."""
     values = np.arange(5000, dtype=np.float32).reshape(1000, 5)
     (tmp_path / "f").write_bytes(b"head" + values.tobytes())
-    runs = PlainColumn(row_bytes=20, starts=np.array([0, 1000]), offsets=np.array([4]))
-    monkeypatch.setattr(plain, "_MAX_READ_BYTES", 999)
-    if not has_preadv:
-        monkeypatch.delattr(os, "preadv")
-    out, rows = np.empty((900, 5), np.float32), np.array([7, 8, 9, 500, 900])
-    with (tmp_path / "f").open("rb") as file:
-        plain.read_rows(file.fileno(), runs, 50, 0, out)
-        np.testing.assert_array_equal(out, values[50:950])
-        plain.take_rows(file.fileno(), runs, rows, 0, out[:5])
-        np.testing.assert_array_equal(out[:5], values[rows])
-        short = PlainColumn(row_bytes=20, starts=np.array([0, 1000]), offsets=np.array([8]))
-        with pytest.raises(OSError, match="the file ends at byte"):
-            plain.read_rows(file.fileno(), short, 900, 0, out[:100])
+    column = VectorOffsets(row_bytes=20, starts=np.array([0, 1000]), offsets=np.array([4]))
+    with ShortReads(str(tmp_path / "f")) as file:
+        for rows in (range(50, 950), np.array([7, 8, 9, 500, 900])):
+            out = np.empty((len(rows), 5), np.float32)
+            read_values(file, column, rows, 0, out)
+            np.testing.assert_array_equal(out, values[np.array(rows)])
+        late = VectorOffsets(row_bytes=20, starts=np.array([0, 1000]), offsets=np.array([8]))
+        for rows in (range(900, 1000), np.array([3, 999])):
+            with pytest.raises(OSError, match="the file ends at byte 20004"):
+                read_values(file, late, rows, 0, np.empty((len(rows), 5), np.float32))
 
 
 @pytest.mark.parametrize(("command", "syncs"), [(None, 1), (fcntl.F_GETFD, 0), (10_051, 1)])

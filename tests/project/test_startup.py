@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -72,6 +73,8 @@ def run_all(commands: list[list[str]], caches: list[str]) -> list[tuple[int, str
 
 def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_folder: Path, tmp_path: Path) -> None:
     cold, warm = str(tmp_path / "cache"), os.environ["BERTFEAT_CACHE"]
+    # A config that no run has seen needs transformers.
+    shutil.copytree(Path(warm) / "models", Path(cold) / "models")
     model = ["--layers", "-1", "--model", str(tiny_folder)]
     five, table, rows = (str(place / name) for name in ("five.txt", "table.csv", "rows.jsonl"))
     new, store, index = ["-o", str(tmp_path / "new")], str(place / "store"), str(place / "index")
@@ -101,8 +104,8 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["card", none], 2, "no such folder", warm),
         (["export", store, *new, "--to", "npz"], 2, "did you mean 'npy'", warm),
         (["export", store, *new, "--to", "npy", "--level", "word"], 2, "no level 'word'", warm),
-        (["compact", none, *new], 2, "no such folder", warm),
-        (["compact", store, "-o", str(tmp_path / "compacted")], 0, "1 shard became 1 shard", warm),
+        (["compact", none], 2, "no such folder", warm),
+        (["compact", store], 0, "1 shard", warm),
         (["layers", none, *new], 2, "no such folder", warm),
         (["layers", store, *new, "--level", "word"], 2, "no level 'word'", warm),
         (["import", f"{none}.npy", *new, *sentences], 2, "no such file", warm),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 
 import bertfeat
 from bertfeat.ann.description import IndexDescription
-from bertfeat.ann.indexfolder import digest_file, read_description, write_description
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.choices import Level
@@ -27,7 +25,7 @@ from bertfeat.search.quality import evaluate_index, evaluate_retrieval
 from bertfeat.search.queryfiles import QueryFile
 from bertfeat.store.reader import Store
 from tests.support.index_stores import SENSES, documents, known_store, tiny_store, write_jsonl
-from tests.support.store_fakes import make_plan, write_store
+from tests.support.store_fakes import make_plan, part_at, write_store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -184,9 +182,9 @@ class TestFilters:
 
     def test_a_damaged_part_under_a_condition_is_one_line(self, tmp_path: Path) -> None:
         write_store(tmp_path / "s", make_plan(levels=(Level.WORD, Level.SENTENCE)))
-        path = tmp_path / "s/sentence/part-00001.parquet"
+        path = part_at(tmp_path / "s", "sentence", 1)
         path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(StoreError, match=r"part-00001.parquet: cannot be read: .*; run bertfeat verify") as error:
+        with pytest.raises(StoreError, match=r"part-00001-.*: cannot be read: .*; run bertfeat verify") as error:
             condition_mask(bertfeat.open_store(tmp_path / "s"), Level.WORD, "label = 'a' AND text = 'b'")
         assert "\n" not in str(error.value)
 
@@ -373,31 +371,8 @@ class TestOpening:
         copy = tmp_path / "index"
         shutil.copytree(built["sentence"], copy)
         shutil.copy(built["word"] / "rows.parquet", copy / "rows.parquet")
-        with pytest.raises(UserError, match=r"rows.parquet"):
+        with pytest.raises(UserError, match=r"rows.parquet: has .* bytes, not "):
             bertfeat.open_index(copy)
-        description = read_description(copy)
-        digests = {name: digest_file(copy / name) for name in description.files}
-        write_description(copy, dataclasses.replace(description, files=digests))
-        with pytest.raises(UserError, match=r"rows.parquet: has 1527 rows of level word, not 56 of level sentence"):
-            bertfeat.open_index(copy)
-
-    @pytest.mark.parametrize(
-        ("field", "value", "said"),
-        [
-            ("store", 7, "index.json: source: store: 7 is not a string; build the index again"),
-            ("spec", {"level": "word"}, "source: spec: missing or unknown keys: "),
-            ("rows_digest", None, "rows_digest: None is not a string"),
-            ("extra", 1, "missing or unknown keys: 'extra'"),
-        ],
-    )
-    def test_the_origin_of_an_index_is_checked(
-        self, built: dict[str, Path], field: str, value: object, said: str
-    ) -> None:
-        from bertfeat.search.origin import Origin
-
-        source = {**read_description(built["word"]).source, field: value}
-        with pytest.raises(UserError, match=said):
-            Origin.from_json(source, built["word"])
 
 
 class TestEvaluation:

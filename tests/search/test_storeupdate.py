@@ -115,13 +115,9 @@ class TestRefused:
     def test_an_index_that_no_longer_fits_into_memory(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
         described = read_description(tmp_path / "index")
-        little = {**described.settings, "max_memory_bytes": 1_000_000}
+        little = dataclasses.replace(described.settings, max_memory_bytes=1_000_000)
         write_description(tmp_path / "index", dataclasses.replace(described, settings=little))
         with pytest.raises(UserError, match=r"index 'Flat' of 679 vectors .* more than max_memory 1.0 MB"):
-            bertfeat.update_index(tmp_path / "index", tiny[1])
-        unknown = {**described.settings, "colour": "blue"}
-        write_description(tmp_path / "index", dataclasses.replace(described, settings=unknown))
-        with pytest.raises(UserError, match=r"index.json: cannot be read: settings: .* unknown fields: colour"):
             bertfeat.update_index(tmp_path / "index", tiny[1])
 
 
@@ -131,7 +127,7 @@ def test_after_an_append_the_indexed_rows_are_found_and_a_warning_names_the_comm
 ) -> None:
     store, rows = tiny_store(tmp_path / "a", tiny_folder, documents(8), levels="sentence,word"), documents(12)
     if compacts:
-        store = compact(store, tmp_path / "compacted")
+        store = compact(store)
     index, queries = tmp_path / "my index", store.take(level, "layer_03", [0, 5, 11])
     how = {"where": "n > 2", "columns": ["row", "doc_id", "n", "text"]}
     bertfeat.build_index(store, index, level=level, threads=1).close()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import json
 import os
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -15,7 +13,7 @@ from bertfeat import open_store, verify
 from bertfeat.choices import Level
 from bertfeat.durable import files, steps
 from bertfeat.errors import RunError, StorageError, StoreError, UserError
-from bertfeat.store import mark_for_redoing, objectlock, open_for_writing
+from bertfeat.store import mark_for_redoing, open_for_writing
 from tests.support import drill
 from tests.support.command_line import bertfeat
 from tests.support.object_stores import (
@@ -27,12 +25,12 @@ from tests.support.object_stores import (
     without_conditions,
     without_ranges,
 )
-from tests.support.places import ROOT
-from tests.support.store_fakes import make_plan, make_result, write_store
+from tests.support.store_fakes import make_plan, make_result, part_name, write_store
 
 pytestmark = pytest.mark.usefixtures("s3")
 
 PLAN = make_plan(levels=(Level.TOKEN, Level.SENTENCE))
+WORK = f"_bertfeat/work/{PLAN.plan_hash}"
 
 
 def rerun(url, plan=PLAN, **opening):
@@ -80,8 +78,7 @@ class TestResuming:
         write_store(root, PLAN, n_bad=1)
         made = result_objects(root)
         rng = random.Random(3)
-        for name in ("token/part-00001.parquet", "_bertfeat/quarantine/00000.jsonl"):
-            shard = int(name.rpartition(".")[0][-5:])
+        for name, shard in ((part_name(PLAN, 1), 1), (f"{WORK}/00000.bad.jsonl", 0)):
             damaged = bytearray(made[name])
             damaged[rng.randrange(len(damaged))] ^= 1
             bucket().pipe_file(f"{root}/{name}", bytes(damaged))
@@ -90,11 +87,11 @@ class TestResuming:
             assert (result.code, result.out.startswith(name)) == (1, True)
             assert rerun(root) == [shard]
             assert result_objects(root) == made
-        bucket().rm_file(f"{root}/token/part-00000.parquet")
-        bucket().pipe_file(f"{root}/token/part-00009.parquet", b"stray")
+        bucket().rm_file(f"{root}/{part_name(PLAN, 0)}")
+        bucket().pipe_file(f"{root}/{part_name(PLAN, 9)}", b"stray")
         assert [str(p) for p in verify(root).problems] == [
-            "token/part-00000.parquet: missing",
-            "token/part-00009.parquet: belongs to no shard of the plan",
+            f"{part_name(PLAN, 0)}: missing",
+            f"{part_name(PLAN, 9)}: belongs to no shard of the newest version",
         ]
         assert mark_for_redoing(root, verify(root)) == (0,)
         assert rerun(root) == [0]
@@ -104,8 +101,8 @@ class TestResuming:
     def test_a_lost_receipt_is_made_again_from_the_manifest(self, root):
         write_store(root, PLAN, n_bad=1)
         made = result_objects(root)
-        bucket().rm_file(f"{root}/_bertfeat/receipts/00001.json")
-        bucket().pipe_file(f"{root}/_bertfeat/receipts/00002.json", b"{}")
+        bucket().rm_file(f"{root}/{WORK}/00001.json")
+        bucket().pipe_file(f"{root}/{WORK}/00002.json", b"{}")
         assert rerun(root) == []
         assert result_objects(root) == made
         assert verify(root).is_good
@@ -118,7 +115,10 @@ class TestResuming:
         bucket().rm_file(f"{root}/word/notes.txt")
         assert rerun(root, overwrite=True) == [0, 1, 2]
         write_store(f"{root}-fresh", PLAN, n_bad=1)
-        assert result_objects(root) == result_objects(f"{root}-fresh")
+        made, fresh = result_objects(root), result_objects(f"{root}-fresh")
+        assert (made.pop("manifests/00001.json"), fresh.pop("manifests/00000.json")) is not None
+        assert made == fresh
+        assert open_store(root).manifest.shards == open_store(f"{root}-fresh").manifest.shards
 
     def test_other_objects_are_not_changed(self, root):
         bucket().pipe_file(f"{root}/notes.txt", b"mine")
@@ -134,16 +134,13 @@ class TestResuming:
             raise UserError("no such model")
         assert objects(root) == {}
 
-    def test_a_shard_committed_twice_is_there_once_and_another_runs_part_is_not_replaced(self, root):
-        with open_for_writing(root, PLAN) as writer:
-            first = writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
-            before = objects(root)
-            assert writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0])) == first
-            assert objects(root) == before
-            bucket().pipe_file(f"{root}/token/part-00001.parquet", b"another's")
-            with pytest.raises(RunError, match=r"written by another run meanwhile; .* run the same command again"):
-                writer.commit(PLAN.shards[1], make_result(PLAN, PLAN.shards[1]))
-            assert bucket().cat_file(f"{root}/token/part-00001.parquet") == b"another's"
+    def test_a_shard_committed_twice_is_there_once_and_a_part_without_receipt_is_written_again(self, root):
+        bucket().pipe_file(f"{root}/{part_name(PLAN, 1)}", b"torn")
+        with open_for_writing(root, PLAN, overwrite=True) as writer:
+            writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
+            before = result_objects(root)
+            writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
+            assert result_objects(root) == before
         assert rerun(root) == [1, 2]
         assert verify(root).is_good
 
@@ -160,73 +157,56 @@ class TestResuming:
                 writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
 
 
-class TestLock:
-    def test_a_second_run_is_refused_with_the_first_ones_process(self, root):
-        with open_for_writing(root, PLAN) as writer:
-            before = objects(root)
-            with pytest.raises(StoreError, match=rf"process {os.getpid()} on host .* is writing this store; wait for"):
-                open_for_writing(root, PLAN)
-            assert objects(root) == before
-            writer.close()
-        open_for_writing(root, PLAN).close()
+class TestTwoWriters:
+    """Nothing is locked in an object store: of two writers one makes the version."""
 
-    def test_the_lock_of_a_killed_process_is_free(self, root):
-        script = (
-            "import os, signal, sys; sys.path[:0] = sys.argv[2:]\n"
-            "from tests.support.store_fakes import make_plan; from bertfeat.choices import Level\n"
-            "from bertfeat.store import open_for_writing\n"
-            "writer = open_for_writing(sys.argv[1], make_plan(levels=(Level.TOKEN, Level.SENTENCE)))\n"
-            "print(os.getpid(), flush=True); signal.pause()\n"
-        )
-        command = [sys.executable, "-c", script, root, str(ROOT)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            pid = child.stdout.readline().strip()
-            with pytest.raises(StoreError, match=f"process {pid} on host"):
-                open_for_writing(root, PLAN)
-            child.kill()
-        with open_for_writing(root, PLAN):
-            assert [name for name in objects(root) if "/locks/" in name] == ["_bertfeat/locks/00002.json"]
+    def test_two_runs_of_one_plan_make_the_same_store(self, root):
+        with open_for_writing(root, PLAN) as one, open_for_writing(root, PLAN) as other:
+            for writer, shards in ((one, PLAN.shards), (other, PLAN.shards[::-1])):
+                for shard in shards:
+                    writer.commit(shard, make_result(PLAN, shard, n_bad=1))
+            one.complete()
+            other.complete()
+        assert open_store(root).version == 0
+        write_store(f"{root}-alone", PLAN, n_bad=1)
+        assert result_objects(root) == result_objects(f"{root}-alone")
 
-    def test_a_process_of_another_machine_is_believed_until_its_lease_ends(self, root, monkeypatch):
-        open_for_writing(root, PLAN).close()
-        there = {**objectlock.this_process(), "host": "elsewhere", "pid": 7, "token": "x", "released": False}
-        bucket().pipe_file(f"{root}/_bertfeat/locks/00007.json", json.dumps(there).encode())
-        before = objects(root)
-        with pytest.raises(
-            StoreError, match=r"process 7 on host elsewhere is writing this store, seen \d+ s ago; .*120"
-        ):
-            open_for_writing(root, PLAN)
-        assert objects(root) == before
-        monkeypatch.setattr(objectlock, "LEASE_S", 0.0)
-        # So short a lease would end before the new owner's first look.
-        monkeypatch.setattr(objectlock, "_is_over", lambda unseen_s: False)
-        with open_for_writing(root, PLAN):
-            assert [name for name in objects(root) if "/locks/" in name] == ["_bertfeat/locks/00008.json"]
+    @pytest.mark.parametrize("grows", [False, True])
+    def test_of_two_plans_one_makes_the_version_and_the_other_says_so(self, root, grows):
+        if grows:
+            write_store(root, PLAN, n_bad=1)
+        after = {"after": PLAN} if grows else {}
+        plans = [make_plan((2,), levels=(Level.TOKEN, Level.SENTENCE), digest=name, **after) for name in ("cd", "ef")]
+        with contextlib.ExitStack() as stack:
+            one = stack.enter_context(open_for_writing(root, plans[0]))
+            # It looked at the place before the first one wrote its plan.
+            plan_file = f"{root}/_bertfeat/work/{plans[0].plan_hash}/plan.json"
+            data = bucket().cat_file(plan_file)
+            bucket().rm_file(plan_file)
+            other = stack.enter_context(open_for_writing(root, plans[1]))
+            bucket().pipe_file(plan_file, data)
+            for writer in (one, other):
+                for shard in writer.pending():
+                    writer.commit(shard, make_result(writer.plan, shard, n_bad=1))
+            one.complete()
+            with pytest.raises(StoreError, match=r"another run has made version \d of this store meanwhile; .* again"):
+                other.complete()
+        store = open_store(root)
+        assert (store.version, store.plan) == (int(grows), plans[0])
+        assert store.n_rows("token") == (14 if grows else 2)
+        assert verify(root).is_good
+        assert not [name for name in objects(root) if plans[1].plan_hash[:8] in name]
 
-    def test_a_run_that_was_taken_for_dead_does_not_finish_the_store(self, root):
-        with open_for_writing(root, PLAN) as writer:
-            for shard in writer.pending():
-                writer.commit(shard, make_result(PLAN, shard))
-            bucket().pipe_file(f"{root}/_bertfeat/locks/00002.json", b"{}")
-            with pytest.raises(RunError, match="another run has taken this store over"):
-                writer.complete()
-        assert "manifest.json" not in objects(root)
-
-    def test_the_lock_is_written_again_while_a_run_lasts(self, root, monkeypatch):
-        monkeypatch.setattr(objectlock, "BEAT_S", 0.02)
-        with open_for_writing(root, PLAN):
-            bucket().rm_file(f"{root}/_bertfeat/locks/00001.json")
-            while "_bertfeat/locks/00001.json" not in objects(root):
-                pass
-        assert json.loads(objects(root)["_bertfeat/locks/00001.json"])["released"] is True
-
-    def test_a_process_is_known_by_more_than_its_number(self):
-        me = objectlock.this_process()
-        assert objectlock.is_here(me)
-        assert objectlock.is_running(me)
-        assert not objectlock.is_running(me | {"started": "1"})
-        assert not objectlock.is_here(me | {"boot": "another"})
-        assert not objectlock.is_running({})
+    def test_a_second_append_waits_for_the_first(self, root):
+        write_store(root, PLAN, n_bad=1)
+        plans = [
+            make_plan((2,), levels=(Level.TOKEN, Level.SENTENCE), after=PLAN, digest=name) for name in ("cd", "ef")
+        ]
+        with open_for_writing(root, plans[0]):
+            with pytest.raises(StoreError, match=r"an append of corpus.txt has not finished; run that command again"):
+                open_for_writing(root, plans[1])
+            rerun(root, plans[1], overwrite=True)
+        assert open_store(root).plan == plans[1]
 
 
 class TestServersThatMisbehave:
@@ -252,7 +232,7 @@ class TestServersThatMisbehave:
 
         def lose_once(command, path, headers):
             conditional = any(name.lower() == "if-none-match" for name in headers)
-            if not conditional or path in lost:
+            if path in lost or not (conditional or command == "PUT"):
                 return ""
             lost.append(path)
             return "lost"

@@ -16,7 +16,7 @@ from tests.support.places import TESTS
 from tests.support.shown_output import html_cells
 from tests.support.store_fakes import N_LAYERS, make_plan, without_runs, write_store
 
-GOLDEN = TESTS / "data" / "store_v1" / "array"
+GOLDEN = TESTS / "data" / "store"
 
 
 @pytest.fixture(params=["copied", "decoded"])
@@ -113,8 +113,8 @@ def test_pandas_is_named_where_it_is_missing(store, monkeypatch):
 
 def test_the_length_is_the_number_of_documents():
     store = open_store(GOLDEN)
-    assert len(store) == store.manifest["totals"]["counts"]["n_documents"] > 1
-    shards = [store.shard(entry["shard"]) for entry in store.manifest["shards"]]
+    assert len(store) == store.manifest.totals.counts["n_documents"] > 1
+    shards = [store.shard(entry.shard) for entry in store.manifest.shards]
     assert sum(map(len, shards)) == len(store)
 
 
@@ -128,7 +128,7 @@ def test_a_store_without_documents_is_true(tmp_path):
 def test_a_notebook_shows_the_levels_and_every_text_is_escaped(tmp_path, store):
     assert repr(store) == f"Store({str(store.path)!r}, token: 12 rows, word: 12 rows)"
     title, *cells = html_cells(store._repr_html_())
-    assert title == f"{store.path}: 0 documents, model tiny"
+    assert title == f"{store.path}: 12 documents, model tiny"
     assert cells[:4] == ["level", "rows", "columns", "features"]
     assert cells[4:7] == ["token", "12", "doc_id, token_index, token"]
     assert cells[7].startswith("layer_03[4], layer_04[4], ")

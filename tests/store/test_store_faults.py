@@ -13,10 +13,9 @@ import pytest
 
 from bertfeat.errors import BertfeatError
 from bertfeat.records import Plan
-from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.store import open_for_writing, open_store, verify
 from bertfeat.store.lock import StoreLock
-from tests.support.store_fakes import contents, make_plan, make_result, write_store
+from tests.support.store_fakes import contents, make_plan, make_result, receipt_files, write_store
 
 CALLS = ("open", "close", "fstat", "stat", "listdir", "scandir", "read", "pread", "preadv", "write", "pwrite", "fsync")
 CALLS += ("ftruncate", "link", "unlink", "replace", "rename", "mkdir", "rmdir", "lstat")
@@ -64,7 +63,6 @@ class Faults:
 
 
 def run(root: Path, plan: Plan) -> None:
-    end_earlier_runs(root)
     with open_for_writing(root, plan) as writer:
         if not writer.is_complete:
             writer.receipts()
@@ -82,8 +80,8 @@ def prepare(root: Path, plan: Plan, kind: str) -> None:
         return
     write_store(root, plan, n_bad=1)
     if kind == "interrupted":
-        (root / "manifest.json").unlink()
-        (root / "_bertfeat/receipts/00001.json").unlink()
+        (root / "manifests/00000.json").unlink()
+        receipt_files(root)[1].unlink()
         (root / "_bertfeat/tmp/00001.token.1-00.tmp").write_bytes(b"left")
 
 
@@ -160,7 +158,7 @@ def test_a_lock_closes_its_file_once_even_if_that_fails(tmp_path, monkeypatch):
     faults.arm("close", 1, errno.EIO)
     lock.release()
     assert faults.counts["close"] == 1
-    other = os.open(tmp_path / "s/manifest.json", os.O_RDONLY)
+    other = os.open(tmp_path / "s/manifests/00000.json", os.O_RDONLY)
     lock.release()
     os.fstat(other)
     os.close(other)

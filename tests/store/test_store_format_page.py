@@ -31,10 +31,10 @@ class PageReader:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.manifest = json.loads((root / "manifest.json").read_bytes())
-        check = self.manifest.pop("check")
-        canonical = json.dumps(self.manifest, sort_keys=True, separators=(",", ":")).encode()
-        if (xxhash.xxh3_128_hexdigest(canonical), self.manifest["format_version"] in (1, 2)) != (check, True):
+        data = max((root / "manifests").glob("*.json")).read_bytes()
+        self.manifest = json.loads(data)
+        check = xxhash.xxh3_128_hexdigest(data[:-50])
+        if (self.manifest["check"], self.manifest["format_version"]) != (check, 1):
             raise ValueError("damaged, or of a newer format")
 
     def vectors(self, level: str, column: str) -> npt.NDArray[Any]:
@@ -42,7 +42,7 @@ class PageReader:
         dtype = np.dtype(self.manifest["store_dtype"]).newbyteorder("<")
         blocks = [np.empty((0, dim), dtype)]
         for part in self._parts(level):
-            if "runs" in part:
+            if part["runs"]:
                 with (self.root / part["path"]).open("rb") as file:
                     for n_rows, offset in zip(part["runs"]["rows"], part["runs"]["offsets"][column], strict=True):
                         values = os.pread(file.fileno(), n_rows * dim * dtype.itemsize, offset)
@@ -105,20 +105,19 @@ def test_the_reader_reads_what_bertfeat_reads(folder, encoding, dtype):
     # The empty line has no vector, and its part no runs.
     assert np.isnan(reader.vectors("sentence", "layer_06")).all(axis=1).nonzero()[0].tolist() == [8]
     parts = [part for shard in reader.manifest["shards"] for part in shard["parts"]]
-    assert {"runs" in part for part in parts if part["level"] == "sentence"} == {True, False}
+    assert {part["runs"] is not None for part in parts if part["level"] == "sentence"} == {True, False}
     if dtype == "float32":
         assert max(len(part["runs"]["rows"]) for part in parts if part["level"] == "token") > 1
 
 
-@pytest.mark.parametrize("encoding", ["array", "binary"])
-def test_the_reader_reads_the_first_stores_of_the_format(encoding):
-    check_same(TESTS / "data" / "store_v1" / encoding)
+def test_the_reader_reads_the_first_store_of_the_format():
+    check_same(TESTS / "data" / "store")
 
 
 def test_the_private_folder_is_not_needed_and_damage_is_found(folder, tmp_path):
     root = Path(shutil.copytree(folder / "array-float16", tmp_path / "copy", ignore=lambda *_: {"_bertfeat"}))
     check_same(root)
-    manifest = root / "manifest.json"
+    manifest = root / "manifests/00000.json"
     manifest.write_text(manifest.read_text().replace('"n_layers": 6', '"n_layers": 7'))
     with pytest.raises(ValueError, match="damaged"):
         PageReader(root)
@@ -137,32 +136,31 @@ def keys_of(*headings: str) -> set[str]:
 
 
 def sealed(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text())
-    check = content.pop("check")
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    assert xxhash.xxh3_128_hexdigest(canonical.encode()) == check
+    data = path.read_bytes()
+    content: dict[str, Any] = json.loads(data)
+    assert xxhash.xxh3_128_hexdigest(data[:-50]) == content["check"]
     return content
 
 
 def test_the_tables_name_every_key_of_a_real_store(folder):
     root = folder / "array-float16"
-    manifest = sealed(root / "manifest.json")
-    assert {*manifest, "check"} == keys_of("## manifest.json") - {"appends"}
+    manifest = sealed(root / "manifests/00000.json")
+    assert set(manifest) == keys_of("## Manifest")
     shard = manifest["shards"][0]
     assert set(shard) == keys_of("An entry of `shards`:")
     assert set(shard["parts"][0]) == keys_of("An entry of `parts`:")
     assert set(manifest["levels"]["token"]["features"][0]) == keys_of("## Vector columns")
-    plan = sealed(root / "_bertfeat" / "plan.json")
-    assert set(plan) == {"format_version", "plan"}
-    assert set(plan["plan"]) == keys_of("## plan.json") - {"appends"}
-    receipt = sealed(root / "_bertfeat" / "receipts" / "00000.json")
-    assert set(receipt) == keys_of("## Receipts")
-    told = json.loads(pq.read_metadata(root / "token" / "part-00000.parquet").metadata[b"bertfeat"])
-    # Only for prompts, `--pooling model`, `--unknown-words zero`, `--random-weights`, or imported vectors.
-    absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "random_weights", "initialiser", "imported"}
+    assert set(manifest["history"][0]) == keys_of("An entry of `history`:")
+    work = root / "_bertfeat/work" / manifest["plan_hash"]
+    plan = sealed(work / "plan.json")
+    assert set(plan) == keys_of("## Plan")
+    assert set(sealed(work / "00000.json")) == keys_of("## Receipts") | set(shard)
+    told = json.loads(pq.read_metadata(root / shard["parts"][0]["path"]).metadata[b"bertfeat"])
+    # Only for prompts, `--pooling model`, `--unknown-words zero`, or imported vectors.
+    absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "imported"}
     assert keys_of("### File metadata") - set(told) == absent
     assert set(told) <= keys_of("### File metadata")
-    own = {"level", "shard", "n_rows", "n_null_vectors"}
+    own = {"level", "shard", "n_rows", "n_null_vectors", "plan_hash"}
     assert manifest["metadata"] == {key: value for key, value in told.items() if key not in own}
 
 
@@ -171,31 +169,31 @@ def test_the_page_describes_a_grown_store(folder, tmp_path):
     (tmp_path / "later.txt").write_text("One more line.\nAnd another.\n")
     store = bertfeat.append(tmp_path / "s", str(tmp_path / "later.txt"))
     check_same(store.path)
-    manifest = sealed(store.path / "manifest.json")
-    plan = sealed(store.path / "_bertfeat" / "plan.json")
-    assert (manifest["format_version"], plan["format_version"]) == (2, 2)
-    assert {*manifest, "check"} == keys_of("## manifest.json")
-    assert set(plan["plan"]) == keys_of("## plan.json")
-    (append,) = manifest["appends"]
-    assert set(append) == keys_of("## Appends")
-    file = plan["plan"]["inputs"][append["first_input"]]
-    added = {"before": append["before"], "n_inputs": 1, **{f"input.0.{key}": file[key] for key in ("format", "digest")}}
-    for content, plan_hash in ((plan["plan"]["fields"], append["before"]), (added, manifest["plan_hash"])):
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        assert hashlib.sha256(canonical.encode()).hexdigest() == plan_hash
-    for shard in manifest["shards"]:
-        told = json.loads(pq.read_metadata(store.path / shard["parts"][0]["path"]).metadata[b"bertfeat"])
-        is_old = shard["shard"] < append["first_shard"]
-        assert told["plan_hash"] == (append["before"] if is_old else manifest["plan_hash"])
+    before, after = (sealed(store.path / f"manifests/0000{n}.json") for n in (0, 1))
+    plan = sealed(store.path / "_bertfeat/work" / after["plan_hash"] / "plan.json")
+    assert plan["fields"]["base"] == before["plan_hash"]
+    decisive = {name: value for name, value in plan["fields"].items() if name not in ("model", "revision")}
+    hashed = [decisive, [[file["format"], file["digest"]] for file in plan["inputs"]]]
+    canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert hashlib.sha256(canonical.encode()).hexdigest() == after["plan_hash"]
+    assert after["inputs"] == before["inputs"] + plan["inputs"]
+    n = len(before["shards"])
+    assert (after["shards"][:n], len(after["shards"])) == (before["shards"], n + 1)
+    for shard in after["shards"]:
+        path = shard["parts"][0]["path"]
+        told = json.loads(pq.read_metadata(store.path / path).metadata[b"bertfeat"])
+        assert told["plan_hash"] == shard["plan_hash"] == (before if shard["shard"] < n else after)["plan_hash"]
+        assert path == f"token/part-{shard['shard']:05d}-{shard['plan_hash'][:8]}.parquet"
 
 
 def test_the_tables_name_the_keys_of_set_aside_rows(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n{"text": 2}\n')
     settings: dict[str, Any] = {"levels": "sentence", "layers": -1, "bad_rows": "quarantine"}
     bertfeat.extract(tmp_path / "rows.jsonl", tmp_path / "s", **settings)
-    row = json.loads((tmp_path / "s" / "_bertfeat" / "quarantine" / "00000.jsonl").read_text())
+    entry = sealed(tmp_path / "s/manifests/00000.json")["shards"][0]["quarantine"]
+    row = json.loads((tmp_path / "s" / entry["path"]).read_text())
     assert set(row) == keys_of("## Quarantine")
-    assert sealed(tmp_path / "s" / "manifest.json")["shards"][0]["quarantine"]["n_rows"] == 1
+    assert entry["n_rows"] == 1
 
 
 def test_the_page_names_every_column_with_its_type_and_nulls():

@@ -58,7 +58,7 @@ def copies(tmp_path: Path, n_tries: int, seed: int) -> tuple[int, int]:
         time.sleep(rng.random() * 0.03)
         copy_like_cp(root, copied)
         writer.join()
-        is_finished = (copied / "manifest.json").exists()
+        is_finished = (copied / "manifests/00000.json").exists()
         n_unfinished += not is_finished
         if is_finished:
             # The parts were copied before or after the manifest was written: verify notices missing ones.
@@ -69,7 +69,7 @@ def copies(tmp_path: Path, n_tries: int, seed: int) -> tuple[int, int]:
             write_slowly(copied, rng)
         except StoreError:
             # The private folder was copied before the plan was written: nothing shows where the parts come from.
-            assert not (copied / "_bertfeat/plan.json").exists()
+            assert not list(copied.glob("_bertfeat/work/*/plan.json"))
             continue
         assert contents(copied) == contents(root)
         assert verify(copied).is_good
@@ -107,7 +107,7 @@ def test_an_unfinished_store_resumes_after_a_move(tmp_path):
 def test_a_process_id_in_the_lock_file_is_no_lock(tmp_path, pid):
     """The kernel holds the lock, so a reused process id means nothing."""
     write_store(tmp_path / "s", PLAN)
-    (tmp_path / "s/manifest.json").unlink()
+    (tmp_path / "s/manifests/00000.json").unlink()
     (tmp_path / "s/_bertfeat/lock").write_text(json.dumps({"pid": pid, "host": "here"}))
     write_store(tmp_path / "s", PLAN)
     assert verify(tmp_path / "s").is_good

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shutil
 from base64 import b64encode
 
 import duckdb
@@ -18,12 +17,14 @@ from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Column, FeatureColumn, LevelTable, ShardResult
 from bertfeat.store import commit_shard, open_for_writing, open_store
+from bertfeat.store.manifest import Totals
 from tests.support.store_fakes import (
     HIDDEN,
     LAST4,
     layer_values,
     make_plan,
     make_result,
+    part_at,
     vectors_of,
     write_store,
 )
@@ -49,12 +50,12 @@ def expected(name: str, plan) -> np.ndarray:
 def test_the_array_encoding_opens_in_five_libraries(tmp_path, dtype):
     plan = make_plan(dtype=dtype)
     write_store(tmp_path / "s", plan)
-    paths = [str(tmp_path / "s" / "token" / f"part-{n:05d}.parquet") for n in range(3)]
+    every = str(tmp_path / "s" / "token" / "*.parquet")
     want = expected("layer_04", plan)
-    by_pyarrow = pa.concat_tables([pq.read_table(path) for path in paths])["layer_04"]
-    by_polars = pl.scan_parquet(paths).select("layer_04").collect()["layer_04"]
-    by_pandas = pd.concat([pd.read_parquet(path) for path in paths])["layer_04"]
-    by_duckdb = duckdb.sql(f"select layer_04 from read_parquet({paths}) order by doc_id").fetchall()
+    by_pyarrow = pq.read_table(tmp_path / "s" / "token")["layer_04"]
+    by_polars = pl.scan_parquet(every).select("layer_04").collect()["layer_04"]
+    by_pandas = pd.read_parquet(tmp_path / "s" / "token")["layer_04"]
+    by_duckdb = duckdb.sql(f"select layer_04 from '{every}'").fetchall()
     np.testing.assert_array_equal(np.array(by_pyarrow.to_pylist(), dtype), want)
     np.testing.assert_array_equal(by_polars.to_numpy(), want)
     np.testing.assert_array_equal(np.stack(by_pandas.to_list()), want)
@@ -66,8 +67,8 @@ def test_the_array_encoding_opens_in_hugging_face_datasets(tmp_path, dtype):
     datasets = pytest.importorskip("datasets")
     plan = make_plan(dtype=dtype)
     write_store(tmp_path / "s", plan)
-    paths = [str(tmp_path / "s" / "token" / f"part-{n:05d}.parquet") for n in range(3)]
-    loaded = datasets.Dataset.from_parquet(paths, cache_dir=str(tmp_path / "cache"))
+    every = str(tmp_path / "s" / "token" / "*.parquet")
+    loaded = datasets.Dataset.from_parquet(every, cache_dir=str(tmp_path / "cache"))
     assert loaded["token"][:] == open_store(tmp_path / "s").polars("token")["token"].to_list()
     np.testing.assert_array_equal(np.array(loaded["layer_04"][:], dtype), expected("layer_04", plan))
 
@@ -93,14 +94,9 @@ def test_every_reader_of_the_store_gives_the_same_vectors(tmp_path, encoding, dt
         assert store.feature("token", feature[0]) == FeatureColumn(*feature)
     assert store.numpy("token", "concat_last2").shape == (N_ROWS, 2 * HIDDEN)
     assert store.plan == plan
-    assert [receipt.counts["documents"] for receipt in store.receipts()] == [5, 4, 3]
-    assert store.manifest["totals"] == {
-        "n_shards": 3,
-        "n_rows": {"token": 12},
-        "n_bytes": {"token": sum(part.n_bytes for part in store.parts("token"))},
-        "n_bad_rows": 0,
-        "counts": {"documents": 12, "tokens": 24},
-    }
+    assert [receipt.counts["n_documents"] for receipt in store.receipts()] == [5, 4, 3]
+    n_bytes = sum(part.n_bytes for part in store.parts("token"))
+    assert store.manifest.totals == Totals(3, {"token": 12}, {"token": n_bytes}, 0, {"n_documents": 12, "tokens": 24})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +152,7 @@ def test_rows_without_vectors_are_null_in_the_part_and_nan_in_arrays(tmp_path, e
         assert np.isfinite(got[valid]).all()
     assert store.polars("word")["layer_06"].is_null().to_list() == (~valid).tolist()
     assert store.arrow("word")["layer_06"].is_null().to_pylist() == (~valid).tolist()
-    path = tmp_path / "s" / "word" / "part-00000.parquet"
+    path = part_at(tmp_path / "s", "word", 0)
     assert duckdb.sql(f"select count(layer_06) from '{path}'").fetchall() == [(3,)]
     np.testing.assert_array_equal(store.numpy("word", "layer_06")[valid], layer_values(0, N_ROWS, 6, dtype)[valid])
 
@@ -171,7 +167,7 @@ def test_the_content_of_a_row_without_vector_does_not_reach_the_part(tmp_path, e
         with open_for_writing(tmp_path / name, plan) as writer:
             writer.commit(plan.shards[0], result)
             writer.complete()
-    parts = [(tmp_path / name / "token" / "part-00000.parquet").read_bytes() for name in "ab"]
+    parts = [part_at(tmp_path / name, "token", 0).read_bytes() for name in "ab"]
     assert parts[0] == parts[1]
 
 
@@ -255,7 +251,7 @@ def test_the_error_of_an_incomplete_store_says_how_to_finish_it(tmp_path):
 def test_other_folders_are_refused(tmp_path):
     with pytest.raises(StoreError, match="no such folder"):
         open_store(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"not a bertfeat store: it has no manifest\.json"):
+    with pytest.raises(StoreError, match=r"not a bertfeat store: it has no manifests"):
         open_store(tmp_path)
     file = tmp_path / "file"
     file.write_text("x")
@@ -263,24 +259,12 @@ def test_other_folders_are_refused(tmp_path):
         open_store(file)
 
 
-def test_a_newer_format_is_refused(tmp_path, monkeypatch):
-    plan = make_plan()
-    with monkeypatch.context() as patch:
-        patch.setattr("bertfeat.store.layout.FORMAT_VERSION", 3)
-        patch.setattr("bertfeat.store.layout.GROWN_VERSION", 3)
-        write_store(tmp_path / "s", plan)
-    with pytest.raises(StoreError, match="format_version 3, this bertfeat reads up to 2; upgrade bertfeat"):
-        open_store(tmp_path / "s")
-    shutil.copytree(tmp_path / "s", tmp_path / "copy")
-    with pytest.raises(StoreError, match="upgrade bertfeat"):
-        open_for_writing(tmp_path / "copy", plan)
-
-
 def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):
     write_store(tmp_path / "s", make_plan())
     snapshot = tmp_path / "snapshot"
-    (snapshot / "token").mkdir(parents=True)
-    for file in [tmp_path / "s" / "manifest.json", *(tmp_path / "s" / "token").iterdir()]:
+    for name in ("token", "manifests"):
+        (snapshot / name).mkdir(parents=True)
+    for file in [*(tmp_path / "s/manifests").iterdir(), *(tmp_path / "s/token").iterdir()]:
         (snapshot / file.relative_to(tmp_path / "s")).symlink_to(file)
     store = open_store(snapshot)
     assert store.numpy("token", "layer_03").shape == (N_ROWS, HIDDEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,16 +14,27 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 from bertfeat.choices import Level
 from bertfeat.durable.files import Sink
+from bertfeat.durable.records import seal, unseal
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
-from bertfeat.records import BadRow, Column
-from bertfeat.store import codec, open_for_writing, open_store, planfile, read_plan, receipts, verify
-from bertfeat.store.manifest import _added
+from bertfeat.records import BadRow, Column, Plan
+from bertfeat.store import open_for_writing, open_store, read_plan, verify
 from bertfeat.vectors.finite import first_not_finite
 from tests.support.places import ROOT
-from tests.support.store_fakes import COLUMNS, contents, make_plan, make_result, make_table, vectors_of, write_store
+from tests.support.store_fakes import (
+    COLUMNS,
+    contents,
+    make_plan,
+    make_result,
+    make_table,
+    part_name,
+    receipt_files,
+    vectors_of,
+    write_store,
+)
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
@@ -30,18 +42,18 @@ def tree(root: Path) -> dict[str, bytes | None]:
 
 
 def test_records_come_back_from_json_exactly():
-    plan = make_plan(levels=tuple(Level), kept_schema="AAAA", odd="ü\udc80", none=None, nested=[1, {"a": 0.1}])
-    assert codec.plan_from_json(json.loads(codec.canonical_json(codec.plan_to_json(plan)))) == plan
+    plan = make_plan(levels=tuple(Level), kept_schema="AAAA", odd="ü", none=None, nested=[1, {"a": 0.1}])
+    assert unseal(Plan, seal(plan)) == plan
     with pytest.raises(ValueError, match="damaged or edited"):
-        codec.unseal(codec.seal({"a": 1}).replace(b"1", b"2", 1))
+        unseal(Plan, seal(plan).replace(b"1", b"2", 1))
     for garbage in (b"", b"[]", b"{}", b"\xff", b"null"):
-        with pytest.raises(ValueError):  # noqa: PT011
-            codec.unseal(garbage)
+        with pytest.raises(ValueError, match="damaged or edited"):
+            unseal(Plan, garbage)
 
 
 def test_schema_of_a_part_is_the_contract(tmp_path):
     write_store(tmp_path / "s", make_plan())
-    path = tmp_path / "s" / "token" / "part-00001.parquet"
+    path = tmp_path / "s" / part_name(make_plan(), 1)
     assert str(pq.read_schema(path).remove_metadata()) == (
         "doc_id: int64 not null\ntoken_index: int32 not null\ntoken: large_string not null\n"
         "layer_03: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
@@ -70,26 +82,27 @@ def test_schema_of_a_part_is_the_contract(tmp_path):
 
 def test_parts_with_and_without_null_rows_have_one_schema(tmp_path):
     for encoding in ("array", "binary"):
-        write_store(tmp_path / encoding, make_plan(encoding=encoding))
+        plan = make_plan(encoding=encoding)
+        write_store(tmp_path / encoding, plan)
         write_store(tmp_path / f"{encoding}-nulls", make_plan(encoding=encoding), nulls=True)
-        paths = [tmp_path / name / "token" / "part-00000.parquet" for name in (encoding, f"{encoding}-nulls")]
+        paths = [tmp_path / name / part_name(plan, 0) for name in (encoding, f"{encoding}-nulls")]
         assert pq.read_schema(paths[0]).remove_metadata() == pq.read_schema(paths[1]).remove_metadata()
 
 
 def test_manifest_is_the_contract(tmp_path):
     plan = make_plan((2, 1), columns={**COLUMNS}, combine="concat")
     write_store(tmp_path / "s", plan, n_bad=1)
-    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "s/manifests/00000.json").read_text())
     assert manifest.pop("check")
-    stored = [receipts.read_receipt(tmp_path / "s", n) for n in (0, 1)]
-    parts = [s.receipt.parts[0] for s in stored]
-    kept = [s.quarantine for s in stored]
     vectors = [vectors_of(plan.schemas[Level.TOKEN].features[0], 2 * n, 2 - n, "float16").tobytes() for n in (0, 1)]
-    places = [(tmp_path / "s" / part.path).read_bytes().index(vectors[n]) for n, part in enumerate(parts)]
-    assert [part.n_bytes for part in parts] == [(tmp_path / "s" / part.path).stat().st_size for part in parts]
+    parts = [(tmp_path / "s" / part_name(plan, n)).read_bytes() for n in (0, 1)]
+    works = f"_bertfeat/work/{plan.plan_hash}"
+    kept = [(tmp_path / "s" / works / f"0000{n}.bad.jsonl").read_bytes() for n in (0, 1)]
     assert manifest == {
-        "format_version": 1,
+        "version": 0,
+        "first_version": 0,
         "plan_hash": plan.plan_hash,
+        "history": [{"plan_hash": plan.plan_hash, "n_shards": 2, "n_inputs": 1}],
         "metadata": {"model": "tiny", "layers": [3, 4, 5, 6], "versions": {"torch": "2.13.0"}},
         "model": {
             "name": "tiny",
@@ -106,6 +119,7 @@ def test_manifest_is_the_contract(tmp_path):
         "vector_encoding": "array",
         "levels": {
             "token": {
+                "level": "token",
                 "columns": [
                     {"name": "doc_id", "type": "int64", "nullable": False},
                     {"name": "token_index", "type": "int32", "nullable": False},
@@ -114,26 +128,28 @@ def test_manifest_is_the_contract(tmp_path):
                 "features": [{"name": "concat_last4", "layers": [3, 4, 5, 6], "combine": "concat", "dim": 16}],
             }
         },
+        "inputs": [{"path": "corpus.txt", "format": "txt", "compression": None, "n_bytes": 120, "digest": "ab"}],
         "shards": [
             {
                 "shard": n,
+                "plan_hash": plan.plan_hash,
                 "parts": [
                     {
                         "level": "token",
-                        "path": f"token/part-0000{n}.parquet",
+                        "path": part_name(plan, n),
                         "n_rows": 2 - n,
-                        "n_bytes": parts[n].n_bytes,
-                        "digest": parts[n].digest,
-                        "runs": {"rows": [2 - n], "offsets": {"concat_last4": [places[n]]}},
+                        "n_bytes": len(parts[n]),
+                        "digest": xxhash.xxh3_128_hexdigest(parts[n]),
+                        "runs": {"rows": [2 - n], "offsets": {"concat_last4": [parts[n].index(vectors[n])]}},
                     }
                 ],
                 "n_bad_rows": 1,
-                "counts": {"documents": 2 - n, "tokens": 4 - 2 * n},
+                "counts": {"n_documents": 1 - n, "tokens": 4 - 2 * n},
                 "quarantine": {
-                    "path": f"_bertfeat/quarantine/0000{n}.jsonl",
+                    "path": f"{works}/0000{n}.bad.jsonl",
                     "n_rows": 1,
-                    "n_bytes": kept[n].n_bytes,
-                    "digest": kept[n].digest,
+                    "n_bytes": len(kept[n]),
+                    "digest": xxhash.xxh3_128_hexdigest(kept[n]),
                 },
             }
             for n in (0, 1)
@@ -141,10 +157,11 @@ def test_manifest_is_the_contract(tmp_path):
         "totals": {
             "n_shards": 2,
             "n_rows": {"token": 3},
-            "n_bytes": {"token": sum(part.n_bytes for part in parts)},
+            "n_bytes": {"token": sum(map(len, parts))},
             "n_bad_rows": 2,
-            "counts": {"documents": 3, "tokens": 6},
+            "counts": {"n_documents": 1, "tokens": 6},
         },
+        "format_version": 1,
     }
 
 
@@ -156,15 +173,15 @@ def test_bad_rows_keep_their_bytes(tmp_path):
         writer.complete()
     assert receipt.n_bad_rows == 2
     store = open_store(tmp_path / "s")
-    assert store.bad_rows() == tuple(rows)
-    kept = tmp_path / "s" / "_bertfeat/quarantine/00000.jsonl"
+    assert store.bad_rows() == (replace(rows[0], path="a\\udc80.txt"), rows[1])
+    kept = tmp_path / "s" / store.manifest.shards[0].quarantine.path
     kept.write_bytes(kept.read_bytes().replace(b'"row":7', b'"row":8'))
     with pytest.raises(
-        StoreError, match=r"00000\.jsonl: its bytes are not those that were written; run bertfeat verify"
+        StoreError, match=r"00000\.bad\.jsonl: its bytes are not those that were written; run bertfeat verify"
     ):
         store.bad_rows()
     kept.unlink()
-    with pytest.raises(StoreError, match=r"00000\.jsonl: no such file; copy the store with its _bertfeat folder"):
+    with pytest.raises(StoreError, match=r"00000\.bad\.jsonl: no such file; copy the store with its _bertfeat folder"):
         store.bad_rows()
 
 
@@ -196,17 +213,18 @@ def test_worker_processes_commit_at_the_same_time(tmp_path):
     plan = make_plan((3, 2, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
     write_store(tmp_path / "whole", plan, n_bad=1)
     script = (
-        "import sys; sys.path[:0] = sys.argv[3:]\n"
+        "import sys; sys.path[:0] = sys.argv[4:]\n"
         "from pathlib import Path; from tests.support.store_fakes import make_result\n"
         "from bertfeat.store import commit_shard, read_plan\n"
-        "plan = read_plan(sys.argv[1]); shard = plan.shards[int(sys.argv[2])]\n"
+        "plan = read_plan(sys.argv[1], sys.argv[3]); shard = plan.shards[int(sys.argv[2])]\n"
         "commit_shard(Path(sys.argv[1]), plan, shard, make_result(plan, shard, n_bad=1))\n"
     )
     here = [str(ROOT)]
     with open_for_writing(tmp_path / "s", plan) as writer:
         # Two of them do the same shard, as after a worker that was replaced too early.
         children = [
-            subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "s"), str(n), *here]) for n in (0, 1, 2, 2)
+            subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "s"), str(n), plan.plan_hash, *here])
+            for n in (0, 1, 2, 2)
         ]
         assert [child.wait() for child in children] == [0, 0, 0, 0]
         assert writer.pending() == ()
@@ -214,19 +232,19 @@ def test_worker_processes_commit_at_the_same_time(tmp_path):
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
 
 
-def test_an_identical_part_is_adopted_and_another_replaced(tmp_path):
+def test_whole_shards_stay_as_they_are_and_torn_ones_are_repeated(tmp_path):
     plan = make_plan()
     write_store(tmp_path / "s", plan)
     before = contents(tmp_path / "s")
-    parts = [tmp_path / "s" / "token" / f"part-0000{n}.parquet" for n in range(3)]
+    parts = [tmp_path / "s" / part_name(plan, n) for n in range(3)]
     inodes = [part.stat().st_ino for part in parts]
-    (tmp_path / "s" / "manifest.json").unlink()
-    for n in (0, 1):
-        (tmp_path / "s" / f"_bertfeat/receipts/0000{n}.json").unlink()
+    (tmp_path / "s/manifests/00000.json").unlink()
+    for receipt in receipt_files(tmp_path / "s")[:1]:
+        receipt.unlink()
     parts[1].write_bytes(b"torn")
     write_store(tmp_path / "s", plan)
     assert contents(tmp_path / "s") == before
-    assert [part.stat().st_ino == inode for part, inode in zip(parts, inodes, strict=True)] == [True, False, True]
+    assert [part.stat().st_ino == inode for part, inode in zip(parts, inodes, strict=True)] == [False, False, True]
 
 
 def test_a_file_system_without_links_uses_renames(tmp_path, monkeypatch):
@@ -239,7 +257,7 @@ def test_a_file_system_without_links_uses_renames(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     write_store(tmp_path / "s", plan)
     assert contents(tmp_path / "s") == contents(tmp_path / "links")
-    for receipt in (tmp_path / "s/_bertfeat/receipts").iterdir():
+    for receipt in receipt_files(tmp_path / "s"):
         receipt.unlink()
     write_store(tmp_path / "s", plan)
     assert contents(tmp_path / "s") == contents(tmp_path / "links")
@@ -248,20 +266,21 @@ def test_a_file_system_without_links_uses_renames(tmp_path, monkeypatch):
 def test_another_plan_is_refused_with_every_differing_field_before_anything_is_written(tmp_path):
     write_store(tmp_path / "s", make_plan())
     before = tree(tmp_path / "s")
-    other = make_plan(**{"layers": "all", "input.0.digest": "cd", "stride": 7})
+    other = make_plan(layers="all", digest="cd", stride=7)
     with pytest.raises(PlanMismatch) as caught:
         open_for_writing(tmp_path / "s", other)
     assert str(caught.value) == (
         f"{tmp_path / 's'}: made with other settings: corpus.txt has changed since the store was made; "
         "`layers` was 'last4', now 'all'; `stride` was not set, now 7; use another folder or `overwrite`"
     )
-    assert caught.value.fields["input.0.digest"] == ("ab", "cd")
+    assert caught.value.fields["inputs"] == (["ab"], ["cd"])
     assert tree(tmp_path / "s") == before
     many = make_plan(**{f"setting_{n}": "x" for n in range(30)})
     with pytest.raises(PlanMismatch, match="; and 22 more; use another folder"):
         open_for_writing(tmp_path / "s", many)
-    assert read_plan(tmp_path / "s") == make_plan()
-    assert read_plan(tmp_path / "nowhere") is None
+    plan = make_plan()
+    assert read_plan(tmp_path / "s", plan.plan_hash) == plan
+    assert read_plan(tmp_path / "nowhere", plan.plan_hash) is None
 
 
 def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
@@ -284,6 +303,7 @@ def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
 
 def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
     write_store(tmp_path / "s", make_plan(levels=(Level.TOKEN, Level.WORD), input="old"), n_bad=1)
+    held = open_store(tmp_path / "s")
     plan = make_plan((2, 2), levels=(Level.WORD,))
     (tmp_path / "s" / "word" / "notes.txt").write_text("mine")
     before = tree(tmp_path / "s")
@@ -294,10 +314,18 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
     with open_for_writing(tmp_path / "s", plan, overwrite=True) as writer:
         for shard in writer.pending():
             writer.commit(shard, make_result(plan, shard))
+        # Until the new version is whole, readers see the old one.
+        assert open_store(tmp_path / "s").manifest == held.manifest
+        assert held.numpy("token", "layer_03").shape == (12, 4)
         writer.complete()
     write_store(tmp_path / "fresh", plan)
-    assert contents(tmp_path / "s") == contents(tmp_path / "fresh")
+    made, fresh = contents(tmp_path / "s"), contents(tmp_path / "fresh")
+    assert [made.pop("manifests/00001.json") != fresh.pop("manifests/00000.json"), made == fresh] == [True, True]
+    store = open_store(tmp_path / "s")
+    assert (store.version, store.n_rows("word"), store.manifest.first_version) == (1, 4, 1)
     assert not (tmp_path / "s" / "token").exists()
+    with pytest.raises(StoreError, match="replaced or compacted"):
+        held.numpy("token", "layer_03")
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -352,7 +380,8 @@ def test_symbolic_links_in_the_output_are_refused(tmp_path):
     with pytest.raises(StoreError, match=r"not a folder \(a symbolic link\)"):
         open_for_writing(tmp_path / "dangling", plan)
     assert not list((tmp_path / "target").iterdir())
-    for name in ("token", "_bertfeat/receipts", "manifest.json", "_bertfeat/plan.json", "token/part-00000.parquet"):
+    work = f"_bertfeat/work/{plan.plan_hash}"
+    for name in ("token", work, "manifests/00000.json", f"{work}/plan.json", part_name(plan, 0)):
         root = tmp_path / f"store-{name.replace('/', '-')}"
         write_store(root, plan)
         kept = (root / name).rename(tmp_path / f"kept-{name.replace('/', '-')}")
@@ -364,21 +393,19 @@ def test_symbolic_links_in_the_output_are_refused(tmp_path):
 
 def test_lost_and_damaged_plans(tmp_path):
     plan = make_plan()
-    for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b'{"format_version": 1}')):
-        root = tmp_path / str(damage)
+    for n, damage in enumerate((lambda path: path.unlink(), lambda path: path.write_bytes(b'{"format_version": 1}'))):
+        root = tmp_path / str(n)
         write_store(root, plan)
-        before = contents(root)
-        damage(root / "_bertfeat/plan.json")
-        with pytest.raises(StoreError, match="missing or damaged, and no receipt or manifest shows"):
+        before, file = contents(root), root / f"_bertfeat/work/{plan.plan_hash}/plan.json"
+        damage(file)
+        with pytest.raises(StoreError, match=r"missing, so nothing shows|damaged or edited"):
             open_for_writing(root, make_plan(layers="all"))
         with open_for_writing(root, plan) as writer:
             assert writer.is_complete
         assert contents(root) == before
-        damage(root / "_bertfeat/plan.json")
-        (root / "manifest.json").unlink()
-        for receipt in (root / "_bertfeat/receipts").iterdir():
-            receipt.unlink()
-        with pytest.raises(StoreError, match="shows that the files are of this run"):
+        shutil.rmtree(root / "_bertfeat")
+        shutil.rmtree(root / "manifests")
+        with pytest.raises(StoreError, match="no plan or manifest shows what they are"):
             open_for_writing(root, plan)
 
 
@@ -386,23 +413,21 @@ def test_a_lost_receipt_is_recreated_from_the_manifest(tmp_path):
     plan = make_plan()
     write_store(tmp_path / "s", plan, n_bad=1)
     before = contents(tmp_path / "s")
-    for n, garbage in enumerate([None, b"\x00\xff", b"{}"]):
-        path = tmp_path / "s" / f"_bertfeat/receipts/0000{n}.json"
+    for path, garbage in zip(receipt_files(tmp_path / "s"), [None, b"\x00\xff", b"{}"], strict=True):
         path.unlink() if garbage is None else path.write_bytes(garbage)
     with open_for_writing(tmp_path / "s", plan) as writer:
         assert writer.is_complete
-        assert [receipt.counts["documents"] for receipt in writer.receipts()] == [5, 4, 3]
+        assert [receipt.counts["n_documents"] for receipt in writer.receipts()] == [4, 3, 2]
     assert contents(tmp_path / "s") == before
     assert verify(tmp_path / "s").is_good
 
 
 def test_unknown_and_unfinished_files_are_removed(tmp_path):
-    plan = make_plan()
+    plan, other = make_plan(), make_plan(layers="all")
     write_store(tmp_path / "s", plan)
     before = contents(tmp_path / "s")
     (tmp_path / "s/_bertfeat/tmp/00000.token.1-ab.tmp").write_bytes(b"x")
-    (tmp_path / "s/token/part-00007.parquet").write_bytes(b"x")
-    (tmp_path / "s/_bertfeat/receipts/00007.json").write_bytes(b"x")
+    (tmp_path / "s" / part_name(other, 7)).write_bytes(b"x")
     open_for_writing(tmp_path / "s", plan).close()
     assert contents(tmp_path / "s") == before
 
@@ -498,30 +523,6 @@ def test_a_write_error_says_how_many_bytes_were_written(tmp_path, monkeypatch):
         with pytest.raises(RunError) as caught:
             writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
     start, _, rest = str(caught.value).partition(" after ")
-    assert start == f"{tmp_path}/s/token/part-00000.parquet: no space left on device"
+    assert start == f"{tmp_path / 's' / part_name(plan, 0)}: no space left on device"
     assert int(rest.partition(" ")[0]) > 1000
     assert rest.partition(" ")[2] == "bytes; free space and run the same command again"
-
-
-def test_totals_keep_counts_of_zero():
-    assert _added([{"n": 1, "counts": {"a": 0, "b": 2}}]) == {"n": 1, "counts": {"a": 0, "b": 2}}
-    assert _added([{"n": 1, "counts": {"a": 0}}, {"n": 2, "counts": {"b": 3}}]) == {"n": 3, "counts": {"a": 0, "b": 3}}
-
-
-def test_the_manifest_of_a_new_run_needs_its_plan_on_disk_but_does_not_read_it(tmp_path, monkeypatch):
-    plan = make_plan()
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        for shard in writer.pending():
-            writer.commit(shard, make_result(plan, shard))
-        (tmp_path / "s/_bertfeat/plan.json").rename(tmp_path / "plan.json")
-        with pytest.raises(StoreError, match=r"plan.json: missing; run the same command again"):
-            writer.complete()
-        (tmp_path / "plan.json").rename(tmp_path / "s/_bertfeat/plan.json")
-        with monkeypatch.context() as patch:
-            patch.setattr(planfile, "read_plan", None)
-            writer.complete()
-    # Another run reads it, and finds the same manifest.
-    made = (tmp_path / "s/manifest.json").read_bytes()
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        assert writer.is_complete
-    assert (tmp_path / "s/manifest.json").read_bytes() == made

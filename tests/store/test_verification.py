@@ -6,18 +6,21 @@ import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bertfeat.choices import Level
+from bertfeat.durable.records import seal
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Plan
-from bertfeat.store import codec, mark_for_redoing, open_for_writing, open_store, verify
+from bertfeat.store import mark_for_redoing, open_for_writing, open_store, verify
 from tests.support.runner_fakes import Heard
-from tests.support.store_fakes import contents, make_plan, make_result, write_store
+from tests.support.store_fakes import contents, make_plan, make_result, part_name, rewrite_manifest, write_store
 
 PLAN = make_plan(levels=(Level.TOKEN, Level.WORD))
+MANIFEST, WORK = "manifests/00000.json", f"_bertfeat/work/{PLAN.plan_hash}"
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
 
@@ -81,7 +84,7 @@ def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, 
             del damaged[place:]
         (overwrite_keeping_time if keeps_time else Path.write_bytes)(root / name, bytes(damaged))
         report = verify(root)
-        shard = int(name[-13:-8])
+        shard = int(name[-22:-17])
         assert [(p.shard, p.part) for p in report.problems] == [(shard, name)]
         if keeps_time:
             assert mark_for_redoing(root, report) == (shard,)
@@ -93,7 +96,7 @@ def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, 
 
 def test_a_rerun_that_rechecks_finds_what_kept_its_time(root):
     whole = contents(root)
-    name = "word/part-00002.parquet"
+    name = part_name(PLAN, 2, Level.WORD)
     overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
     assert rerun(root) == []
     assert rerun(root, recheck=True) == [2]
@@ -115,25 +118,26 @@ def test_an_untouched_store_is_not_read_again_and_a_copied_one_once(root, tmp_pa
 
 def test_missing_swapped_extra_and_odd_files_are_named(root):
     whole = contents(root)
-    a, b = root / "token/part-00000.parquet", root / "token/part-00001.parquet"
+    a, b = root / part_name(PLAN, 0), root / part_name(PLAN, 1)
     a.rename(root / "x")
     b.rename(a)
     (root / "x").rename(b)
-    assert [p.part for p in verify(root).problems] == ["token/part-00000.parquet", "token/part-00001.parquet"]
+    assert [p.part for p in verify(root).problems] == [part_name(PLAN, 0), part_name(PLAN, 1)]
     assert rerun(root) == [0, 1]
     a.unlink()
-    assert [str(p) for p in verify(root).problems] == ["token/part-00000.parquet: missing"]
+    assert [str(p) for p in verify(root).problems] == [f"{part_name(PLAN, 0)}: missing"]
     assert rerun(root) == [0]
     b.unlink()
     b.mkdir()
-    assert [str(p) for p in verify(root).problems] == ["token/part-00001.parquet: not a file (a folder)"]
+    assert [str(p) for p in verify(root).problems] == [f"{part_name(PLAN, 1)}: not a file (a folder)"]
     b.rmdir()
     assert rerun(root) == [1]
-    shutil.copy(a, root / "token/part-00003.parquet")
-    assert [str(p) for p in verify(root).problems] == ["token/part-00003.parquet: belongs to no shard of the plan"]
+    shutil.copy(a, root / part_name(PLAN, 3))
+    (problem,) = verify(root).problems
+    assert str(problem) == f"{part_name(PLAN, 3)}: belongs to no shard of the newest version"
     assert rerun(root) == []
-    (root / "_bertfeat/quarantine/00001.jsonl").write_bytes(b"{}\n")
-    assert [p.part for p in verify(root).problems] == ["_bertfeat/quarantine/00001.jsonl"]
+    (root / WORK / "00001.bad.jsonl").write_bytes(b"{}\n")
+    assert [p.part for p in verify(root).problems] == [f"{WORK}/00001.bad.jsonl"]
     assert verify(root).bad_shards == (1,)
     assert rerun(root) == [1]
     assert contents(root) == whole
@@ -141,46 +145,62 @@ def test_missing_swapped_extra_and_odd_files_are_named(root):
 
 
 def test_parts_of_another_store_are_named(root, tmp_path):
-    write_store(tmp_path / "other", make_plan(levels=(Level.TOKEN, Level.WORD), layers="all"), n_bad=1)
-    for name in ("token/part-00001.parquet", "_bertfeat/receipts/00001.json"):
-        shutil.copyfile(tmp_path / "other" / name, root / name)
+    other = make_plan(levels=(Level.TOKEN, Level.WORD), layers="all")
+    write_store(tmp_path / "other", other, n_bad=1)
+    shutil.copyfile(tmp_path / "other" / part_name(other, 1), root / part_name(PLAN, 1))
+    shutil.copyfile(tmp_path / f"other/_bertfeat/work/{other.plan_hash}/00002.json", root / WORK / "00002.json")
     problems = verify(root).problems
-    assert [p.part for p in problems] == ["_bertfeat/receipts/00001.json"]
-    assert "made with other settings" in problems[0].reason
+    assert [p.part for p in problems] == [part_name(PLAN, 1), f"{WORK}/00002.json"]
+    assert problems[1].reason == "does not match the manifest"
     assert rerun(root) == [1]
 
 
-def test_a_receipt_that_was_edited_with_its_part_is_named(root):
+def test_a_manifest_that_was_edited_with_its_part_is_named(root):
     """The digests agree, so only the part's own metadata show the change."""
-    path = root / "_bertfeat/receipts/00001.json"
-    content = codec.unseal(path.read_bytes())
-    shutil.copyfile(root / "token/part-00000.parquet", root / "token/part-00001.parquet")
-    other = codec.unseal((root / "_bertfeat/receipts/00000.json").read_bytes())["receipt"]["parts"][0]
-    content["receipt"]["parts"][0] |= {"digest": other["digest"], "n_bytes": other["n_bytes"]}
-    path.write_bytes(codec.seal(content))
-    reasons = [p.reason for p in verify(root).problems if p.part == "token/part-00001.parquet"]
+    shutil.copyfile(root / part_name(PLAN, 0), root / part_name(PLAN, 1))
+
+    def change(manifest):
+        (first, *_), second, _ = (shard.parts for shard in manifest.shards)
+        swapped = replace(second[0], digest=first.digest, n_bytes=first.n_bytes)
+        return manifest.with_shards(
+            [manifest.shards[0], replace(manifest.shards[1], parts=(swapped, second[1])), manifest.shards[2]]
+        )
+
+    rewrite_manifest(root, change)
+    reasons = [p.reason for p in verify(root).problems if p.part == part_name(PLAN, 1)]
     assert reasons == [
-        "5 rows, its receipt says 4",
-        "its vectors lie elsewhere than its receipt says",
+        "5 rows, the manifest says 4",
+        "its vectors lie elsewhere than the manifest says",
         "its metadata does not say shard 1",
         "its metadata does not say n_rows 4",
     ]
-    assert "manifest.json" in [p.part for p in verify(root).problems]
+    assert f"{WORK}/00001.json" in [p.part for p in verify(root).problems]
 
 
-def test_an_edited_manifest_is_noticed_and_recreated(root):
+def test_a_damaged_manifest_is_noticed_and_made_again(root):
     whole = contents(root)
-    path = root / "manifest.json"
-    edited = codec.unseal(path.read_bytes())
-    edited["totals"]["n_bad_rows"] = 0
-    for data in (codec.seal(edited), path.read_bytes()[:-2], path.read_bytes().replace(b"tiny", b"huge"), b"\xff", b""):
+    path = root / MANIFEST
+    for data in (path.read_bytes()[:-2], path.read_bytes().replace(b"tiny", b"huge"), b"\xff", b""):
         path.write_bytes(data)
         report = verify(root)
-        assert [(p.shard, p.part) for p in report.problems] == [(None, "manifest.json")]
+        assert [(p.shard, p.part) for p in report.problems] == [(None, MANIFEST)]
+        with pytest.raises(StoreError, match="damaged or edited"):
+            open_store(root)
         assert rerun(root) == []
         assert contents(root) == whole
     path.unlink()
-    assert [str(p) for p in verify(root).problems] == ["manifest.json: missing: the run has not finished"]
+    assert [str(p) for p in verify(root).problems] == ["manifests: no manifest: the run has not finished"]
+
+
+def test_a_damaged_version_of_an_append_is_made_again_by_the_append(root):
+    more = make_plan((2,), levels=(Level.TOKEN, Level.WORD), after=PLAN, digest="cd")
+    rerun(root, more)
+    whole, path = contents(root), root / "manifests/00001.json"
+    path.write_bytes(path.read_bytes()[:-2])
+    assert rerun(root) == []
+    assert [p.part for p in verify(root).problems] == ["manifests/00001.json"]
+    assert rerun(root, more) == []
+    assert contents(root) == whole
 
 
 def test_an_unfinished_store_names_the_shards_to_do(tmp_path):
@@ -188,16 +208,16 @@ def test_an_unfinished_store_names_the_shards_to_do(tmp_path):
         writer.commit(PLAN.shards[1], make_result(PLAN, PLAN.shards[1]))
     report = verify(tmp_path / "s")
     assert report.bad_shards == (0, 2)
-    assert report.problems[-1].part == "manifest.json"
+    assert report.problems[0].part == "manifests"
 
 
-@pytest.mark.parametrize("name", ["_bertfeat/plan.json", "manifest.json", "_bertfeat/receipts/00001.json"])
+@pytest.mark.parametrize("name", [f"{WORK}/plan.json", MANIFEST, f"{WORK}/00001.json"])
 def test_garbage_is_reported_and_a_rerun_repairs_it(root, name):
     whole = contents(root)
     data = (root / name).read_bytes()
     rng = random.Random(3)
     damaged = [b"", b"\x00" * 50, b"[1]", b"{}", b'"x"', b"nan", b"[" * 100_000, data[:-5], rng.randbytes(200)]
-    damaged += [codec.seal(content) for content in ({}, {"format_version": 1}, {"plan": 7, "format_version": 1})]
+    damaged += [seal(content) for content in ({"a": 1}, {"format_version": 1}, {"plan": 7, "format_version": 1})]
     for garbage in damaged:
         (root / name).write_bytes(garbage)
         report = verify(root)
@@ -208,26 +228,10 @@ def test_garbage_is_reported_and_a_rerun_repairs_it(root, name):
         assert verify(root).is_good
 
 
-def test_flipped_bits_of_json_files_are_noticed(root):
-    whole = contents(root)
-    rng = random.Random(11)
-    for name in ("_bertfeat/plan.json", "manifest.json", "_bertfeat/receipts/00001.json"):
-        good = (root / name).read_bytes()
-        for _ in range(20):
-            data = bytearray(good)
-            place = rng.choice([n for n, byte in enumerate(data) if byte not in b" \n"])
-            data[place] ^= 1 << rng.randrange(7)
-            (root / name).write_bytes(data)
-            assert not verify(root).is_good
-            (root / name).write_bytes(good)
-    assert contents(root) == whole
-    assert verify(root).is_good
-
-
 def test_without_a_plan_the_parts_are_checked_against_the_manifest(root):
-    (root / "_bertfeat/plan.json").unlink()
-    (root / "token/part-00000.parquet").write_bytes(b"x")
-    assert [p.part for p in verify(root).problems] == ["_bertfeat/plan.json", "token/part-00000.parquet"]
+    (root / WORK / "plan.json").unlink()
+    (root / part_name(PLAN, 0)).write_bytes(b"x")
+    assert [p.part for p in verify(root).problems] == [f"{WORK}/plan.json", part_name(PLAN, 0)]
 
 
 def test_other_folders_and_newer_stores_are_refused(root, tmp_path):
@@ -235,53 +239,45 @@ def test_other_folders_and_newer_stores_are_refused(root, tmp_path):
     for path in (tmp_path / "empty", tmp_path / "nowhere"):
         with pytest.raises(StoreError, match="not a bertfeat store"):
             verify(path)
-    content = json.loads((root / "_bertfeat/plan.json").read_bytes())
+    content = json.loads((root / MANIFEST).read_bytes())
     content.pop("check")
-    (root / "_bertfeat/plan.json").write_bytes(codec.seal(content | {"format_version": 3}))
+    (root / MANIFEST).write_bytes(seal(content | {"format_version": 3}))
     with pytest.raises(StoreError, match="upgrade bertfeat"):
         verify(root)
 
 
-def test_a_mark_holds_until_the_next_run_and_no_longer(root):
+def test_a_shard_that_was_found_damaged_is_repeated_unless_it_was_mended(root):
     whole = contents(root)
-    name = "token/part-00001.parquet"
-    overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
-    assert mark_for_redoing(root, verify(root)) == (1,)
-    # The part is repaired by hand, and its shard is still repeated.
-    overwrite_keeping_time(root / name, whole[name])
-    assert rerun(root) == [1]
-    assert contents(root) == whole
+    name = part_name(PLAN, 1)
+    for mended in (False, True):
+        overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
+        assert mark_for_redoing(root, verify(root)) == (1,)
+        if mended:
+            overwrite_keeping_time(root / name, whole[name])
+        assert rerun(root) == ([] if mended else [1])
+        assert contents(root) == whole
+        assert rerun(root) == []
+
+
+def test_repeated_shards_with_other_bytes_make_a_version(root):
+    """On another machine, the last bits of vectors may differ."""
+    (root / part_name(PLAN, 1)).unlink()
+    with open_for_writing(root, PLAN) as writer:
+        (shard,) = writer.pending()
+        result = make_result(PLAN, shard, n_bad=1)
+        result.tables[Level.TOKEN].vectors["layer_03"][:] += 1
+        writer.commit(shard, result)
+        writer.complete()
+    store = open_store(root)
+    assert (store.version, store.manifest.first_version) == (1, 1)
+    assert store.numpy("token", "layer_03")[5, 0] == 306
+    assert not (root / MANIFEST).exists()
+    assert verify(root).is_good
     assert rerun(root) == []
 
 
-def test_a_damaged_file_of_marks_makes_a_run_read_every_part(root):
-    whole = contents(root)
-    name = "token/part-00001.parquet"
-    for garbage in (b"", b"{}", codec.seal({"shards": "x"}), codec.seal({"shards": [[]]})):
-        overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
-        (root / "_bertfeat/damaged.json").write_bytes(garbage)
-        assert rerun(root) == [1]
-        assert contents(root) == whole
-
-
-def test_only_shards_with_a_receipt_or_in_the_manifest_need_a_mark(root):
-    (root / "manifest.json").unlink()
-    (root / "_bertfeat/receipts/00001.json").write_bytes(b"x")
-    (root / "_bertfeat/receipts/00002.json").unlink()
-    before = contents(root)
-    assert mark_for_redoing(root, verify(root)) == (1, 2)
-    assert contents(root) == before
-
-
-def test_overwriting_a_store_clears_its_marks(root):
-    (root / "token/part-00000.parquet").write_bytes(b"x")
-    mark_for_redoing(root, verify(root))
-    assert rerun(root, overwrite=True) == [0, 1, 2]
-    assert not (root / "_bertfeat/damaged.json").exists()
-
-
 def test_marking_is_refused_while_another_run_writes(root):
-    (root / "token/part-00000.parquet").write_bytes(b"x")
+    (root / part_name(PLAN, 0)).write_bytes(b"x")
     report = verify(root)
     with open_for_writing(root, PLAN), pytest.raises(StoreError, match="is writing this store"):
         mark_for_redoing(root, report)

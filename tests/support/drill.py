@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import pickle
+import re
 import select
 import signal
 import subprocess
@@ -32,7 +33,7 @@ STEPS = {
     f"{kind}.{stage}"
     for kind in ("plan", "part", "quarantine", "receipt", "manifest")
     for stage in ("opened", "written", "synced", "renamed", "durable")
-} | {"part.linked"}
+}
 _ALARM_S = 120
 _SERVE = "import sys; sys.path[:0] = sys.argv[2:]; from tests.support.drill import serve; serve(sys.argv[1])"
 
@@ -174,7 +175,7 @@ def run_killed_at(point: int, root: str, settings: dict[str, Any]) -> None:
 
 
 class _Forked:
-    """The methods of `subprocess.Popen` that the pool needs, for a worker that the zygote forked."""
+    """The methods of `subprocess.Popen` that a runner needs, for a worker that the zygote forked."""
 
     def __init__(self, address: str, pid: int) -> None:
         self.address, self.pid = address, pid
@@ -183,8 +184,8 @@ class _Forked:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    def wait(self, timeout: float = _ALARM_S) -> int:
-        return wait_for(self.address, self.pid, timeout)
+    def wait(self) -> int:
+        return wait_for(self.address, self.pid)
 
 
 def run_pooled(
@@ -193,12 +194,12 @@ def run_pooled(
     """Extract with workers that the zygote forks; their process ids appear as files in the folder `pids`."""
     from bertfeat.runners import processes
 
-    def start(number: int, n_workers: int) -> Any:
+    def start(n_workers: int) -> tuple[Any, Any]:
         ours, theirs = Pipe()
         with theirs:
             process = _Forked(address, ask(address, run_worker, (), theirs.fileno()))
         Path(pids, str(process.pid)).touch()
-        return processes._Process(number, process, ours)  # type: ignore[arg-type]
+        return process, ours
 
     processes._start = start
     run(root, settings)
@@ -207,11 +208,11 @@ def run_pooled(
 def run_worker(fd: int) -> None:
     import torch
 
-    from bertfeat.runners.worker import Inbox, work
+    from bertfeat.runners.processes import work
 
     torch.set_num_threads(1)
     pipe: Connection[Any, Any] = Connection(fd)
-    work(Inbox(pipe), pipe)
+    work(pipe)
 
 
 @contextlib.contextmanager
@@ -228,15 +229,16 @@ def result_files(root: Path) -> dict[str, bytes]:
     return {
         file.relative_to(root).as_posix(): file.read_bytes()
         for file in sorted(root.rglob("*"))
-        if file.is_file() and (file.suffix in {".parquet", ".jsonl"} or file.name in {"manifest.json", "plan.json"})
+        if file.is_file()
+        and (file.suffix in {".parquet", ".jsonl"} or file.name == "plan.json" or file.parent.name == "manifests")
     }
 
 
 def orphans(root: Path) -> list[str]:
     """Return the files that a finished store must not hold."""
-    kept = set(result_files(root)) | {"_bertfeat/lock", "_bertfeat/ids.bin"}
+    kept = set(result_files(root)) | {"_bertfeat/lock"}
     found = (file.relative_to(root).as_posix() for file in root.rglob("*") if not file.is_dir())
-    return sorted(name for name in found if name not in kept and not name.startswith("_bertfeat/receipts/"))
+    return sorted(n for n in found if n not in kept and not re.fullmatch(r"_bertfeat/work/[0-9a-f]{64}/\d+\.json", n))
 
 
 def write_corpus(path: Path, n_rows: int, *, bad_every: int | None = None) -> Path:

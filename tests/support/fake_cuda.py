@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from bertfeat import devices
-from bertfeat.encoder import attention
+from bertfeat.encoder import attention, loading
+from bertfeat.encoder.comparison import Way
 from bertfeat.extraction import flow, leveltables
 
 CUDA = torch.device("cuda", 0)
@@ -87,6 +88,11 @@ def fake_cuda() -> Iterator[dict[str, list[Any]]]:
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(varlen, "varlen_attn", counted)
         patch.setattr(attention, "has_varlen", lambda device: device.type == "cuda")
+        # Tensors without values cannot be compared.
+        paths = {"bert": "packed"}
+        patch.setattr(
+            loading, "read_kept", lambda _, config, *how: Way(paths.get(config["model_type"], "equal-length"), how[3])
+        )
         patch.setattr(devices, "_cuda_devices", lambda: (CUDA,))
         patch.setattr(devices, "_has_bfloat16", lambda device: True)
         patch.setattr(leveltables, "gathering_device", lambda device, n_bytes: device)

@@ -119,9 +119,9 @@ def run(
     **settings: Any,
 ) -> Features:
     """Run the flow over documents, with the fake encoder instead of a model."""
-    config = ExtractConfig.settled(
+    config = ExtractConfig.from_dict(
         {"levels": "token,word,sentence", "combine": "none", "store_dtype": "float32", "layers": layers} | settings
-    )
+    ).effective()
     chosen = tuple(int(layer) for layer in layers.split(","))
     features = dict.fromkeys(Level, feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS))
     if config.pooling is Pooling.POOLER:
@@ -133,7 +133,7 @@ def run(
     resolved = SimpleNamespace(limits=limits, max_batch_tokens=max_batch_tokens, sentence=None)
     flow = Flow(config, schemas, resolved, tokenizer, FakeEncoder())  # type: ignore[arg-type]
     prepared = flow.prepare(documents)
-    return Features(prepared.text, flow.encode(prepared, unreported).tables, prepared.packs)
+    return Features(prepared.text, flow.encode(prepared, unreported).finish().tables, prepared.packs)
 
 
 def texts(*lines: str) -> list[Document]:

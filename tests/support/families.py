@@ -1,10 +1,11 @@
-"""Tiny random models of every supported family, each in a folder with a real fast tokenizer.
+"""Tiny random models of many families, each in a folder with a real fast tokenizer.
 
 Weights are drawn wide (not at the 0.02 of a fresh model), so that a wrong position, mask or norm shows in the states.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,10 +17,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-from bertfeat.encoder.families import families, family_of
-from bertfeat.encoder.family import Family
 from bertfeat.records import Pack
 
 N_LAYERS = 4
@@ -318,6 +318,17 @@ _CONFIGS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("granitemoe", "granitemoeshared"), _GRANITE_EXPERTS),
     "glm4_moe": {**_LATENT, "head_dim": 16, "use_qk_norm": True},
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3"), _LATENT),
+    # Chunks of attention are shorter than the texts.
+    "llama4_text": {**_EXPERTS, "intermediate_size_mlp": 48, "attention_chunk_size": 6, "layer_types": None},
+    "kolibri1": _MIXED_SMALL_HEADS,
+    **dict.fromkeys(("minimax_m2", "flint", "cohere2_moe"), _EXPERTS),
+    "laguna": {**_EXPERTS, "layer_types": None},
+    "solar_open": {**_LATENT, "head_dim": 16},
+    "exaone_moe": {**_LATENT, **_MIXED, "head_dim": 8, "num_key_value_heads": 4},
+    "jetmoe": {**_DECODER, "kv_channels": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_vl_moe_text": {**_EXPERTS, **_SECTIONS},
+    "aria_text": {**_EXPERTS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
+    "mimo_v2_flash": {**_EXPERTS, "v_head_dim": 6},
 }
 # Those that differ from another family in names, or that few people run: only the long tests run them.
 _RARE = (
@@ -327,7 +338,8 @@ _RARE = (
     "nllb-moe lilt visual_bert yoso apertus arcee cwm ernie4_5 exaone4 glm glm4 granite helium hunyuan_v1_dense "
     "hyperclovax internlm3 jais2 nemotron olmo olmo3 seed_oss stablelm ministral ministral3 vaultgemma "
     "qwen2_vl_text qwen3_vl_text persimmon biogpt ctrl codegen qwen2_moe ernie4_5_moe flex_olmo glm4_moe granitemoe "
-    "granitemoeshared olmoe phimoe deepseek_v3 minicpm3 openai_privacy_filter cohere"
+    "granitemoeshared olmoe phimoe deepseek_v3 minicpm3 openai_privacy_filter cohere kolibri1 laguna minimax_m2 "
+    "solar_open exaone_moe cohere2_moe qwen3_vl_moe_text aria_text mimo_v2_flash"
 )
 # Classes with heads and decoders, whose weights must be ignored without a message.
 _SAVED_AS = {
@@ -365,32 +377,17 @@ def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any)
     """Save a tiny random model of a family, with its tokenizer, and return its folder.
 
     Args:
-        model_type: One of `bertfeat.encoder.families`.
+        model_type: A key of the configs above.
         folder: Where to save it; created.
         seed: Of the weights.
         changes: Config values that differ from the tiny model's.
     """
-    family = family_of(model_type)
-    assert family is not None
-    config = _config(model_type, changes)
+    config = CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
     torch.manual_seed(seed)
-    model = getattr(transformers, _SAVED_AS.get(model_type, family.model_class))(config)
+    saved_as = _SAVED_AS.get(model_type)
+    model = (getattr(transformers, saved_as) if saved_as else plain_class(model_type))(config)
     _randomize(model)
     model.save_pretrained(folder, safe_serialization=True)
-    return _with_tokenizer(model_type, folder)
-
-
-def build_without_weights(model_type: str, folder: Path, **changes: Any) -> Path:
-    """Save the config and the tokenizer of a tiny model; see `build_model`."""
-    _config(model_type, changes).save_pretrained(folder)
-    return _with_tokenizer(model_type, folder)
-
-
-def _config(model_type: str, changes: dict[str, Any]) -> Any:
-    return CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
-
-
-def _with_tokenizer(model_type: str, folder: Path) -> Path:
     kind = _TOKENIZER_KINDS.get(model_type, "wordpiece")
     return build_tokenizer(kind, folder, model_input_names=_inputs_of(model_type))
 
@@ -492,12 +489,27 @@ def _numbered(pieces: list[str]) -> dict[str, int]:
     return {piece: number for number, piece in enumerate(pieces)}
 
 
-def reference_encoder(family: Family, folder: Path, **options: Any) -> torch.nn.Module:
-    """Load the whole encoder with plain transformers."""
+def plain_class(model_type: str) -> Any:
+    """Return the class of transformers for a type: that of AutoModel, or the one that is named like its config."""
+    name = MODEL_MAPPING_NAMES.get(model_type) or CONFIG_MAPPING[model_type].__name__.replace("Config", "Model")
+    return getattr(transformers, str(name))
+
+
+def has_pooler(model_type: str) -> bool:
+    """Return whether models of a type have a pooler, or can be built with one."""
+    takes = "add_pooling_layer" in inspect.signature(plain_class(model_type).__init__).parameters
+    # NomicBERT takes the argument and has none.
+    return (takes and model_type != "nomic_bert") or model_type in ("squeezebert", "layoutlm")
+
+
+def reference_encoder(folder: Path, **options: Any) -> torch.nn.Module:
+    """Load the whole model with plain transformers; of an encoder-decoder, return the encoder."""
+    model_type = json.loads((folder / "config.json").read_text())["model_type"]
     # Some classes make a pooler only when they are asked for it.
-    options |= {"add_pooling_layer": True} if family.pooler == "optional" else {}
-    model = getattr(transformers, family.model_class).from_pretrained(folder, **options).eval()
-    return model if family.inner is None else model.get_submodule(family.inner)
+    takes = "add_pooling_layer" in inspect.signature(plain_class(model_type).__init__).parameters
+    options |= {"add_pooling_layer": True} if takes else {}
+    model = plain_class(model_type).from_pretrained(folder, **options).eval()
+    return model.get_encoder() if model.config.is_encoder_decoder else model
 
 
 def reference_states(model: torch.nn.Module, pack: Pack, *, type_ids: bool) -> list[torch.Tensor]:
@@ -534,19 +546,21 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
     )
 
 
-def all_model_types(chosen: Callable[[Family], bool] = lambda _: True, *, one_of_a_kind: bool = False) -> list[Any]:
-    """Return the model types of families as parameters, so that one without a tiny model fails the tests.
+def all_model_types(chosen: Callable[[str], bool] = lambda _: True, *, others_long: bool = False) -> list[Any]:
+    """Return the model types with a tiny model as parameters; the rare ones are left to the long tests.
 
     Args:
-        chosen: Which families.
-        one_of_a_kind: Leave a family to the long tests if an earlier one has the same inputs, path and tokenizer.
+        chosen: Which of them.
+        others_long: Leave those that are not chosen to the long tests too.
     """
-    parameters, kinds = [], set()
-    for family in filter(chosen, families()):
-        name = family.model_type
-        kind = (family.path, family.positions, family.type_ids, _TOKENIZER_KINDS.get(name))
-        is_long = name in _RARE.split() or (one_of_a_kind and kind in kinds)
-        if not is_long:
-            kinds.add(kind)
-        parameters.append(pytest.param(name, marks=[pytest.mark.long] if is_long else []))
-    return parameters
+    rare = {name for name in _CONFIGS if name in _RARE.split() or not chosen(name)}
+    return [
+        pytest.param(name, marks=[pytest.mark.long] if name in rare else [])
+        for name in _CONFIGS
+        if others_long or chosen(name)
+    ]
+
+
+def is_decoder(model_type: str) -> bool:
+    """Return whether a type is that of a model which predicts next words, and no masked ones."""
+    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "num_attention_heads" in _CONFIGS[model_type]

@@ -161,7 +161,6 @@ def _tokenizers() -> dict[str, Change]:
         "tokenizer added word": added(("fox", 99999)),
         "tokenizer added empty": added(("", 70)),
         "tokenizer added 200,000": added(*((f"tok{n}", 1000 + n) for n in range(200_000))),
-        "tokenizer normalizer bomb": tokenizer("normalizer", {"type": "Sequence", "normalizers": [bomb] * 4}),
         "tokenizer normalizer prepends": tokenizer("normalizer", {"type": "Prepend", "prepend": "abc " * 100}),
         "tokenizer normalizer deletes": tokenizer("normalizer", bomb | {"pattern": {"Regex": "."}, "content": ""}),
         "tokenizer max_input_chars": tokenizer("model.max_input_chars_per_word", 10**12),

@@ -107,7 +107,7 @@ def make_store(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Sto
 def shared_store(factory: pytest.TempPathFactory, name: str) -> Store:
     """Return a store that all modules of a run share and none changes: `base`, or `grown`, which has more rows."""
     folder = factory.getbasetemp() / "index-stores" / name
-    if not (folder / "store" / "manifest.json").exists():
+    if not (folder / "store/manifests/00000.json").exists():
         make_store(folder, documents(N_PEPS + (N_GROWN if name == "grown" else 0)))
     return bertfeat.open_store(folder / "store")
 

@@ -97,7 +97,7 @@ def result_objects(url: str) -> dict[str, bytes]:
     return {
         name: data
         for name, data in objects(url).items()
-        if name.endswith((".parquet", ".jsonl")) or name in {"manifest.json", "_bertfeat/plan.json"}
+        if name.endswith((".parquet", ".jsonl", "/plan.json")) or name.startswith("manifests/")
     }
 
 

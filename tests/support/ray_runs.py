@@ -28,11 +28,10 @@ from bertfeat.runners.ray import OnRay
 address, folder, n_shards, deeds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 heard, error = Heard(), None
 try:
-    place = OnRay(address, 2, False, folder / "marks")
-    run_shards(MakeFake(folder / "notes", deeds), make_shards(n_shards), place, heard)
+    run_shards(MakeFake(folder / "notes", deeds), make_shards(n_shards), OnRay(address, 2, False), heard)
 except BertfeatError as raised:
     error = [type(raised).__name__, str(raised), raised.exit_code]
-print("HEARD " + json.dumps({"shards": sorted(heard.shards), "n_tokens": heard.n_tokens, "error": error}))
+print("HEARD " + json.dumps({"shards": sorted(heard.shards), "error": error}))
 """
 
 
@@ -52,9 +51,8 @@ class Cluster:
     head: int
 
     def driver(self, n_shards: int, folder: Path, deeds: str = "{}") -> list[str]:
-        """Return the command of a run with fakes, with its marks and notes in `folder`."""
-        for name in ("marks", "notes"):
-            (folder / name).mkdir(exist_ok=True)
+        """Return the command of a run with fakes, which write their notes into `folder`."""
+        (folder / "notes").mkdir(exist_ok=True)
         return [sys.executable, "-c", _DRIVE, self.address, str(folder), str(n_shards), deeds]
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
@@ -72,7 +70,7 @@ def actors_under(pid: int) -> list[int]:
     found = []
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if "MapWorker" in " ".join(process.cmdline()):
+            if "ShardActor" in " ".join(process.cmdline()):
                 found.append(process.pid)
     return found
 

@@ -1,6 +1,6 @@
 """`bertfeat` with a worker that stops in the middle of a shard, so that a test can kill it there.
 
-The worker stops at the step named in `stops/step` beside the output, after two receipts are written, and writes its
+The worker stops at the step named in `stops/step` beside the output, after it has written a receipt, and writes its
 process id to `stops/pid`.
 """
 
@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.durable import steps
-from bertfeat.extraction import shardtask
+from bertfeat.extraction import caching
 from bertfeat.extraction.job import Job
 
-_N_RECEIPTS = 2
+_task_of = caching.task_of
 
 
-class StoppingTask(shardtask.ShardTask):
-    def __init__(self, job: Job, *share: Any) -> None:
-        super().__init__(job, *share)
-        stops, receipts = job.root.parent / "stops", job.root / "_bertfeat" / "receipts"
-        wanted = (stops / "step").read_text()
+def stopping_task_of(job: Job, *share: Any) -> Any:
+    stops, passed = job.root.parent / "stops", set[str]()
+    wanted = (stops / "step").read_text()
 
-        def hook(name: str) -> None:
-            if name == wanted and not (stops / "pid").exists() and len(list(receipts.iterdir())) >= _N_RECEIPTS:
-                mine = stops / f"{os.getpid()}"
-                mine.write_text(mine.name)
-                mine.replace(stops / "pid")
-                time.sleep(600)
+    def hook(name: str) -> None:
+        if name == wanted and "receipt.durable" in passed and not (stops / "pid").exists():
+            mine = stops / f"{os.getpid()}"
+            mine.write_text(mine.name)
+            mine.replace(stops / "pid")
+            time.sleep(600)
+        passed.add(name)
 
-        steps.hook = hook
+    steps.hook = hook
+    return _task_of(job, *share)
 
 
 def prepare(folder: Path, step: str) -> Path:
@@ -44,9 +44,9 @@ def prepare(folder: Path, step: str) -> Path:
 def main() -> None:
     # Workers import it from here by name.
     from bertfeat.cli import main as bertfeat_main
-    from tests.support.ray_stops import StoppingTask as Task
+    from tests.support.ray_stops import stopping_task_of as task_of
 
-    shardtask.ShardTask = Task  # type: ignore[misc]
+    caching.task_of = task_of
     bertfeat_main()
 
 

@@ -16,11 +16,9 @@ from bertfeat.errors import BertfeatError
 from bertfeat.progress import Silent
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.dispatch import run_shards
-from bertfeat.runners.fence import end_earlier_runs
 from bertfeat.runners.ray import OnRay
 from bertfeat.storage import as_path
-from bertfeat.store import commit_shard, layout, open_for_writing
-from bertfeat.store.folder import Lease
+from bertfeat.store import commit_shard, open_for_writing
 from tests.support.store_fakes import make_plan, make_result
 
 PLAN = make_plan((3,) * 30, levels=(Level.TOKEN, Level.SENTENCE), combine="none")
@@ -31,8 +29,8 @@ class CommitTask:
 
     n_writers = 1
 
-    def __init__(self, root: Any, lease: Lease | None, worker: int, n_workers: int) -> None:
-        self._root, self._lease = root, lease
+    def __init__(self, root: Any, worker: int, n_workers: int) -> None:
+        self._root = root
 
     def prepare(self, shard: ShardSpec) -> ShardSpec:
         time.sleep(0.05)
@@ -42,17 +40,16 @@ class CommitTask:
         return make_result(PLAN, prepared, n_bad=1)
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
-        return commit_shard(self._root, PLAN, shard, result, self._lease)
+        return commit_shard(self._root, PLAN, shard, result)
 
 
 def run(output: str | Path, address: str | None = None) -> None:
     """Make the store; without an address, in this process."""
     root = as_path(output)
-    end_earlier_runs(root)
     with open_for_writing(root, PLAN) as writer:
         if not writer.is_complete:
-            workers = 1 if address is None else OnRay(address, 2, False, root / layout.TMP)
-            run_shards(partial(CommitTask, root, writer.lease), writer.pending(), workers, Silent())
+            workers = 1 if address is None else OnRay(address, 2, False)
+            run_shards(partial(CommitTask, root), writer.pending(), workers, Silent())
             writer.complete()
 
 

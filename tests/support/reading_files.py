@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from bertfeat.choices import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.durable.files import digest_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
-from bertfeat.store.partvectors import CheckedParts
+from bertfeat.store.partreader import KeptGroups
 from bertfeat.store.reader import Store
-from bertfeat.store.selection import slice_vectors
+from bertfeat.store.selection import read_vectors
 from bertfeat.store.vectorlayout import VectorLayout
 from bertfeat.store.vectors import Piece, StoredPart, VectorSource
 
@@ -39,7 +39,7 @@ READS: dict[str, Callable[[Store], object]] = {
 
 def decoded(store: Store, level: str, name: str) -> np.ndarray:
     """Return a stored column as pyarrow alone decodes it; NaN for null vectors."""
-    dtype = store.manifest["store_dtype"]
+    dtype = store.manifest.store_dtype
     dim = store.feature(level, name).dim
     rows = [row for part in store.parts(level) for row in pq.read_table(store.path / part.path)[name].to_pylist()]
     vectors = [
@@ -85,7 +85,7 @@ def write_polars(path: Path, data: pa.Table, **options: Any) -> Path:
 
 
 def stored(dim: int) -> VectorSource:
-    return VectorSource(dim, (Piece(NAME, 0, dim, 0),), (6,), Combine.NONE)
+    return VectorSource(dim, (Piece(NAME, 0, dim),), (6,), Combine.NONE)
 
 
 def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
@@ -105,7 +105,7 @@ def part_of(path: Path, dtype: str, encoding: str, dim: int) -> StoredPart:
 def by_store(path: Path, dtype: str, encoding: str, dim: int) -> np.ndarray:
     """Read as a store reads a part without runs in the manifest."""
     part = part_of(path, dtype, encoding, dim)
-    return slice_vectors([part], 0, part.info.n_rows, stored(dim), CheckedParts())
+    return read_vectors([part], range(part.info.n_rows), stored(dim), KeptGroups())
 
 
 def same(first: np.ndarray, second: np.ndarray) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertfeat.choices import Level
+from bertfeat.durable.records import seal
 from bertfeat.records import (
     BadRow,
     Column,
@@ -24,8 +26,10 @@ from bertfeat.records import (
     ShardResult,
     ShardSpec,
 )
-from bertfeat.store import codec
-from bertfeat.store.codec import canonical_json
+from bertfeat.store import open_for_writing
+from bertfeat.store.folder import folder_at
+from bertfeat.store.manifest import Manifest, read_manifest
+from bertfeat.store.planfile import hash_of_plan
 
 N_LAYERS = 6
 HIDDEN = 4
@@ -84,18 +88,26 @@ def make_plan(
     encoding: str = "array",
     columns: Mapping[Level, tuple[Column, ...]] = COLUMNS,
     kept_schema: str | None = None,
+    after: Plan | None = None,
+    digest: str = "ab",
     **fields: Any,
 ) -> Plan:
-    """Make a plan of one shard for each entry of `n_rows`."""
-    fields = {"layers": "last4", "store_dtype": dtype, "vector_encoding": encoding, "input.0.digest": "ab", **fields}
+    """Make a plan of one shard for each entry of `n_rows`; one that grows the store of the plan `after`."""
+    fields = {"layers": "last4", "store_dtype": dtype, "vector_encoding": encoding, **fields}
+    first, number = 0, 0
+    if after is not None:
+        fields["base"] = after.plan_hash
+        number = after.shards[-1].index + 1
+        first = after.shards[-1].first_row + after.shards[-1].n_rows
     shards = []
-    for index, count in enumerate(n_rows):
-        first = sum(n_rows[:index])
+    for index, count in enumerate(n_rows, start=number):
         shards.append(ShardSpec(index, first, count, (FileSlice(0, first * 10, first + 1, count),)))
+        first += count
+    inputs = (InputFile("corpus.txt", "txt", None, 120, digest),)
     return Plan(
-        plan_hash=hashlib.sha256(canonical_json(fields).encode()).hexdigest(),
+        plan_hash=hash_of_plan(fields, inputs),
         fields=fields,
-        inputs=(InputFile("corpus.txt", "txt", None, 120, "ab"),),
+        inputs=inputs,
         model=ModelInfo("tiny", None, "bert", "00", "11", N_LAYERS, HIDDEN, 32, 1000),
         schemas={level: LevelSchema(level, columns[level], features(combine)) for level in levels},
         shards=tuple(shards),
@@ -139,34 +151,52 @@ def make_result(plan: Plan, shard: ShardSpec, *, nulls: bool = False, n_bad: int
     return ShardResult(
         tables={level: make_table(plan, shard, level, nulls=nulls) for level in plan.schemas},
         bad_rows=bad,
-        counts={"documents": shard.n_rows, "tokens": 2 * shard.n_rows},
+        counts={"n_documents": shard.n_rows - n_bad, "tokens": 2 * shard.n_rows},
         seconds={"encode": 0.25},
     )
 
 
-def write_store(root: Path, plan: Plan, **result: Any) -> None:
-    """Run a whole extraction with synthetic results."""
-    from bertfeat.store import open_for_writing
-
-    with open_for_writing(root, plan) as writer:
+def write_store(root: Path, plan: Plan, *, overwrite: bool = False, **result: Any) -> None:
+    """Run a whole extraction, or an append, with synthetic results."""
+    with open_for_writing(root, plan, overwrite=overwrite) as writer:
         for shard in writer.pending():
             writer.commit(shard, make_result(plan, shard, **result))
         writer.complete()
 
 
+def part_name(plan: Plan, shard: int, level: Level = Level.TOKEN) -> str:
+    return f"{level}/part-{shard:05d}-{plan.plan_hash[:8]}.parquet"
+
+
+def part_at(root: Path, level: str, shard: int) -> Path:
+    """The part of a shard, whatever its plan."""
+    (found,) = Path(root).glob(f"{level}/part-{shard:05d}-*.parquet")
+    return found
+
+
+def rewrite_manifest(root: Path, change: Callable[[Manifest], Manifest]) -> None:
+    """Change the newest manifest, and seal it again."""
+    manifest = read_manifest(folder_at(root))
+    (root / f"manifests/{manifest.version:05d}.json").write_bytes(seal(change(manifest)))
+
+
 def without_runs(root: Path) -> None:
     """Remove the places of the vectors from a store's manifest."""
-    manifest = codec.unseal((root / "manifest.json").read_bytes())
-    for shard in manifest["shards"]:
-        for part in shard["parts"]:
-            part.pop("runs", None)
-    (root / "manifest.json").write_bytes(codec.seal(manifest))
+
+    def change(manifest: Manifest) -> Manifest:
+        return manifest.with_shards(
+            [replace(s, parts=tuple(replace(part, runs=None) for part in s.parts)) for s in manifest.shards]
+        )
+
+    rewrite_manifest(root, change)
 
 
 def contents(root: Path) -> dict[str, bytes]:
     """The reproducible files of a store: everything but receipts and the lock."""
-    return {
-        file.relative_to(root).as_posix(): file.read_bytes()
-        for file in sorted(root.rglob("*"))
-        if file.is_file() and "receipts" not in file.parts and file.name != "lock"
-    }
+    found = {file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if file.is_file()}
+    is_own = re.compile(r"_bertfeat/(lock|work/[0-9a-f]{64}/\d+\.json)")
+    return {name: file.read_bytes() for name, file in found.items() if not is_own.fullmatch(name)}
+
+
+def receipt_files(root: Path) -> list[Path]:
+    return sorted(file for file in root.glob("_bertfeat/work/*/*.json") if file.stem.isdigit())

@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.extraction.importing import import_vectors
+from bertfeat.store.reader import Store
+from tests.support.pipeline_runs import result_of
+
+ELMO, GOOGLE = "elmo_vectors", "google_vectors"
 SENTENCES = [["The", "bank", "closed"], ["It", "rained"], ["We", "crossed", "the", "Élan", "unaffably"], ["No"]]
 N_WORDS = sum(map(len, SENTENCES))
 # The tokens that an uncased WordPiece model makes of them.
@@ -91,3 +96,13 @@ def write_google(path: Path, indices: Sequence[int] = (-1, -2)) -> Path:
     vectors = google_vectors(n_layers=len(indices))
     path.write_text("".join(google_line(n, PIECES[n], vectors[n], indices) for n in range(len(PIECES))), "utf-8")
     return path
+
+
+def import_by(
+    recipe: str, path: Path, output: Path, level: str = "word", ids: Path | None = None, **settings: Any
+) -> Store:
+    """Import a file through the recipe that makes a table of it."""
+    made = output.with_name(f"{output.name}-table")
+    flags = [*(["--ids", ids] if ids else []), *(["--level", level] if recipe == GOOGLE else [])]
+    result_of(made, recipe, "--vectors", path, *flags)
+    return import_vectors(made / "vectors.parquet", output, level=level, **settings)

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer as BackendTokenizer
 from transformers import AlbertTokenizer, AutoTokenizer
 
 from bertfeat.errors import CheckpointError
-from bertfeat.text import pieces
 from bertfeat.text import tokenizer as tokenizer_module
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import letters_backend, pairs, texts, word_lists
@@ -28,6 +27,12 @@ def surface(tokenizer: Tokenizer, text: str | list[str]) -> list[tuple[str, str]
     tokens = tokenizer.encode([document])
     spans = zip(tokenizer.vocabulary[tokens.ids], tokens.char_start, tokens.char_end, strict=True)
     return [(str(piece), document.text[start:end]) for piece, start, end in spans]
+
+
+# The words of Qwen 2.
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def unigram(pieces: str, normalizer: Any) -> Tokenizer:
@@ -109,7 +114,7 @@ def test_the_special_tokens_stay_when_trimming_is_switched_off() -> None:
 
 @pytest.mark.parametrize(
     "splitter",
-    [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(Regex(pieces._QWEN2), "isolated")],
+    [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(Regex(QWEN2), "isolated")],
     ids=["digits", "qwen2"],
 )
 def test_a_splitter_before_byte_level_gives_a_word_one_space(splitter: Any) -> None:

@@ -1,0 +1,65 @@
+"""Whole tables of any format as frames, such as tables of labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any, cast
+
+import polars as pl
+import pyarrow as pa
+
+from bertfeat.choices import CorpusFormat
+from bertfeat.corpus.content import Reader, RowError
+from bertfeat.corpus.formats import READERS, open_file
+from bertfeat.corpus.inputs import format_of, local_file
+from bertfeat.corpus.parquet import ParquetReader
+from bertfeat.errors import InputError
+from bertfeat.records import InputFile
+
+
+def read_table(path: str) -> pl.DataFrame:
+    """Return a table; values of .csv and .tsv are texts.
+
+    Raises:
+        InputError: The file has no columns, or a row or value cannot be read.
+    """
+    file = local_file(path, lambda path: format_of(path, CorpusFormat.AUTO))
+    with closing(open_file(file)) as reader:
+        if not reader.has_columns:
+            known = ", ".join(ending for kind in READERS if kind.has_columns for ending in kind.endings)
+            raise InputError(f"is {file.format}, which has no columns; pass one of {known}", path=path)
+        if isinstance(reader, ParquetReader):
+            batches = (batch for _, batch in reader.batches(reader.columns))
+            return cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches, reader.schema)))
+        rows = [*_rows(reader)]
+        names = reader.columns if reader.types is not None else dict.fromkeys(name for row in rows for name in row)
+        return pl.DataFrame([_series(file, name, [row.get(name) for row in rows]) for name in names])
+
+
+def columns_of(file: InputFile) -> list[str]:
+    """Return the columns of a table; for JSON, those of its first row, none if that cannot be read.
+
+    Raises:
+        InputError: The file cannot be opened.
+    """
+    with closing(open_file(file)) as reader:
+        if reader.types is not None:
+            return [*reader.columns]
+        first = next(iter(reader.rows(reader.start)), None)
+        return [] if first is None or isinstance(first.values, RowError) else [*first.values]
+
+
+def _rows(reader: Reader) -> Iterator[Mapping[str, Any]]:
+    for row in reader.rows(reader.start):
+        if isinstance(row.values, RowError):
+            raise InputError(str(row.values), path=reader.file.path, row=row.row)
+        yield row.values
+
+
+def _series(file: InputFile, name: str, values: list[Any]) -> pl.Series:
+    try:
+        return pl.Series(name, values, pl.String if file.format in (CorpusFormat.CSV, CorpusFormat.TSV) else None)
+    except (TypeError, pl.exceptions.PolarsError) as error:
+        reason = f"column {name!r} holds values of several types ({error}); write one type"
+        raise InputError(" ".join(reason.split()), path=file.path) from None

@@ -1,0 +1,167 @@
+"""Border between documents and the flow: those whose vectors are in a cache do not pass through it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.choices import Level
+from bertfeat.config import ExtractConfig
+from bertfeat.extraction.flow import Encoded, run_together
+from bertfeat.extraction.job import Job
+from bertfeat.extraction.leveltables import document_starts
+from bertfeat.extraction.plan import vector_digest
+from bertfeat.extraction.preparedtext import PreparedText, tokens_of
+from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.textencoder import TextEncoder, vectors_of
+from bertfeat.extraction.vectorcache import VectorCache
+from bertfeat.progress import Report
+from bertfeat.records import Document, FeatureColumn, Float32Array, Receipt, ShardResult, ShardSpec
+from bertfeat.runners.task import Task
+
+# Texts in memory that are encoded and kept together.
+_BATCH_TEXTS = 256
+
+
+def _keys(digest: str, documents: Iterable[Document]) -> list[bytes]:
+    """Return the key of each document: its text, and `digest`, of all else that decides its vectors."""
+    given = ([digest, each.text, each.text_pair, each.words] for each in documents)
+    return [hashlib.sha256(json.dumps(each).encode()).digest()[:16] for each in given]
+
+
+class Split(NamedTuple):
+    """A shard, its packs without those of known documents, the keys of all documents, and the values of the known."""
+
+    whole: PreparedText
+    rest: PreparedText
+    keys: Sequence[bytes]
+    known: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class Joined(Encoded):
+    """A shard whose known documents get their rows in `finish`; `starts` are the first row of each document by level.
+
+    A value is the rows of a document, column after column.
+    """
+
+    keys: Sequence[bytes]
+    known: Mapping[int, bytes]
+    starts: Mapping[Level, list[int]]
+
+    def finish(self) -> ShardResult:
+        """Wait for the rows that were encoded, and put the others beside them."""
+        result = Encoded.finish(self)
+        for number, value in self.known.items():
+            at = 0
+            for rows in self._rows(number):
+                rows[...] = np.frombuffer(value, rows.dtype, rows.size, at).reshape(rows.shape)
+                at += rows.nbytes
+        return result
+
+    def new_values(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the key and the value of each document that was encoded."""
+        for number, key in enumerate(self.keys):
+            if number not in self.known:
+                yield key, b"".join(rows.tobytes() for rows in self._rows(number))
+
+    def _rows(self, number: int) -> Iterator[npt.NDArray[Any]]:
+        for level, starts in self.starts.items():
+            for vectors in self.result.tables[level].vectors.values():
+                yield vectors[starts[number] : starts[number + 1]]
+
+
+class CachedTask:
+    """A `ShardTask` that takes what it can from the cache, as it was when the run began, and encodes the rest."""
+
+    def __init__(self, task: ShardTask, *, is_new: bool = False) -> None:
+        self.task, self.n_writers = task, task.n_writers
+        config = task.job.config
+        self._place = (str(config.cache), config.cache_size)
+        self._digest = vector_digest(config, task.job.resolved)
+        with VectorCache(*self._place) as cache:
+            self._before = cache.begin(task.job.run_name, is_new=is_new)
+
+    def prepare(self, shard: ShardSpec) -> Split:
+        """Read and tokenize a shard, look up its documents, and leave out the windows of those that are known."""
+        whole = self.task.prepare(shard)
+        with whole.clock.time("recall"), VectorCache(*self._place) as cache:
+            keys = _keys(self._digest, whole.text.documents)
+            found = cache.get(dict.fromkeys(keys), self._before)
+        known = {number: found[key] for number, key in enumerate(keys) if key in found}
+        if not known:
+            return Split(whole, whole, keys, known)
+        windows, is_new = whole.text.windows, np.array([key not in found for key in keys])
+        packs = self.task.flow.packs(windows, is_new[windows.spans.document])
+        return Split(whole, dataclasses.replace(whole, packs=packs), keys, known)
+
+    def encode(self, split: Split, report: Report) -> Joined:
+        """Encode the rest."""
+        whole, rest, keys, known = split
+        n_all = tokens_of(whole.packs)
+        n_cached = n_all - tokens_of(rest.packs)
+        report(0, 0, n_all)
+        encoded = self.task.encode(rest, lambda n, n_tokens, _: report(len(known) + n, n_cached + n_tokens, n_all))
+        notes = {**encoded.result.notes, "n_cached_documents": len(known), "n_cached_tokens": n_cached}
+        result = dataclasses.replace(encoded.result, counts=whole.counts(), notes=notes)
+        starts = {level: document_starts(level, whole.text).tolist() for level in result.tables}
+        return Joined(result, encoded.fetches, keys, known, starts)
+
+    def commit(self, shard: ShardSpec, joined: Joined) -> Receipt:
+        """Write the shard; once it is safe on disk, add what was encoded to the cache."""
+        receipt = self.task.commit(shard, joined)
+        with VectorCache(*self._place) as cache:
+            cache.put(joined.new_values())
+        return receipt
+
+
+def task_of(job: Job, worker: int, n_workers: int) -> Task[Any]:
+    """Return the task of a job, with its cache or without one."""
+    task = ShardTask(job, worker, n_workers)
+    return task if job.config.cache is None else CachedTask(task)
+
+
+def cached_vectors(
+    place: tuple[str, int],
+    encoder: TextEncoder,
+    kept: Sequence[ExtractConfig],
+    column: FeatureColumn,
+    documents: Sequence[Document],
+) -> Float32Array:
+    """Return a column that the first of `kept` gives documents, float32 (n_documents, dim), by way of a cache.
+
+    `place` is its folder and its size. One run of the network gives all columns of all of `kept`, and they are kept.
+    """
+    keys = _keys(encoder.digest(kept[0]) + column.name, documents)
+    texts = dict(zip(keys, documents, strict=True))
+    with VectorCache(*place) as cache:
+        found = cache.get(texts)
+        missing = [key for key in texts if key not in found]
+        for start in range(0, len(missing), _BATCH_TEXTS):
+            some = missing[start : start + _BATCH_TEXTS]
+            # Processes that encode the same texts take turns, so that each is encoded once.
+            with cache.writing():
+                found |= cache.get(some)
+                if new := [key for key in some if key not in found]:
+                    made = dict(_values(encoder, kept, [texts[key] for key in new]))
+                    cache.put(made.items())
+                    found |= {key: made[key] for key in new}
+    values = bytearray(b"".join(found[key] for key in keys))
+    return np.frombuffer(values, np.float32).reshape(len(documents), column.dim)
+
+
+def _values(
+    encoder: TextEncoder, kept: Sequence[ExtractConfig], documents: Sequence[Document]
+) -> Iterator[tuple[bytes, bytes]]:
+    flows = [encoder.flow(documents, config) for config in kept]
+    for config, tables in zip(kept, run_together(flows, documents), strict=True):
+        for name in tables[Level.SENTENCE].vectors:
+            keys = _keys(encoder.digest(config) + name, documents)
+            yield from zip(keys, map(np.ndarray.tobytes, vectors_of(tables[Level.SENTENCE], name)), strict=True)

@@ -1,0 +1,93 @@
+"""Damaged files of probes, sweeps and indexes: one error line, and never another result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertfeat.ann import indexfolder
+from bertfeat.ann.indexloading import load_index
+from bertfeat.durable.records import seal
+from bertfeat.errors import UserError
+from bertfeat.heads.linear import RidgeProbe
+from bertfeat.heads.probefolder import load_probe, save_probe
+from bertfeat.probes.sweepresult import Sweep, SweepRow, read_sweep
+from tests.support.index_files import vectors, write_parts
+from tests.support.writers import SWEEP
+
+FILES = {
+    "probe": ("probe.json", "weights.safetensors"),
+    "sweep": ("result.json",),
+    "index": ("index.json", "index.faiss", "rows.parquet", "transform.safetensors", "queries.safetensors"),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a probe, a sweep and an index."""
+    root = tmp_path_factory.mktemp("saved")
+    save_probe(RidgeProbe().fit(np.eye(4, dtype=np.float32), ["a", "a", "b", "b"]), root / "probe", {"note": "ü"})
+    row = SweepRow("layer_03", (3,), 8, "accuracy", 0.5, None, None, None, 0.1, (0.5,))
+    (root / "sweep").mkdir()
+    (root / "sweep" / "result.json").write_bytes(seal(Sweep(**SWEEP, rows=(row,)).to_dict()))
+    building = indexfolder.building_folder(root / "index")
+    description = write_parts(building, transform="center")
+    indexfolder.write_queries(building, vectors(4))
+    indexfolder.publish(building, root / "index", description)
+    return root
+
+
+def read(folder: Path) -> Any:
+    """Load a probe, a sweep or an index; faiss reads no damaged index."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faiss, "read_index", lambda *_: pytest.fail("faiss read a damaged index"))
+        return {"probe": load_probe, "sweep": read_sweep, "index": load_index}[folder.name](folder)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in FILES.items() for name in names])
+@given(data=st.data())
+def test_a_changed_or_cut_file_is_one_error_line(saved: Path, kind: str, name: str, data: st.DataObject) -> None:
+    path = saved / kind / name
+    good = path.read_bytes()
+    at = data.draw(st.integers(0, len(good) - 1))
+    change = data.draw(st.sampled_from(["flip", "cut", "insert"]))
+    flipped = bytes([good[at] ^ 1 << data.draw(st.integers(0, 7))]) + good[at + 1 :]
+    path.write_bytes(good[:at] + {"flip": flipped, "cut": b"", "insert": b" " + good[at:]}[change])
+    try:
+        with pytest.raises(UserError) as caught:
+            read(saved / kind)
+    finally:
+        path.write_bytes(good)
+    assert str(path) in str(caught.value)
+    assert str(caught.value).endswith("again")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_newer_format_says_what_to_do(saved: Path, kind: str) -> None:
+    path = saved / kind / FILES[kind][0]
+    good = path.read_bytes()
+    path.write_bytes(seal({"format_version": 2, "novel": 1}))
+    try:
+        with pytest.raises(
+            UserError, match=rf"{path}: format_version 2, this bertfeat reads up to 1; upgrade bertfeat"
+        ):
+            read(saved / kind)
+    finally:
+        path.write_bytes(good)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_other_places_are_named(kind: str, tmp_path: Path) -> None:
+    reason = f"it has no {FILES[kind][0]}"
+    for place, said in (("nowhere", "no such folder"), ("folder", reason), ("file", reason)):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        (tmp_path / "file").touch()
+        with pytest.raises(UserError, match=rf"^{tmp_path / place}: .*{said}; give the folder of an? {kind}$"):
+            {"probe": load_probe, "sweep": read_sweep, "index": load_index}[kind](tmp_path / place)

@@ -1,0 +1,99 @@
+"""The comparison at load: how packs of a model run, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertfeat.encoder import attention, comparison, encoder, loading
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.encoder import PackEncoder
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.errors import CheckpointError
+from tests.support.families import N_LAYERS, build_model
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+
+
+def leak(patch: pytest.MonkeyPatch) -> None:
+    """Attention does not keep windows apart."""
+    layout = attention.make_layout
+    patch.setattr(encoder, "make_layout", lambda lengths, device: layout(np.array([lengths.sum()]), device))
+
+
+def shift(patch: pytest.MonkeyPatch) -> None:
+    """Positions are one too many from the second window on."""
+    plain = PackEncoder._positions
+    patch.setattr(PackEncoder, "_positions", lambda self, pack: plain(self, pack) + (np.arange(pack.n_tokens) >= 11))
+
+
+def mix(patch: pytest.MonkeyPatch) -> None:
+    """The texts of a batch change each other a little."""
+    leak(patch)
+    plain = PackEncoder._forward
+
+    def mixed(self: PackEncoder, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+        found = plain(self, inputs)
+        return {layer: 0.9 * state + 0.1 * state.mean(0, keepdim=True) for layer, state in found.items()}
+
+    patch.setattr(PackEncoder, "_forward", mixed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wrong", [leak, shift])
+def test_a_wrong_pack_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Patch, dtype: torch.dtype) -> None:
+    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "model")))
+    with monkeypatch.context() as patch:
+        wrong(patch)
+        assert load_encoder(checkpoint, [2], compute_dtype=dtype).path == "equal-length"
+    # Kept for this depth and type alone.
+    assert load_encoder(checkpoint, [2], compute_dtype=dtype).path == "equal-length"
+    assert load_encoder(checkpoint, [3], compute_dtype=dtype).path == "packed"
+
+
+def test_what_differs_in_every_way_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "model")))
+    mix(monkeypatch)
+    said = "'bert' is not run: a text beside others differs from the same text alone by [0-9.e-]+ of the length of "
+    with pytest.raises(CheckpointError, match=rf"{said}a vector in layer [0-4] \(bound 1e-04\)"):
+        load_encoder(checkpoint, [N_LAYERS])
+
+
+def test_a_config_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = open_checkpoint(str(build_model("llama", tmp_path / "model")))
+    first = load_encoder(checkpoint, [2])
+    monkeypatch.setattr(loading, "Comparison", None)
+    again = load_encoder(checkpoint, [2])
+    assert (first.path, first.n_blocks) == (again.path, again.n_blocks) == ("packed", 2)
+    assert count(again) == count(first)
+
+
+def count(encoder: Any) -> int:
+    return sum(parameter.numel() for parameter in encoder._model.parameters())
+
+
+def test_windows_and_chunks_are_short_only_during_the_comparison(tmp_path: Path) -> None:
+    folder = build_model("mistral", tmp_path / "model", sliding_window=20)
+    model = load_encoder(open_checkpoint(str(folder)), [N_LAYERS])._model
+    with comparison._short_windows(model):
+        assert model.config.sliding_window == 3
+    assert model.config.sliding_window == 20
+
+
+def test_layers_that_are_not_vectors_of_one_width_are_refused(tmp_path: Path) -> None:
+    """The last layer of some models of OPT is as narrow as their embeddings."""
+    checkpoint = open_checkpoint(str(build_model("opt", tmp_path / "model", word_embed_proj_dim=16)))
+    with pytest.raises(CheckpointError, match=r"layer 4 of a text has the shape \(1, 11, 16\), not \(1, 11, 32\)"):
+        load_encoder(checkpoint, [N_LAYERS])

@@ -1,0 +1,155 @@
+"""Recipes that make tables of vectors from HDF5 and from google's JSON lines: import gives their rows and vectors."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+from tests.support.pipeline_runs import refusal
+from tests.support.vector_files import (
+    ELMO,
+    GOOGLE,
+    PIECES,
+    SENTENCES,
+    google_line,
+    google_vectors,
+    import_by,
+    numbers,
+    sentence_arrays,
+    write_conll,
+    write_google,
+    write_hdf5,
+    write_table,
+)
+
+WORDS = [word for words in SENTENCES for word in words]
+
+
+def half(array: npt.ArrayLike) -> npt.NDArray[np.float16]:
+    """Return values as a store of float16 holds them."""
+    return np.asarray(array).astype(np.float16)
+
+
+def said(recipe: str, path: Path, ids: Path | None = None, *flags: object) -> str:
+    out = path.parent / "out"
+    line = refusal(recipe, "--vectors", path, *(["--ids", ids] if ids else []), *flags, "--out", out)
+    assert not (out / "vectors.parquet").exists()
+    return line
+
+
+def test_hdf5_has_a_dataset_for_each_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    arrays = sentence_arrays()
+    probes = write_hdf5(tmp_path / "probes.hdf5", arrays)
+    store = import_by(ELMO, probes, tmp_path / "s", ids=write_conll(tmp_path / "w.conll"))
+    frame = store.polars("word")
+    assert frame["word"].to_list() == WORDS
+    assert frame["label"].to_list() == [f"L{len(word)}" for word in WORDS]
+    for layer in range(3):
+        wanted = np.concatenate([array[layer] for array in arrays.values()])
+        assert np.array_equal(store.numpy("word", layer), half(wanted))
+    bare = import_by(ELMO, probes, tmp_path / "bare").polars("word", ["doc_id", "word_index", "word"])
+    assert bare.rows() == [(d, w, None) for d, words in enumerate(SENTENCES) for w in range(len(words))]
+    # allennlp names the sentences, also where one vector stands for all layers.
+    single = {name: array.mean(axis=0) for name, array in arrays.items()}
+    elmo = write_hdf5(tmp_path / "elmo.h5", single, SENTENCES)
+    (tmp_path / "ids.txt").write_text("a\nb\nc\nd\n")
+    named = import_by(ELMO, elmo, tmp_path / "elmo", ids=tmp_path / "ids.txt")
+    assert [feature.name for feature in named.features("word")] == ["embedding"]
+    assert named.polars("word")["word"].to_list() == WORDS
+    assert named.polars("word")["doc_id"].unique(maintain_order=True).to_list() == list("abcd")
+    table = import_by(ELMO, elmo, tmp_path / "t", ids=write_table(tmp_path / "t.csv"))
+    assert (
+        table.polars("word").select("doc_id", "label").rows()
+        == pl.read_csv(tmp_path / "t.csv").select("doc_id", "label").rows()
+    )
+
+
+def test_words_that_are_not_those_of_the_vectors(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    probes = write_hdf5(tmp_path / "p.hdf5", sentence_arrays())
+    elmo = write_hdf5(tmp_path / "e.hdf5", sentence_arrays(), SENTENCES)
+    short = write_hdf5(tmp_path / "s.hdf5", sentence_arrays(), [["The"], *SENTENCES[1:]])
+    fewer, other = [*SENTENCES[:1], ["It"], *SENTENCES[2:]], [["The", "bench", "closed"], *SENTENCES[1:]]
+    for path, sentences, wanted in [
+        (probes, fewer, "sentence 1 (It) has 1 words, the vectors have 2"),
+        (probes, SENTENCES[:3], "w.conll: has 3 sentences, the vectors have more"),
+        (probes, [*SENTENCES, ["More"]], "w.conll: has more sentences than the vectors, which have 4"),
+        (elmo, other, "sentence 0 (The bench closed) has the word 'bench' at 1, the vectors have 'bank'"),
+        (short, SENTENCES, "sentence 0 has 1 words in sentence_to_index, the vectors have 3"),
+    ]:
+        assert wanted in said(ELMO, path, write_conll(tmp_path / "w.conll", sentences))
+    good = sentence_arrays()
+    for arrays, wanted in [
+        ({}, "cannot be read as sentences 0, 1, ..."),
+        ({"0": good["0"], "2": good["2"]}, "cannot be read as sentences 0, 1, ..."),
+        ({**good, "1": good["1"][:2]}, "sentence 1 has shape (2, 2, 4), the first one (3, 3, 4)"),
+    ]:
+        assert wanted in said(ELMO, write_hdf5(tmp_path / "p.hdf5", arrays))
+    (tmp_path / "x.hdf5").write_text("no")
+    assert "cannot be read as sentences" in said(ELMO, tmp_path / "x.hdf5")
+
+
+def test_word_pieces_become_words(tmp_path: Path) -> None:
+    path = write_google(tmp_path / "g.jsonl")
+    pieces = google_vectors()
+    store = import_by(GOOGLE, path, tmp_path / "own")
+    assert store.polars("word")["word"].to_list() == [
+        *("the", "bank", "closed", "it", "rained", "we", "crossed", "the", "elan", "unaffably", "[UNK]")
+    ]
+    # The file has the last layer first; the first piece of each word.
+    firsts = np.concatenate([p[1:-1] if n != 2 else p[[1, 2, 3, 4, 6]] for n, p in enumerate(pieces)])
+    assert np.array_equal(store.numpy("word", 1), half(firsts[:, 0]))
+    assert np.array_equal(store.numpy("word", 0), half(firsts[:, 1]))
+    for name in ("w.conll", "t.csv"):
+        given = write_conll(tmp_path / name) if name == "w.conll" else write_table(tmp_path / name)
+        words = import_by(GOOGLE, path, tmp_path / name[0], ids=given)
+        assert words.polars("word")["word"].to_list() == WORDS
+        assert np.array_equal(words.numpy("word", 0), half(firsts[:, 1]))
+
+
+def test_word_pieces_become_texts(tmp_path: Path) -> None:
+    path = tmp_path / "g.jsonl.gz"
+    path.write_bytes(gzip.compress(write_google(tmp_path / "g.jsonl", (1, 3)).read_bytes()))
+    pieces = google_vectors()
+    (tmp_path / "t.jsonl").write_text("".join(f'{{"text": "text {n}", "doc_id": {n + 5}}}\n' for n in range(4)))
+    mean = import_by(GOOGLE, path, tmp_path / "mean", "sentence", tmp_path / "t.jsonl")
+    assert [feature.name for feature in mean.features("sentence")] == ["layer_01", "layer_03"]
+    assert mean.polars("sentence", ["doc_id", "text"]).row(1) == (6, "text 1")
+    assert np.array_equal(mean.numpy("sentence", 3)[1], half(pieces[1][1:-1, 1].astype(np.float64).mean(axis=0)))
+
+
+def test_word_pieces_that_are_not_those_of_the_words(tmp_path: Path) -> None:
+    path = write_google(tmp_path / "g.jsonl")
+    for first, wanted in [
+        (["The", "bank"], "sentence 0 (The bank) has 2 words, and the vectors continue with 'closed'"),
+        (["The", "bench", "closed"], "has the word 'bench', and the vectors have the piece 'bank'"),
+        ([*SENTENCES[0], "early"], "sentence 0 (The bank closed early) has 4 words, the vectors have 3"),
+    ]:
+        assert wanted in said(GOOGLE, path, write_conll(tmp_path / "w.conll", [first, *SENTENCES[1:]]))
+
+
+def test_lines_that_are_not_those_of_the_script(tmp_path: Path) -> None:
+    line = json.loads(google_line(0, PIECES[1], numbers(4, 1, 2), [0]))
+    first = line["features"][0]
+    both_ends = [{"index": index, "values": [1, 2]} for index in (3, -1)]
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"linex_index": 7}, "g.jsonl:1: not a line of extract_features.py: has linex_index 7 where 0 must be"),
+        ({"features": []}, "g.jsonl:1: not a line of extract_features.py: has no features"),
+        ({"features": [first, {"token": "b", "layers": [{"index": 1, "values": [1, 2]}]}]}, "line 1: a piece does not"),
+        ({"features": [first, {"token": "b", "layers": [{"index": 0, "values": [1]}]}]}, "line 1: a piece does not"),
+        ({"features": [{"token": "b", "layers": [{"index": 0, "values": ["x"]}]}]}, "line 1: a piece does not"),
+        ({"features": [{"token": "b", "layers": both_ends}]}, "has layers [-1, 3], numbered from both ends"),
+    ]
+    for changed, wanted in changes:
+        (tmp_path / "g.jsonl").write_text(json.dumps(line | changed) + "\n")
+        assert wanted in said(GOOGLE, tmp_path / "g.jsonl")
+    (tmp_path / "g.jsonl").write_text("not JSON\n")
+    assert "g.jsonl:1: not a line of extract_features.py: Expecting value" in said(GOOGLE, tmp_path / "g.jsonl")

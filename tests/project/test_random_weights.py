@@ -1,0 +1,122 @@
+"""The recipe `random_weights`: a folder with transformers' own initialisation, the baseline of probes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import bertfeat
+from bertfeat.encoder import hub
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.loading import load_encoder
+from tests.support.families import all_model_types, build_model, random_pack
+from tests.support.pipeline_runs import refusal, run
+from tests.support.static_files import write_vectors
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+# OpenAI GPT draws when a module is built, T5 is an encoder inside another model.
+SOME = ["bert", "openai-gpt", "modernbert", "t5"]
+TYPES = all_model_types(lambda name: name in SOME, others_long=True)
+
+
+def made(model: object, seed: int, folder: Path, *flags: str) -> Path:
+    done = run("random_weights", model, "--seed", seed, "-o", folder, *flags)
+    assert (done.code, done.err) == (0, ""), done.err
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_weights_follow_from_the_seed(tmp_path: Path, model_type: str) -> None:
+    folder = build_model(model_type, tmp_path / "model")
+    torch.rand(1)
+    state = torch.get_rng_state()
+    first = made(folder, 7, tmp_path / "first")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert content(first) == content(made(folder, 7, tmp_path / "again"))
+    trained, same, other = map(open_checkpoint, map(str, (folder, first, made(folder, 8, tmp_path / "other"))))
+    assert len({trained.weights_sha256, same.weights_sha256, other.weights_sha256}) == 3
+    assert same.config_sha256 == trained.config_sha256
+    assert same.tokenizer_sha256 == trained.tokenizer_sha256
+    states = [load_encoder(one, [1]).encode(random_pack([7, 3])).layer(1) for one in (trained, same, other)]
+    assert all(bool(torch.isfinite(found).all()) for found in states)
+    assert not any(torch.allclose(states[1], found, atol=1e-3) for found in (states[0], states[2]))
+
+
+def test_weights_are_those_of_transformers(tmp_path: Path) -> None:
+    folder = build_model("bert", tmp_path / "model")
+    torch.manual_seed(7)
+    expected = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(folder)).state_dict()
+    found = load_file(made(folder, 7, tmp_path / "made") / "model.safetensors")
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert {name for name in expected if "position_ids" not in name} == found.keys()
+
+
+def test_trained_weights_probe_better_than_random_ones(tmp_path: Path) -> None:
+    """The baseline is one: names among the words of tweets, from MiniLM's vectors in context."""
+    blocks = Path("examples/data/wnut17_dev.conll").read_text(encoding="utf-8").strip().split("\n\n")
+    files = {tmp_path / "train.conll": blocks[:50], tmp_path / "dev.conll": blocks[50:90]}
+    for path, some in files.items():
+        path.write_text("\n\n".join(some) + "\n", encoding="utf-8")
+    found = []
+    for model in ("minilm", str(made("minilm", 0, tmp_path / "random"))):
+        train, dev = (
+            bertfeat.extract(
+                path, path.with_name(f"{path.stem}-{Path(model).name}"), levels="word", layers=4, model=model
+            )
+            for path in files
+        )
+        found.append(bertfeat.fit_probe(train, "label", level="word", head="ridge").score(dev).scores.entities.f1)
+    assert found[0] > found[1] + 0.1
+
+
+def test_files_of_sentence_transformers_come_along_without_trained_dense_layers(
+    tmp_path: Path, minilm_folder: Path
+) -> None:
+    plain = made(minilm_folder, 0, tmp_path / "plain")
+    assert content(plain).keys() - content(minilm_folder).keys() == {"made_by_a_recipe.json"}
+    vectors = bertfeat.embed(["one", "two"], str(plain), pooling="model")
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    folder = Path(shutil.copytree(minilm_folder, tmp_path / "model"))
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "model.safetensors").write_bytes(b"trained")
+    dense = made(folder, 0, tmp_path / "dense")
+    assert "modules.json" not in content(dense)
+    assert bertfeat.embed(["one"], str(dense), pooling="mean").shape == (1, 384)
+
+
+def test_a_folder_that_is_there_stays_unless_a_recipe_made_it(tmp_path: Path) -> None:
+    folder, target = build_model("bert", tmp_path / "model"), tmp_path / "made"
+    first = content(made(folder, 0, target))
+    assert "is there already; choose another --out, or pass --overwrite" in refusal(
+        "random_weights", folder, "--seed", 1, "-o", target
+    )
+    assert content(target) == first
+    assert content(made(folder, 1, target, "--overwrite")) != first
+    trained = content(folder)
+    assert "was not made by a recipe" in refusal("random_weights", folder, "--overwrite", "-o", folder)
+    assert content(folder) == trained
+    words = write_vectors(tmp_path / "glove.txt", {"a": [1]})
+    for model, said in ((words, "holds static vectors"), (tmp_path / "none", "no such folder")):
+        assert said in refusal("random_weights", model, "-o", tmp_path / "none")
+    for seed in ("-1", "x", 2**63):
+        assert "'--seed'" in refusal("random_weights", folder, "--seed", seed, "-o", tmp_path / "none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["glove.txt", "made", "model"]
+
+
+def test_a_hub_model_is_named_with_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build_model("bert", tmp_path / "model")
+    monkeypatch.setattr(hub, "fetch", lambda name, revision: (folder, "a" * 40))
+    note = json.loads((made("owner/model", 3, tmp_path / "made") / "made_by_a_recipe.json").read_text())
+    assert (note["model"], note["revision"], note["seed"]) == ("owner/model", "a" * 40, 3)
