@@ -27,4 +27,4 @@ class EmptyTask:
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
         """Write nothing."""
         del result
-        return Receipt(shard.index, "", (), 0, {}, {}, "")
+        return Receipt(shard.index, "", (), 0, {}, None)

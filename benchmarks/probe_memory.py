@@ -9,7 +9,6 @@ Each fit runs in a process of its own; `own_mib` is its peak less that of a fit 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import subprocess
 import sys
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bertfeat.store.codec import canonical_json
 
 from benchmarks.machine import describe_machine
 from bertfeat.choices import Level
+from bertfeat.durable.records import hash_of_json
 from bertfeat.records import (
     Column,
     FeatureColumn,
@@ -91,7 +90,7 @@ def make_plan(n_shards: int) -> Plan:
         "compute_dtype": "float32",
     }
     return Plan(
-        plan_hash=hashlib.sha256(canonical_json(fields).encode()).hexdigest(),
+        plan_hash=hash_of_json(fields),
         fields=fields,
         inputs=(InputFile("random", "txt", None, 1, "00"),),
         model=ModelInfo("random", None, "bert", "00", "11", 6, DIM, 128),

@@ -12,7 +12,6 @@ batches. Prints a table and JSON.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import statistics
 import tempfile
@@ -32,9 +31,9 @@ import bertfeat
 from benchmarks.machine import describe_machine
 from benchmarks.probe_memory import FEATURE, make_plan
 from bertfeat.choices import Level
+from bertfeat.durable.records import hash_of_json
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.store import open_for_writing
-from bertfeat.store.codec import canonical_json
 from bertfeat.store.reader import Store
 
 DIM = 384
@@ -52,7 +51,7 @@ def plan_store(n_rows: int, dtype: str, encoding: str) -> Plan:
     fields = {**plan.fields, "store_dtype": dtype, "vector_encoding": encoding}
     return replace(
         plan,
-        plan_hash=hashlib.sha256(canonical_json(fields).encode()).hexdigest(),
+        plan_hash=hash_of_json(fields),
         fields=fields,
         metadata={**plan.metadata, "store_dtype": dtype},
         schemas={Level.SENTENCE: LevelSchema(Level.SENTENCE, COLUMNS, (FeatureColumn(FEATURE, (6,), "none", DIM),))},

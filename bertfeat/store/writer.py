@@ -24,7 +24,6 @@ from bertfeat.store.manifest import (
     newest_readable,
     put_manifest,
     read_manifest,
-    versions,
 )
 from bertfeat.store.schema import arrow_schema
 
@@ -62,8 +61,8 @@ def open_for_writing(
     folder = folder_at(path)
     for schema in plan.schemas.values():
         arrow_schema(schema, plan)
-    if not versions(folder):
-        # Nothing is made in a folder of something else.
+    if not plan.base:
+        # What is refused has not even touched the lock; the plan of an append was made for this store.
         _Place.of(folder, plan).check(plan, overwrite=overwrite)
     folder.create()
     try:
