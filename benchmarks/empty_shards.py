@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertfeat.progress import Progress
+from bertfeat.progress import Report
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 
 
@@ -19,9 +19,9 @@ class EmptyTask:
         """Read nothing."""
         return shard
 
-    def encode(self, prepared: ShardSpec, progress: Progress) -> ShardResult:
+    def encode(self, prepared: ShardSpec, report: Report) -> ShardResult:
         """Compute nothing."""
-        del prepared, progress
+        del prepared, report
         return ShardResult({}, (), {}, {})
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:

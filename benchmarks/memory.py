@@ -21,13 +21,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from bertfeat.records import Plan, Receipt
 
 _WORDS = "the quick brown fox jumps over a lazy dog near river bank and sells sea shells by shore "
 
 
-class PeakByRows(Silent):
+class PeakByRows(Progress):
     """Progress that records the peak after each tenth of the rows."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import bertfeat
 from benchmarks.empty_shards import EmptyTask
 from benchmarks.machine import describe_machine
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.ray import OnRay
@@ -32,7 +32,7 @@ from bertfeat.runners.ray_cluster import connection
 TEXT = Path(__file__).parent.parent / "examples" / "data" / "peps.txt"
 
 
-class Clock(Silent):
+class Clock(Progress):
     """Progress that records when shards were done, and their tokens."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Clock(Silent):
 
 def seconds_of(n_shards: int, workers: int | OnRay) -> float:
     start = time.perf_counter()
-    run_shards(EmptyTask, [ShardSpec(n, n, 1, ()) for n in range(n_shards)], workers, Silent())
+    run_shards(EmptyTask, [ShardSpec(n, n, 1, ()) for n in range(n_shards)], workers, Progress())
     return time.perf_counter() - start
 
 

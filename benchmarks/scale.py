@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.memory import peak_mib, write_lines, write_model
 from benchmarks.scale_steps import planned, used
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from bertfeat.records import Receipt
 
 _WORDS_PER_ROW = 12
@@ -44,7 +44,7 @@ _RUNNERS: dict[str, dict[str, Any]] = {
 }
 
 
-class Clock(Silent):
+class Clock(Progress):
     """Progress that records when the first shard began to be encoded, and when each was done."""
 
     def __init__(self) -> None:

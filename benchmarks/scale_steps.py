@@ -47,15 +47,16 @@ def planned(given: dict[str, Any]) -> dict[str, Any]:
 def _plan(steps: Steps, inputs: str, output: Path, settings: dict[str, Any]) -> dict[str, Any]:
     from bertfeat.config import ExtractConfig
     from bertfeat.extraction.job import open_inputs, open_job
-    from bertfeat.progress import Silent
+    from bertfeat.progress import Progress
+    from bertfeat.store import layout
     from bertfeat.store.writer import open_for_writing
 
     config = ExtractConfig.from_dict(settings)
     with contextlib.ExitStack() as stack:
         found = steps.time("list and digest", lambda: stack.enter_context(open_inputs(inputs, output, config)))
-        job = steps.time("plan", lambda: open_job(config, found, output, Silent(), overwrite=False))
+        job = steps.time("plan", lambda: open_job(config, found, output, Progress(), overwrite=False))
         stack.enter_context(steps.time("open the store", lambda: open_for_writing(output, job.plan)))
-        n_bytes = (output / "_bertfeat" / "plan.json").stat().st_size
+        n_bytes = (output / layout.plan_path(job.plan.plan_hash)).stat().st_size
     shards = len(job.plan.shards)
     return {"files": len(found), "rows": job.plan.n_rows, "shards": shards, "plan_bytes": n_bytes, "steps": steps.done}
 
@@ -63,6 +64,7 @@ def _plan(steps: Steps, inputs: str, output: Path, settings: dict[str, Any]) -> 
 def used(given: dict[str, Any]) -> dict[str, Any]:
     """Use a store step by step."""
     import bertfeat
+    from bertfeat.store import layout
 
     path, steps = Path(given["store"]), Steps()
     steps.time("start", lambda: None)
@@ -72,6 +74,6 @@ def used(given: dict[str, Any]) -> dict[str, Any]:
     steps.time("read a column", lambda: store.numpy("sentence", -1))
     steps.time("scan: one column of text", lambda: store.scan("sentence").select("doc_id").collect())
     steps.time("verify", lambda: bertfeat.verify(path))
-    listed = path / "_bertfeat"
-    sizes = {"manifest": (path / "manifest.json").stat().st_size, "plan": (listed / "plan.json").stat().st_size}
+    names = {"manifest": layout.manifest_path(store.version), "plan": layout.plan_path(store.plan.plan_hash)}
+    sizes = {what: (path / name).stat().st_size for what, name in names.items()}
     return {"shards": len(store.plan.shards), "bytes": sizes, "steps": steps.done}

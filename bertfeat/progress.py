@@ -45,10 +45,6 @@ class Progress:
         """Report that a shard is safely on disk."""
 
 
-class Silent(Progress):
-    """A progress that shows nothing."""
-
-
 def unreported(n_documents: int, n_tokens: int, n_tokens_in_shard: int) -> None:
     """Ignore the reports of a shard."""
 
@@ -232,4 +228,4 @@ def reporting(progress: bool | Progress | None) -> Iterator[Progress]:
         with closing(Bar()) as bar:
             yield bar
     else:
-        yield Silent()
+        yield Progress()

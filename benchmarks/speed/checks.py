@@ -20,7 +20,7 @@ from benchmarks.speed.models import get_model
 from benchmarks.speed.outputs import OUTPUTS
 from benchmarks.speed.rivals import Rival
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.progress import Silent
+from bertfeat.progress import unreported
 from bertfeat.records import ShardSpec
 
 _STAGES = ("prepare", "encode", "commit")
@@ -88,9 +88,9 @@ def _stages_of(task: ShardTask, shards: Sequence[ShardSpec]) -> dict[str, dict[s
 
     for shard in shards:
         prepared = timed("prepare", task.prepare, shard)
-        result = timed("encode", task.encode, prepared, Silent())
+        result = timed("encode", task.encode, prepared, unreported)
         timed("commit", task.commit, shard, result)
-        arrays = [vectors for table in result.tables.values() for vectors in table.vectors.values()]
+        arrays = [vectors for table in result.result.tables.values() for vectors in table.vectors.values()]
         timed("plain", _write_plainly, arrays, Path(str(task.job.root)) / f"plain-{shard.index}")
     return spent
 

@@ -21,7 +21,7 @@ from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from bertfeat.records import Pack, ShardSpec
 from bertfeat.store.writer import open_for_writing
 
@@ -37,7 +37,7 @@ def opened_job(
     path = write_corpus(CORPORA[corpus](tokenizer, n_rows), place, corpus)
     config = ExtractConfig.from_dict({"model": str(shape.folder), "max_length": MAX_LENGTH, "workers": 1, **settings})
     with open_inputs(path, place / "store", config) as files:
-        job = open_job(config, files, place / "store", Silent(), overwrite=False)
+        job = open_job(config, files, place / "store", Progress(), overwrite=False)
         with open_for_writing(place / "store", job.plan, overwrite=False) as writer:
             yield job, ShardTask(job), list(writer.pending())
 

@@ -9,7 +9,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from bertfeat.progress import Progress, Silent
+from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.task import PreparedT, Task, shards_in_hand
 
@@ -85,7 +85,7 @@ class TaskThread:
         try:
             task = make()
             self.ready.set_result(shards_in_hand(task.n_writers))
-            for receipt in run_overlapped(task, iter(self._shards.get, None), Silent()):
+            for receipt in run_overlapped(task, iter(self._shards.get, None), Progress()):
                 self._receipts.pop(receipt.shard).set_result(receipt)
         except BaseException as error:  # whoever waits must receive every error
             futures: list[Future[Any]] = [self.ready, *self._receipts.values()]

@@ -13,7 +13,7 @@ import polars as pl
 from bertfeat.ann.vectorparts import VectorBatch
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.progress import Progress, Silent
+from bertfeat.progress import Progress
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store
 
@@ -63,7 +63,7 @@ class StoreParts:
     """
 
     def __init__(self, store: Store, level: Level, feature: str, progress: Progress | None = None) -> None:
-        self.progress = progress or Silent()
+        self.progress = progress or Progress()
         self.store = store
         self.level = level
         self.feature = feature

@@ -17,7 +17,7 @@ from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.run import extract
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from tests.support.cli_runs import three_shards
 from tests.support.drill import result_files
 
@@ -169,7 +169,7 @@ def test_a_worker_needs_the_model_of_the_plan(change, what, made, tmp_path, monk
         {name: value for name, value in settings.items() if name != "inputs"} | {"model": str(model)}
     )
     with open_inputs(settings["inputs"], tmp_path / "s", config) as files:
-        job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
+        job = open_job(config, files, tmp_path / "s", Progress(), overwrite=False)
         change(model)
         with pytest.raises(RunError, match=rf"model: {what} changed since the run was planned; start it again"):
             ShardTask(job)
@@ -247,7 +247,7 @@ def test_workers_get_the_inputs_once_and_no_list_of_shards(made, tmp_path):
     inputs = settings.pop("inputs")
     config = ExtractConfig.from_dict(settings)
     with open_inputs(inputs, tmp_path / "s", config) as files:
-        job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
+        job = open_job(config, files, tmp_path / "s", Progress(), overwrite=False)
         sent = job.for_workers()
     assert len(job.plan.shards) == 3
     assert (sent.files, sent.plan.shards, sent.plan.inputs) == (files, (), ())

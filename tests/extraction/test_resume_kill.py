@@ -10,7 +10,7 @@ import pytest
 
 from bertfeat.durable import steps
 from bertfeat.extraction.run import extract
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from bertfeat.store import verify
 from tests.support.cli_runs import three_shards
 from tests.support.drill import STEPS, orphans, result_files, run_killed_at, run_pooled, write_corpus
@@ -65,7 +65,7 @@ def test_the_number_of_workers_does_not_change_a_byte(tmp_path, settings, warm, 
     assert orphans(tmp_path / "s") == []
 
 
-class KillsFirstWorker(Silent):
+class KillsFirstWorker(Progress):
     """Kills one worker when the first shard is done."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, RunError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from tests.support.command_line import good
 from tests.support.families import build_model
 from tests.support.sentence_models import save_sentence_model
@@ -272,7 +272,7 @@ def test_a_worker_uses_the_prompt_and_the_embedding_of_the_plan(tiny, tmp_path, 
     config = ExtractConfig(model=str(model), levels="sentence", pooling="model", prompt_name="query")
     corpus = write(tmp_path / "c.txt", ["the sea"])
     with open_inputs(corpus, tmp_path / "s", config) as files:
-        job = open_job(config, files, tmp_path / "s", Silent(), overwrite=False)
+        job = open_job(config, files, tmp_path / "s", Progress(), overwrite=False)
         save_sentence_model(tiny["bert"], model, prompts={"query": "other: "}, dense=[{"out_features": 8}])
         assert ShardTask(job).flow.tokenizer.prompt == "search: "
         save_sentence_model(tiny["bert"], model, dense=[{"out_features": 8}], normalize=True)

@@ -22,7 +22,7 @@ from bertfeat.pipelines._models import NO_LABEL, TaskModel, open_task_model
 from bertfeat.pipelines._pretraining import HeldOut, is_tied, open_masked_model
 from bertfeat.pipelines._scratch import train_tokenizer
 from bertfeat.pipelines._windows import hold_out, read_texts, tokens_of
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from tests.support.families import build_model, build_tokenizer
 from tests.support.pipeline_runs import refusal, result_of, run
 from tests.support.places import ROOT
@@ -225,8 +225,8 @@ class Killed(Exception):
 
 
 @contextmanager
-def killed_at(step: int) -> Iterator[Silent]:
-    class Killer(Silent):
+def killed_at(step: int) -> Iterator[Progress]:
+    class Killer(Progress):
         def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
             if n_done == step:
                 raise Killed

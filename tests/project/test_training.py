@@ -24,7 +24,7 @@ from bertfeat.pipelines._models import (
     save_model,
 )
 from bertfeat.pipelines._training import History, MakeBatch, Settings, discard, train
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from tests.support.families import build_model, random_pack
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
@@ -37,7 +37,7 @@ class Killed(Exception):
     """The process ends here."""
 
 
-class KilledAt(Silent):
+class KilledAt(Progress):
     """Ends the process after a step."""
 
     def __init__(self, step: int) -> None:
@@ -76,7 +76,7 @@ def accuracy(model: Any) -> float:
 
 
 def trained(
-    model: TaskModel, folder: Path, settings: Settings = SETTINGS, progress: Silent | None = None, **identity: Any
+    model: TaskModel, folder: Path, settings: Settings = SETTINGS, progress: Progress | None = None, **identity: Any
 ) -> History:
     """Train on the texts above, with their accuracy as the score."""
     return train(
@@ -87,7 +87,7 @@ def trained(
         folder,
         identity=identity,
         evaluate=lambda: accuracy(model.model),
-        progress=progress or Silent(),
+        progress=progress or Progress(),
     )
 
 
@@ -156,7 +156,7 @@ def test_the_weights_of_the_best_epoch_are_kept(folder: Path, tmp_path: Path) ->
         return [0.1, 0.3, 0.2][len(seen) - 1]
 
     history = train(
-        model.model, LENGTHS, make_batch, SETTINGS, tmp_path, identity={}, evaluate=evaluate, progress=Silent()
+        model.model, LENGTHS, make_batch, SETTINGS, tmp_path, identity={}, evaluate=evaluate, progress=Progress()
     )
     assert (history.best_epoch, history.epoch) == (2, 3)
     found = [all(torch.equal(*pair) for pair in zip(weights(model), one, strict=True)) for one in seen]
@@ -173,7 +173,7 @@ def test_a_seed_decides_the_order_and_dropout(folder: Path, tmp_path: Path) -> N
             return make_batch(range(4), np.random.default_rng(0))
 
         settings, place = replace(SETTINGS, seed=seed), tmp_path / str(number)
-        history = train(opened(folder).model, LENGTHS, recorded, settings, place, identity={}, progress=Silent())
+        history = train(opened(folder).model, LENGTHS, recorded, settings, place, identity={}, progress=Progress())
         orders.append(rows)
         losses.append(history.losses)
     assert orders[0] == orders[1] != orders[2]
@@ -220,7 +220,7 @@ def test_epochs_without_a_score_above_0_do_not_end_a_training(
     settings = Settings(learning_rate=1e-3, epochs=5, batch_size=11, patience=1, device="cpu")
     evaluate = lambda: next(found)  # noqa: E731
     history = train(
-        model.model, LENGTHS, make_batch, settings, tmp_path, identity={}, evaluate=evaluate, progress=Silent()
+        model.model, LENGTHS, make_batch, settings, tmp_path, identity={}, evaluate=evaluate, progress=Progress()
     )
     assert (history.epoch, history.best_epoch) == (epochs, best)
 
@@ -239,7 +239,7 @@ def test_the_loss_is_that_of_the_head(folder: Path, tmp_path: Path) -> None:
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
     make: MakeBatch = recorded
-    history = train(model.model, LENGTHS, make, settings, tmp_path, identity={}, progress=Silent())
+    history = train(model.model, LENGTHS, make, settings, tmp_path, identity={}, progress=Progress())
     assert sorted(rows) == list(range(len(LENGTHS)))
     other.model.eval()
     with torch.no_grad():

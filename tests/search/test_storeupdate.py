@@ -11,7 +11,7 @@ import pytest
 import bertfeat
 from bertfeat.ann.indexfolder import read_description, write_description
 from bertfeat.errors import BertfeatWarning, UserError
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from bertfeat.search.quality import evaluate_index
 from bertfeat.search.storeupdate import update_or_find
 from bertfeat.serving.answers import Answers
@@ -77,7 +77,7 @@ class TestUpdate:
 
     def test_an_updated_index_has_the_settings_of_its_build(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        index, n_added = update_or_find(tmp_path / "index", tiny[1], progress=Silent())
+        index, n_added = update_or_find(tmp_path / "index", tiny[1], progress=Progress())
         index.close()
         assert n_added == tiny[1].n_rows("word") - tiny[0].n_rows("word")
         before = contents(tmp_path / "index")

@@ -13,7 +13,7 @@ from typing import Any
 
 from bertfeat.choices import Level
 from bertfeat.errors import BertfeatError
-from bertfeat.progress import Silent
+from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.ray import OnRay
@@ -49,7 +49,7 @@ def run(output: str | Path, address: str | None = None) -> None:
     with open_for_writing(root, PLAN) as writer:
         if not writer.is_complete:
             workers = 1 if address is None else OnRay(address, 2, False)
-            run_shards(partial(CommitTask, root), writer.pending(), workers, Silent())
+            run_shards(partial(CommitTask, root), writer.pending(), workers, Progress())
             writer.complete()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.errors import ConfigError, InputError
-from bertfeat.progress import Report, Silent
+from bertfeat.progress import Progress, Report
 from bertfeat.records import FileSlice, Receipt, ShardResult, ShardSpec
 
 
@@ -96,7 +96,7 @@ class FakeTask:
         return Receipt(shard.index, "", (), 0, {}, {}, "")
 
 
-class Heard(Silent):
+class Heard(Progress):
     """A progress that keeps its reports."""
 
     def __init__(self) -> None:
