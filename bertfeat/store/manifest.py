@@ -209,6 +209,7 @@ def read_manifest(folder: Folder, version: int | None = None) -> Manifest:
     name = layout.manifest_path(version)
     try:
         found = unseal(Manifest, folder.read(name, follow_links=True), newest=FORMAT_VERSION)
+        _check_places(found)
     except FileNotFoundError:
         raise
     except StoreError as error:
@@ -218,6 +219,16 @@ def read_manifest(folder: Folder, version: int | None = None) -> Manifest:
             f"{folder.path / name}: {error}; run bertfeat verify, then the command that made this version"
         ) from error
     return dataclasses.replace(found, levels=by_level(found.levels))
+
+
+def _check_places(manifest: Manifest) -> None:
+    """Raise ValueError if a shard lists a file of another shard, or outside of the store."""
+    for shard in manifest.shards:
+        own = {layout.part_path(level, shard.shard, shard.plan_hash) for level in manifest.levels}
+        own.add(layout.quarantine_path(shard.plan_hash, shard.shard))
+        for path in (file.path for file in shard.files):
+            if path not in own or not layout.is_piece(path):
+                raise ValueError(f"shard {shard.shard} lists {path!r}, which is not a file of this shard")
 
 
 def newest_readable(folder: Folder) -> Manifest | None:

@@ -8,7 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfeat.ann import indexfolder
@@ -52,6 +52,7 @@ def read(folder: Path) -> Any:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in FILES.items() for name in names])
 @given(data=st.data())
+@settings(deadline=None)
 def test_a_changed_or_cut_file_is_one_error_line(saved: Path, kind: str, name: str, data: st.DataObject) -> None:
     path = saved / kind / name
     good = path.read_bytes()

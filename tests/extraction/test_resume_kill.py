@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
+import psutil
 import pytest
 
 from bertfeat.durable import steps
@@ -73,8 +73,8 @@ class KillsFirstWorker(Progress):
 
     def committed(self, receipt):
         if self.killed is None:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            workers = [n for n in map(int, children) if b"runners.processes" in Path(f"/proc/{n}/cmdline").read_bytes()]
+            children = psutil.Process().children()
+            workers = [child.pid for child in children if any("runners.processes" in word for word in child.cmdline())]
             self.killed = workers[0]
             os.kill(self.killed, signal.SIGKILL)
 

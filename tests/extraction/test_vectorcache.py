@@ -103,6 +103,7 @@ def test_kills_at_random_moments(tmp_path: Path, warm: Zygote) -> None:
         for pid in pids:
             warm.wait(pid)
         assert found(tmp_path / "cache", some(400)).items() <= some(400).items()
+    assert found(tmp_path / "cache", some(400)), "no process has kept anything"
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -18,6 +18,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from tests.support.families import all_model_types, build_model, random_pack
 from tests.support.pipeline_runs import refusal, run
+from tests.support.places import ROOT
 from tests.support.static_files import write_vectors
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -65,7 +66,7 @@ def test_weights_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_trained_weights_probe_better_than_random_ones(tmp_path: Path) -> None:
     """The baseline is one: names among the words of tweets, from MiniLM's vectors in context."""
-    blocks = Path("examples/data/wnut17_dev.conll").read_text(encoding="utf-8").strip().split("\n\n")
+    blocks = (ROOT / "examples/data/wnut17_dev.conll").read_text(encoding="utf-8").strip().split("\n\n")
     files = {tmp_path / "train.conll": blocks[:50], tmp_path / "dev.conll": blocks[50:90]}
     for path, some in files.items():
         path.write_text("\n\n".join(some) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat.store import verify
-from tests.support.drill import result_files
+from tests.support.drill import orphans, result_files
 from tests.support.object_stores import BUCKET, bucket, result_objects
 from tests.support.ray_runs import cluster
 from tests.support.ray_stores import PLAN, run
@@ -70,6 +70,8 @@ class Drill:
         wait_until(lambda: not self.ray.actors(), 60)
         assert results(root) == self.whole
         assert verify(root).is_good
+        if isinstance(root, Path) and not deed.startswith("stop"):
+            assert orphans(root) == []
         self.outcomes[f"{deed}: {'too late' if actor is None else 'done' if driver.returncode == 0 else 'rerun'}"] += 1
 
     def do(self, deed, driver, actor):
@@ -100,3 +102,4 @@ def test_killed_and_stopped_actors_and_drivers_lose_and_add_nothing(tmp_path, ra
         drill.one(deed, tmp_path / f"s{number}" if number % 2 else f"s3://{BUCKET}/ray/{number}/s")
         with capsys.disabled():
             print(f"\n{number} {deed}: {dict(drill.outcomes)}", end="")
+    assert sum(n for what, n in drill.outcomes.items() if not what.endswith("too late")) > N_TRIES // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import traceback
 from collections import Counter
@@ -113,7 +114,8 @@ class Drill:
             except BertfeatError:
                 write(root, overwrite=True)
         made, whole = ({n: d for n, d in o.items() if "manifests" not in n} for o in (result_objects(root), self.whole))
-        is_newest = open_store(root).manifest.shards == open_store(f"{self.root}-whole").manifest.shards
+        newest = dataclasses.replace(open_store(root).manifest, version=0, first_version=0)
+        is_newest = newest == open_store(f"{self.root}-whole").manifest
         if made != whole or not is_newest or not verify(root).is_good:
             self.wrong.append(f"{what}, {faults}, {outcome}: not the right bytes")
         self.go("read", lambda: read(root, self.values))

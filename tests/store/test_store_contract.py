@@ -1,6 +1,6 @@
-"""Golden store of format 1: it reads to the same arrays in every later version.
+"""Golden stores of format 1: they read to the same arrays in every later version.
 
-`tests/data/store` was written by `tests/support/make_golden_store.py`; never write it again.
+`tests/support/make_golden_store.py` wrote them; never write them again.
 """
 
 from __future__ import annotations
@@ -10,37 +10,42 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from bertfeat.store import open_store, verify
-from tests.support.make_golden_store import contents
+from tests.support.make_golden_store import STORES, contents
 from tests.support.places import TESTS
 
-FOLDER = TESTS / "data" / "store"
-EXPECTED = json.loads((TESTS / "data" / "store_values.json").read_text())
+DATA = TESTS / "data"
+EXPECTED = {name: json.loads((DATA / f"{name}_values.json").read_text()) for name in STORES}
+both = pytest.mark.parametrize("name", STORES)
 
 
-def test_a_store_of_format_1_reads_to_the_same_values():
-    store = open_store(FOLDER)
+@both
+def test_a_store_of_format_1_reads_to_the_same_values(name):
+    store, expected = open_store(DATA / name), EXPECTED[name]
     assert (store.manifest.format_version, store.version) == (1, 1)
-    assert contents(store) == EXPECTED
-    assert list(contents(store)) == ["token", "word", "sentence"]
-    assert [receipt.n_bad_rows for receipt in store.receipts()] == [0, 0, 0, 1, 0]
-    before = contents(open_store(FOLDER, version=0))
-    assert before["sentence"]["columns"]["doc_id"] == ["a", "b", "c", "d"]
-    assert before["word"]["vectors"]["layer_02"] == EXPECTED["word"]["vectors"]["layer_02"][:-3]
+    assert contents(store) == expected
+    assert ",".join(expected) == STORES[name]["levels"]
+    assert store.bad_rows()
+    before = contents(open_store(DATA / name, version=0))["word"]
+    assert before["columns"]["word"] == expected["word"]["columns"]["word"][:-3]
+    for feature, vectors in before["vectors"].items():
+        assert vectors == expected["word"]["vectors"][feature][:-3]
 
 
-def test_a_store_of_format_1_is_verified_and_damage_noticed(tmp_path):
-    root = Path(shutil.copytree(FOLDER, tmp_path / "s"))
+@both
+def test_a_store_of_format_1_is_verified_and_damage_noticed(tmp_path, name):
+    root = Path(shutil.copytree(DATA / name, tmp_path / "s"))
     assert verify(root).is_good
-    (part,) = root.glob("word/part-00001-*.parquet")
+    part = next(root.glob("word/*.parquet"))
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     assert [problem.part for problem in verify(root).problems] == [f"word/{part.name}"]
 
 
 def test_the_committed_values_are_the_features_of_words_and_not_of_zeros():
     """No two rows of the data are equal, and a word lost to truncation has no vector."""
-    word = EXPECTED["word"]
+    word = EXPECTED["store"]["word"]
     assert word["columns"]["word"][4:9] == ["naïve", "café", "😀", "sea", "shells"]
     vectors = word["vectors"]["layer_02"]
     lost = [vector is None for vector in vectors]
@@ -48,4 +53,4 @@ def test_the_committed_values_are_the_features_of_words_and_not_of_zeros():
     kept = np.array([vector for vector in vectors if vector is not None])
     assert kept.shape[1] == 8
     assert len(np.unique(kept, axis=0)) == len(kept)
-    assert EXPECTED["sentence"]["columns"]["lang"] == ["en", None, "xx", "en", "en"]
+    assert EXPECTED["store"]["sentence"]["columns"]["lang"] == ["en", None, "xx", "en", "en"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bertfeat.records import Plan, Receipt
 from bertfeat.store import open_for_writing, open_store, verify
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import Manifest, read_manifest
-from tests.support.store_fakes import contents, make_plan, make_result, receipt_files, write_store
+from tests.support.store_fakes import contents, make_plan, make_result, receipt_files, rewrite_manifest, write_store
 
 PLAN = make_plan((3, 2), combine="none")
 
@@ -62,6 +63,31 @@ def test_a_damaged_file_is_found_in_one_line_and_made_again(made, data):
         writer.complete()
     assert contents(root) == before
     assert verify(root).is_good
+
+
+@pytest.mark.parametrize(
+    ("path", "plan_hash"),
+    [
+        (f"../other/token/part-00000-{PLAN.plan_hash[:8]}.parquet", PLAN.plan_hash),
+        ("/etc/passwd", PLAN.plan_hash),
+        (f"token/part-00001-{PLAN.plan_hash[:8]}.parquet", PLAN.plan_hash),
+        # It would follow from this hash.
+        ("token/part-00000-../../ot.parquet", "../../other"),
+    ],
+)
+def test_the_path_of_a_part_follows_from_level_shard_and_plan(made, tmp_path, path, plan_hash):
+    root = Path(shutil.copytree(made, tmp_path / "s"))
+
+    def change(manifest):
+        first, *others = manifest.shards
+        return manifest.with_shards(
+            [replace(first, plan_hash=plan_hash, parts=(replace(first.parts[0], path=path),)), *others]
+        )
+
+    rewrite_manifest(root, change)
+    with pytest.raises(StoreError, match=r"manifests.00000\.json: shard 0 lists .* not a file of this shard"):
+        open_store(root)
+    assert not verify(root).is_good
 
 
 @pytest.mark.parametrize("kind", [Manifest, Plan, Receipt])

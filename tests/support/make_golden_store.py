@@ -1,4 +1,4 @@
-"""Maker of `tests/data/store`: run once for format 1, whose output is kept unchanged.
+"""Maker of `tests/data/store` and `tests/data/store_binary`: run once for format 1, whose output is kept unchanged.
 
 python -m tests.support.make_golden_store FOLDER
 """
@@ -26,31 +26,30 @@ ROWS = (
 )
 
 
+# Each store, and what it has beside the common settings.
+STORES: dict[str, dict[str, Any]] = {
+    "store": {"levels": "token,word,sentence"},
+    "store_binary": {"levels": "word", "vector_encoding": "binary", "combine": "concat", "store_dtype": "float32"},
+}
+
+
 def main() -> None:
-    """Write the store and its expected values, under relative names, so that no path of this machine is stored."""
+    """Write the stores and their expected values, under relative names, so that no path of this machine is stored."""
     target = Path(sys.argv[1]).absolute()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         Path("corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS) + "{bad\n")
-        build_model("bert", Path("tiny"), num_hidden_layers=2, hidden_size=8, intermediate_size=8)
-        store = extract(
-            "corpus.jsonl",
-            target,
-            model="tiny",
-            id_column="id",
-            keep_columns="lang",
-            bad_rows="quarantine",
-            levels="token,word,sentence",
-            layers="1,2",
-            max_length=10,
-            on_overlong="truncate",
-            shard_bytes=3_000,
-        )
         Path("more.jsonl").write_text(json.dumps({"id": "e", "text": "one more text", "lang": "en"}) + "\n")
-        store = append(target, "more.jsonl")
-        (store.path / "_bertfeat/lock").unlink()
-        expected = json.dumps(contents(store), ensure_ascii=False, indent=1) + "\n"
-        target.with_name(f"{target.name}_values.json").write_text(expected)
+        build_model("bert", Path("tiny"), num_hidden_layers=2, hidden_size=8, intermediate_size=8)
+        common: dict[str, Any] = {"model": "tiny", "id_column": "id", "bad_rows": "quarantine", "shard_bytes": 3_000}
+        common |= {"layers": "1,2", "max_length": 10, "on_overlong": "truncate"}
+        for name, settings in STORES.items():
+            kept = {"keep_columns": "lang"} if "sentence" in settings["levels"] else {}
+            extract("corpus.jsonl", target / name, **common, **settings, **kept)
+            store = append(target / name, "more.jsonl")
+            (store.path / "_bertfeat/lock").unlink()
+            expected = json.dumps(contents(store), ensure_ascii=False, indent=1) + "\n"
+            (target / f"{name}_values.json").write_text(expected)
 
 
 def contents(store: Store) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class FakeTask:
         self._make.note(f"commit:{shard.index}")
         self._make.act(f"commit:{shard.index}")
         self._make.note(f"done:{shard.index}")
-        return Receipt(shard.index, "", (), 0, {}, {}, "")
+        return Receipt(shard.index, "", (), 0, {}, None)
 
 
 class Heard(Progress):
