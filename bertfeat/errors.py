@@ -54,7 +54,7 @@ class InputError(UserError):
 
 
 class TokenizingError(InputError):
-    """The model's tokenizer fails on a document, or takes too long."""
+    """The model's tokenizer fails on a document."""
 
 
 class ConfigError(UserError):

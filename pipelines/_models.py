@@ -97,6 +97,8 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
             trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            # transformers chooses: a config.json may name code on the hub.
+            attn_implementation=None,
         )
     # A head for another number of classes does not fit, and is drawn at random.
     new = tuple(sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}))
@@ -249,7 +251,9 @@ def initialise(name: str, revision: str | None, target: Path, *, seed: int) -> N
             torch.manual_seed(seed)
             config = transformers.AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
             model_class = getattr(transformers, checkpoint.facts.model_class)
-            model_class._from_config(config, dtype=torch.float32).save_pretrained(new)
+            # A config.json may name code on the hub as its attention, which never runs here.
+            model = model_class._from_config(config, dtype=torch.float32, attn_implementation="eager")
+            model.save_pretrained(new)
         for file in copied:
             (new / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(checkpoint.folder / file, new / file)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow.parquet as pq
 
 from bertfeat.choices import Level
 from bertfeat.corpus.vectorrows import Group, RowFile, file_of_rows
 from bertfeat.durable.files import make_parents
+from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
+from bertfeat.exports.framefiles import frame_writer
 from bertfeat.pipelines._outputs import write
 
 Words = Sequence[str]
@@ -50,8 +51,11 @@ def write_table(
     names = [f"layer_{layer:02d}" for layer in layers] or ["embedding"]
     path, n_rows, batch = out / "vectors.parquet", 0, list[pl.DataFrame]()
     make_parents(path)
-    partial, writer = path.with_suffix(".partial"), None
-    with closing(rows) if rows is not None else nullcontext():
+    with (
+        closing(rows) if rows is not None else nullcontext(),
+        publish_file(path) as sink,
+        frame_writer(path, sink) as add,
+    ):
         for number, sentence in enumerate(found):
             group = None if groups is None else next(groups, None)
             if groups is not None and group is None:
@@ -62,15 +66,14 @@ def write_table(
             batch.append(_frame(number, level, group, words, kinds, dict(zip(names, vectors, strict=True))))
             n_rows += vectors.shape[1]
             if sum(map(len, batch)) >= _BATCH_ROWS:
-                writer, batch = _written(writer, partial, batch), []
+                add(pl.concat(batch))
+                batch = []
         if groups is not None and next(groups, None) is not None:
             raise UserError(f"{ids}: has more sentences than the vectors, which have {number + 1:,}")
-    if batch:
-        writer = _written(writer, partial, batch)
-    if writer is None:
-        raise UserError("there are no vectors in the file")
-    writer.close()
-    partial.replace(path)
+        if not n_rows:
+            raise UserError("there are no vectors in the file")
+        if batch:
+            add(pl.concat(batch))
     write(out / "result.json", {"pipeline": name, "vectors": str(path), "n_rows": n_rows, "columns": names})
 
 
@@ -105,10 +108,3 @@ def _frame(
     for name, array in vectors.items():
         columns[name] = pl.Series(np.ascontiguousarray(array, np.float32), dtype=pl.Array(pl.Float32, array.shape[1]))
     return pl.DataFrame(columns)
-
-
-def _written(writer: pq.ParquetWriter | None, path: Path, batch: list[pl.DataFrame]) -> pq.ParquetWriter:
-    table = pl.concat(batch).to_arrow(compat_level=pl.CompatLevel.oldest())
-    writer = writer or pq.ParquetWriter(path, table.schema)
-    writer.write_table(table)
-    return writer

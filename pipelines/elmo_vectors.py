@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,22 +40,32 @@ def main(vectors: str, ids: str | None, out: str) -> None:
         raise UserError("this recipe needs h5py: pip install 'bertfeat[hdf5]'")
     import h5py
 
-    try:
-        with h5py.File(vectors) as file:
+    with _readable(vectors):
+        file = h5py.File(vectors)
+    with file:
+        with _readable(vectors):
             shape = file["0"].shape
-            layers = range(shape[0]) if len(shape) == 3 else ()
-            write_table(Path(out), "elmo_vectors", "word", layers, _sentences(file), ids)
+        layers = range(shape[0]) if len(shape) == 3 else ()
+        write_table(Path(out), "elmo_vectors", "word", layers, _sentences(vectors, file), ids)
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, KeyError, ValueError) as error:
-        raise UserError(f"{vectors}: cannot be read as sentences 0, 1, ... in HDF5 ({error!s:.120})") from error
+        raise UserError(f"{path}: cannot be read as sentences 0, 1, ... in HDF5 ({error!s:.120})") from error
 
 
-def _sentences(file: Any) -> Iterator[Sentence]:
-    text = file[_INDEX][()].reshape(-1)[0] if _INDEX in file else b"{}"
-    words = {number: sentence.split() for sentence, number in json.loads(text).items()}
-    n_sentences = len(file) - (_INDEX in file)
-    first = file["0"].shape
+def _sentences(path: str, file: Any) -> Iterator[Sentence]:
+    with _readable(path):
+        text = file[_INDEX][()].reshape(-1)[0] if _INDEX in file else b"{}"
+        words = {number: sentence.split() for sentence, number in json.loads(text).items()}
+        n_sentences = len(file) - (_INDEX in file)
+        first = file["0"].shape
     for number in range(n_sentences):
-        array = file[str(number)][()]
+        with _readable(path):
+            array = file[str(number)][()]
         if (*array.shape[:-2], array.shape[-1]) != (*first[:-2], first[-1]):
             raise UserError(f"sentence {number} has shape {array.shape}, the first one {first}")
         own: Words | None = words.get(str(number))

@@ -14,7 +14,8 @@ from __future__ import annotations
 import gzip
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ import bertfeat
 from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._vectortable import Sentence, Words, write_table
+
+# The text of a piece, and its values by the index of their layer.
+Piece = tuple[str, Mapping[int, Sequence[float]]]
 
 _SPECIAL, _UNKNOWN, _CONTINUES = ("[CLS]", "[SEP]"), "[UNK]", "##"
 
@@ -42,37 +46,59 @@ def main(vectors: str, ids: str | None, level: str, out: str) -> None:
     first = next(_lines(vectors), None)
     if first is None:
         raise UserError(f"{vectors}: has no lines; there is nothing to import")
-    indices = sorted(layer["index"] for layer in first[0]["layers"])
+    layers = first[0][1]
+    indices = sorted(layers)
+    width = len(layers[indices[0]])
     lowest = min(indices[0], 0)
     if lowest < 0 <= indices[-1]:
         raise UserError(f"{vectors}: has layers {indices}, numbered from both ends of the model; number all from 0 on")
-    found = (_sentence(number, pieces, indices, level) for number, pieces in enumerate(_lines(vectors)))
+    found = (
+        _sentence(f"{vectors}:{number + 1}", number, pieces, indices, width, level)
+        for number, pieces in enumerate(_lines(vectors))
+    )
     write_table(Path(out), "google_vectors", level, [n - lowest for n in indices], found, ids)
 
 
-def _lines(path: str) -> Iterator[list[dict[str, Any]]]:
+def _lines(path: str) -> Iterator[list[Piece]]:
     """Yield the pieces of each line, in the order of the lines."""
-    with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
-        for number, line in enumerate(file):
-            try:
-                found = json.loads(line)
-                index, pieces = found["linex_index"], found["features"]
-                if index != number:
-                    raise ValueError(f"has linex_index {index} where {number} must be; keep all lines")
-                if not pieces:
-                    raise ValueError("has no features")
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{path}:{number + 1}: not a line of extract_features.py: {error}") from None
-            yield pieces
-
-
-def _sentence(number: int, pieces: Sequence[dict[str, Any]], indices: Sequence[int], level: str) -> Sentence:
-    tokens = [piece["token"] for piece in pieces]
-    layers = [{layer["index"]: layer["values"] for layer in piece["layers"]} for piece in pieces]
+    number = 0
     try:
-        vectors = np.array([[found[index] for found in layers] for index in indices], np.float64)
-    except (KeyError, ValueError) as error:
-        reason = f"line {number + 1}: a piece does not have layers {indices} of one width, as the first has"
+        with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    found = json.loads(line)
+                    index, pieces = found["linex_index"], [*map(_piece, found["features"])]
+                    if index != number - 1:
+                        raise ValueError(f"has linex_index {index} where {number - 1} must be; keep all lines")
+                    if not pieces:
+                        raise ValueError("has no features")
+                except (ValueError, KeyError, TypeError) as error:
+                    reason = f"no key {error}" if isinstance(error, KeyError) else error
+                    raise UserError(f"{path}:{number}: not a line of extract_features.py: {reason}") from None
+                yield pieces
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}:{number + 1}: cannot be read ({error}); fetch or write the file again") from error
+
+
+def _piece(found: Mapping[str, Any]) -> Piece:
+    token, layers = found["token"], {layer["index"]: layer["values"] for layer in found["layers"]}
+    if not (isinstance(token, str) and layers and all(isinstance(index, int) for index in layers)):
+        raise ValueError(f"the piece {token!r:.40} has layers {[*layers]}")
+    if not all(isinstance(values, list) for values in layers.values()):
+        raise ValueError(f"the piece {token!r:.40} has values that are not lists")
+    return token, layers
+
+
+def _sentence(
+    where: str, number: int, pieces: Sequence[Piece], indices: Sequence[int], width: int, level: str
+) -> Sentence:
+    tokens = [token for token, _ in pieces]
+    try:
+        vectors = np.array([[layers[index] for _, layers in pieces] for index in indices], np.float64)
+        if vectors.shape[2:] != (width,):
+            raise ValueError(f"the first line has {width} values")
+    except (KeyError, ValueError, TypeError) as error:
+        reason = f"{where}: a piece does not have layers {indices} of one width, as the first has"
         raise UserError(reason) from error
     if level == "sentence":
         own = [place for place, token in enumerate(tokens) if token not in _SPECIAL]

@@ -28,7 +28,7 @@ def command(model: str, output: str, revision: str | None, as_json: bool, quiet:
     before = read_note(Path(output).expanduser())
     made = convert(model, output, revision=revision)
     if as_json:
-        click.echo(encode({**to_values(made), "was_complete": before is not None}).decode())
+        click.echo(encode({**to_values(made), "folder": output, "was_complete": before is not None}).decode())
     elif not quiet:
         done = "converted" if before is None else "already converted"
         click.echo(

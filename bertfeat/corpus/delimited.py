@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 _LEAST_WORDS = 5
 
 
-# The limit of the csv module is that of the process; it takes a C long.
+# The limit of the csv module is that of the process, so it is only raised; it takes a C long.
 _MAX_FIELD = 2**31 - 1
 
 
@@ -41,13 +41,15 @@ class CsvReader(TextReader):
 
     def __init__(self, file: InputFile, *, delimiter: str | None = None, no_header: bool = False) -> None:
         super().__init__(file)
-        csv.field_size_limit(_MAX_FIELD)
+        csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
         self.delimiter = delimiter or self.delimiter
         self._no_header = no_header
         self._first = "first row" if no_header else "header"
         fields, raw = next(((fields, raw) for _, _, raw, fields in _Feed(self, self.start).records()), ([], b""))
         if isinstance(fields, RowError):
             raise InputError(f"the {self._first} cannot be read: {fields}", path=self.file.path, row=1)
+        if raw and not fields:
+            raise InputError(f"the {self._first} is empty; remove the empty line", path=self.file.path, row=1)
         self._first_row = fields
         self.columns = [f"column_{n}" for n in range(1, len(fields) + 1)] if no_header else fields
         self.types = dict.fromkeys(self.columns, pa.string())

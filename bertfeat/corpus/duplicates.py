@@ -37,8 +37,8 @@ class IdDigests:
 class IdRegister:
     """Takes ids, and finds the first one that appears twice.
 
-    For each id it keeps a hash of 128 bits, 16 bytes: among a billion ids, two have the same one with a chance of
-    1e-21. Ids 1 and "1" are the same.
+    For each id it keeps a hash of 128 bits, 16 bytes: among a billion ids, the chance that two share a hash is 1e-21.
+    Ids 1 and "1" are the same.
 
     Examples:
         >>> register = IdRegister()

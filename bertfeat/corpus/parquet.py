@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -47,7 +48,8 @@ class ParquetReader(Reader):
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             self._groups = [(group.num_rows, group.total_byte_size) for group in groups]
         self.columns = self.schema.names
-        self.select([*dict.fromkeys(self.columns)])
+        # Arrow finds no column by a name that occurs twice: `use` refuses it only if it is needed.
+        self.select([name for name, count in Counter(self.columns).items() if count == 1])
         self._rest: tuple[int, Iterator[Row]] | None = None
 
     def select(self, names: Sequence[str]) -> None:
@@ -144,11 +146,10 @@ class ParquetReader(Reader):
 def nested_names(fields: Any) -> list[str]:
     """Return the columns of a schema, or the fields of a struct, and the fields inside them: `content.body`."""
     names = [field.name for field in fields]
-    for field in fields:
-        if pa.types.is_struct(field.type):
-            inner = [f"{field.name}.{name}" for name in nested_names(field.type)]
-            names += [name for name in inner if name not in names]
-    return names
+    structs = [field for field in fields if pa.types.is_struct(field.type)]
+    inner = [f"{field.name}.{name}" for field in structs for name in nested_names(field.type)]
+    # Fields of two columns with one name occur twice, so that `check_columns` refuses them.
+    return names + [name for name in inner if name not in names]
 
 
 def path_of(fields: Any, name: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from typing import Any, cast
 
@@ -18,23 +19,30 @@ from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
 
-def read_table(path: str) -> pl.DataFrame:
+def read_table(path: str, needed: Collection[str] | None = None) -> pl.DataFrame:
     """Return a table; values of .csv and .tsv are texts.
 
+    Args:
+        path: The file.
+        needed: Columns that must have values of one type; other columns of texts and JSON are null. By default all.
+
     Raises:
-        InputError: The file has no columns, or a row or value cannot be read.
+        InputError: The file has no columns or two of one name, or a row or value cannot be read.
     """
     file = local_file(path, lambda path: format_of(path, CorpusFormat.AUTO))
     with closing(open_file(file)) as reader:
         if not reader.has_columns:
             known = ", ".join(ending for kind in READERS if kind.has_columns for ending in kind.endings)
             raise InputError(f"is {file.format}, which has no columns; pass one of {known}", path=path)
+        if twice := [name for name, count in Counter(reader.columns).items() if count > 1]:
+            raise InputError(f"two columns are named {twice[0]!r}; rename one", path=path)
         if isinstance(reader, ParquetReader):
             batches = (batch for _, batch in reader.batches(reader.columns))
             return cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches, reader.schema)))
         rows = [*_rows(reader)]
         names = reader.columns if reader.types is not None else dict.fromkeys(name for row in rows for name in row)
-        return pl.DataFrame([_series(file, name, [row.get(name) for row in rows]) for name in names])
+        values = {name: [row.get(name) if needed is None or name in needed else None for row in rows] for name in names}
+        return pl.DataFrame([_series(file, name, values[name]) for name in names])
 
 
 def columns_of(file: InputFile) -> list[str]:
@@ -58,8 +66,12 @@ def _rows(reader: Reader) -> Iterator[Mapping[str, Any]]:
 
 
 def _series(file: InputFile, name: str, values: list[Any]) -> pl.Series:
+    kind: type[pl.DataType] | None = pl.String if file.format in (CorpusFormat.CSV, CorpusFormat.TSV) else None
+    # JSON writes whole numbers without a point; polars takes the type of the first one.
+    if {*map(type, values)} - {type(None)} == {int, float}:
+        kind = pl.Float64
     try:
-        return pl.Series(name, values, pl.String if file.format in (CorpusFormat.CSV, CorpusFormat.TSV) else None)
-    except (TypeError, pl.exceptions.PolarsError) as error:
+        return pl.Series(name, values, kind)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
         reason = f"column {name!r} holds values of several types ({error}); write one type"
         raise InputError(" ".join(reason.split()), path=file.path) from None

@@ -9,8 +9,7 @@ from pathlib import Path
 
 ALONE = fcntl.LOCK_EX | fcntl.LOCK_NB
 ALONE_AFTER_OTHERS = fcntl.LOCK_EX
-SHARED = fcntl.LOCK_SH
-SHARED_NOW = fcntl.LOCK_SH | fcntl.LOCK_NB
+SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
 
 
 def lock(path: Path, flags: int, kind: int = ALONE, make: Callable[[Path], object] | None = None) -> int:
@@ -21,7 +20,7 @@ def lock(path: Path, flags: int, kind: int = ALONE, make: Callable[[Path], objec
     Args:
         path: A file or a folder, not a symbolic link.
         flags: How to open it.
-        kind: `ALONE`; `ALONE_AFTER_OTHERS`, which waits; or `SHARED`, which waits for an exclusive holder.
+        kind: `ALONE`, `ALONE_AFTER_OTHERS`, which waits, or `SHARED`.
         make: Creates the file if it is missing; called before each try.
 
     Raises:

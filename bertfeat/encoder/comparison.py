@@ -2,12 +2,14 @@
 
 transformers runs three windows of two lengths, each alone and without padding, in a model with one block more than is
 asked for. Then bertfeat runs them as one pack: first packed, then in batches of equal lengths. The first way counts
-whose states equal those of transformers on every layer. The result is kept, so a config is compared once.
+whose states equal those of transformers on every layer. The result is kept, so a model is compared once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +29,7 @@ from bertfeat.errors import CheckpointError, RunError, checkpoint_errors, is_out
 from bertfeat.ragged import ragged_arange
 from bertfeat.records import Pack
 
+_log = logging.getLogger(__name__)
 # Prime numbers, so that no fixed count of landmarks or blocks divides them.
 _LENGTHS = (11, 11, 7)
 # Sliding windows and chunks of attention have this many tokens during the comparison.
@@ -159,16 +162,18 @@ class Comparison:
                     states = make(way, layers).encode(self._pack)
                     if path == "packed":
                         self._run_longest(blocks, make(way, [0]))
-                # The model does not take packs in this way.
+                # The model does not take packs in this way; what it then raises is not known of every type.
                 except Exception as error:
-                    if isinstance(error, RunError) or is_out_of_memory(error):
+                    if _is_passing(error):
                         raise
                     said = f"cannot run: {' '.join(str(error).split())[:200]}"
                     continue
                 found = {str(layer): states.layer(layer) for layer in layers}
                 found |= {} if states.pooled is None else {"pooler": states.pooled}
-                distance, what = self._farthest(found, in_half=self._in_half)
+                distance, what = self._farthest(found, in_half=self._in_half, must_show=path == "packed")
                 if distance <= bound:
+                    if said:
+                        _log.debug("%s: not packed: a text beside others %s", self._checkpoint.folder, said)
                     return way
                 said = f"differs from the same text alone by {distance:.1e} of the length of a vector in layer {what}"
                 said += f" (bound {bound:.0e})"
@@ -232,28 +237,40 @@ class Comparison:
         if n_now == self._n_blocks:
             return n_now, None
         restore = cut(self._model, blocks, self._n_blocks)
-        with contextlib.suppress(AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        try:
             if self._equals(self._alone()):
                 return self._n_blocks, None
             top, n_tokens = str(self._n_blocks), int(self._pack.lengths[-1])
             for name in last_parts(self._model, lambda: self._alone()[top][-n_tokens:]):
-                norm = self._model.get_submodule(name)
-                self._model.set_submodule(name, nn.Identity())
-                if self._equals(self._alone()):
+                if self._equals_without(name):
                     return self._n_blocks, name
-                self._model.set_submodule(name, norm)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            if _is_passing(error):
+                raise
         restore()
         return n_now, None
 
-    def _equals(self, found: _States) -> bool:
-        return self._farthest(found, in_half=False)[0] <= _MAX_DISTANCE
+    def _equals_without(self, name: str) -> bool:
+        """Return whether the states are equal without a part, which is then left out."""
+        part, equal = self._model.get_submodule(name), False
+        self._model.set_submodule(name, nn.Identity())
+        try:
+            equal = self._equals(self._alone())
+        finally:
+            if not equal:
+                self._model.set_submodule(name, part)
+        return equal
 
-    def _farthest(self, found: _States, *, in_half: bool) -> tuple[float, str]:
+    def _equals(self, found: _States) -> bool:
+        return self._farthest(found, in_half=False, must_show=True)[0] <= _MAX_DISTANCE
+
+    def _farthest(self, found: _States, *, in_half: bool, must_show: bool) -> tuple[float, str]:
         """Return the greatest distance from transformers, of any token or of a window's median, and of which layer.
 
-        States that are not finite are left out: an error names them when they are stored.
+        States that are not finite are left out: an error names them when they are stored. A window without any other
+        shows nothing, and counts as different if `must_show`: a way that is nearer to transformers is then left.
         """
-        most, of_what = 0.0, ""
+        most, of_what, unshown = 0.0, "", math.inf if must_show else 0.0
         for what, wanted in self._expected.items():
             exact = wanted.float()
             lengths = exact.norm(dim=1)
@@ -261,11 +278,18 @@ class Comparison:
             distances = (found[what].float() - exact).norm(dim=1) / lengths.maximum(least)
             for window in self._each if what != "pooler" else [slice(None)]:
                 part = distances[window][lengths[window].isfinite()]
-                distance = float(part.median() if in_half else part.max()) if len(part) else 0.0
-                # NaN compares as false.
-                if not distance <= most:
+                distance = float(part.median() if in_half else part.max()) if len(part) else unshown
+                # Not finite here, but in transformers. NaN compares as false, also with what comes later.
+                if math.isnan(distance):
+                    return math.inf, what
+                if distance > most:
                     most, of_what = distance, what
         return most, of_what
+
+
+def _is_passing(error: Exception) -> bool:
+    """Return whether an error says nothing about the model: memory ran out, or the device failed."""
+    return isinstance(error, (RunError, torch.AcceleratorError)) or is_out_of_memory(error)
 
 
 def _windows(config: Any, checkpoint: Checkpoint) -> Pack:

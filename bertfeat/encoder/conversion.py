@@ -34,6 +34,8 @@ _STEM = PICKLE.removesuffix(".bin")
 # Beyond this size, only the first block is loaded to check what was written.
 _MAX_LOADED_BYTES = 4_000_000_000
 _MAX_REASON = 300
+# Tied weights are in a file once, and are written under each of their names. No model has as many as this.
+_MAX_GROWTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,7 @@ def _read(path: Path, file: Path) -> tuple[dict[str, Tensor], list[str]]:
         if not isinstance(loaded, dict):
             raise TypeError(f"it holds a {type(loaded).__name__}")
         found = {name: value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+        _check_sizes(found, file)
         seen: set[int] = set()
         for name, tensor in found.items():
             # safetensors knows no shared tensors: each of them is written.
@@ -220,6 +223,16 @@ def _read(path: Path, file: Path) -> tuple[dict[str, Tensor], list[str]]:
         held = printable(listed(others))[:_MAX_REASON] or "nothing"
         raise CheckpointError(f"{path}: no tensors by name in it, but {held}")
     return found, others
+
+
+def _check_sizes(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse tensors that take much more memory than their file: a view may repeat its values, or be one of many."""
+    for name, tensor in tensors.items():
+        if tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise ValueError(f"tensor {name!r:.100} is larger than its values in the file")
+    n_bytes, n_in_file = sum(tensor.nbytes for tensor in tensors.values()), file.stat().st_size
+    if n_bytes > _MAX_GROWTH * n_in_file:
+        raise ValueError(f"{n_bytes} bytes of tensors from {n_in_file} in the file; limit {_MAX_GROWTH} times as many")
 
 
 def _reason(error: Exception) -> str:

@@ -212,7 +212,7 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
         (found for name, module in model.named_modules() if (found := _padding_idx(name, module)) is not None), None
     )
     n_before = 0 if padding_idx is None else padding_idx + 1
-    # XLNet's has -1.
+    # XLNet's config has -1 here.
     is_limited = getattr(config, family.positions, None) not in (None, -1)
     return Facts(
         model_class=model_class.__name__,

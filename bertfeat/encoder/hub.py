@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -64,7 +65,12 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
             reached and there is no cached copy.
         RunError: The files cannot be written to the hub's cache.
     """
-    from huggingface_hub import HfApi
+    try:
+        from huggingface_hub.hf_api import HfApi
+    except ValueError as error:
+        # It reads HF_ENDPOINT when it is imported.
+        reason = f"HF_ENDPOINT {os.environ.get('HF_ENDPOINT')!r:.100} is not a URL ({_first_line(error)}); correct it"
+        raise CheckpointError(f"model {name}: {reason}") from None
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -141,12 +147,16 @@ def _raise_unless_offline(error: Exception, wanted: str) -> None:
         place = f" at {error.filename}" if error.filename else ""
         reason = (error.strerror or str(error)).lower()
         raise RunError(f"model {wanted}: cannot be written to the hub's cache{place} ({reason}); see HF_HOME") from None
-    # hf_xet, which downloads large files, raises RuntimeError.
-    if not isinstance(error, OSError | HTTPError | RuntimeError):
+    # hf_xet, which downloads large files, raises RuntimeError; ValueError: the answer is not JSON, as of a login page.
+    is_of_network = isinstance(error, OSError | HTTPError | RuntimeError | ValueError)
+    # InvalidURL, for a wrong HF_ENDPOINT, does not derive from HTTPError.
+    if not is_of_network and type(error).__module__ != HTTPError.__module__:
         raise error
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return "its answer is not JSON"
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -197,7 +207,10 @@ def _cached(name: str, revision: str | None) -> Path | None:
 def _resolve(api: HfApi, name: str, revision: str | None) -> str:
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
-    commit = api.model_info(name, revision=revision, timeout=_TIMEOUT_S).sha
+    try:
+        commit = api.model_info(name, revision=revision, timeout=_TIMEOUT_S).sha
+    except KeyError as error:
+        raise ConnectionError("its answer is JSON, but not about a model") from error
     if not _COMMIT.fullmatch(commit or ""):
         raise CheckpointError(f"model {name}: the hub names no commit, but {commit!r:.60}")
     return str(commit)

@@ -42,7 +42,7 @@ def load_encoder(
     """Build the encoder and load its weights.
 
     Each layer is that of `output_hidden_states` of the whole model. How packs run is found out by a comparison with
-    transformers, once per config, versions, depth, type and device; see `bertfeat.encoder.comparison`.
+    transformers, once per model, versions, depth, type and device; see `bertfeat.encoder.comparison`.
 
     Args:
         checkpoint: What `open_checkpoint` found.
@@ -73,7 +73,9 @@ def load_encoder(
     assert facts is not None
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
     device = torch.device(device)
-    how = compute_dtype, device.type, attention.has_varlen(device), n_blocks, with_pooler
+    # The comparison runs these weights, and packs longer than a window.
+    files = checkpoint.weights_sha256, checkpoint.max_length
+    how = *files, compute_dtype, device.type, attention.has_varlen(device), n_blocks, with_pooler
     way = read_kept(Way, checkpoint.config, *how)
     n_loaded = way.n_blocks if way else min(checkpoint.n_layers, n_blocks + 1)
     with no_progress_bars():

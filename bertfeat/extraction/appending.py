@@ -115,8 +115,8 @@ def _damaged(store: Store) -> list[Plan]:
     """Return the plans with shards that have no receipt: `verify` removes those of damaged shards."""
     plan_of = {layout.receipt_path(shard.plan_hash, shard.shard): shard.plan_hash for shard in store.manifest.shards}
     missing = folder_at(store.path).missing(plan_of)
-    found = [read_plan(store.path, plan_hash) for plan_hash in dict.fromkeys(plan_of[name] for name in missing)]
-    return [plan for plan in found if plan is not None]
+    hashes = {plan_of[name] for name in missing}
+    return [plan for plan in store.plans if plan.plan_hash in hashes] if hashes else []
 
 
 def _check_there(store: Store, plan: Plan, given: Mapping[str, InputFile]) -> None:

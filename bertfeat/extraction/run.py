@@ -20,7 +20,7 @@ from bertfeat.progress import Progress, reporting
 from bertfeat.records import InputFile, ShardSpec
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.settings import ExtractSettings
-from bertfeat.storage import as_path
+from bertfeat.storage import AnyPath, as_path
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
 
@@ -65,11 +65,7 @@ def extract(
         (206, 384)
     """
     config = ExtractConfig.of(config, settings)
-    if overwrite and config.shards is not None:
-        raise ConfigError("`overwrite` does not go with `shards`, which others write too; remove the old store first")
-    if config.cache is not None:
-        with VectorCache(config.cache, config.cache_size, as_path(output)):
-            pass
+    _check_together(config, as_path(output), overwrite=overwrite)
     since = time.time()
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
@@ -117,9 +113,7 @@ def append(
     """
     path = store.path if isinstance(store, Store) else as_path(store)
     grown, config = open_growing(path, settings)
-    if config.cache is not None:
-        with VectorCache(config.cache, config.cache_size, path):
-            pass
+    _check_together(config, path, overwrite=overwrite)
     since = time.time()
     with reporting(progress) as progress, open_inputs(inputs, path, config) as files:
         for job in append_jobs(grown, config, files, progress):
@@ -129,6 +123,19 @@ def append(
             with open_for_writing(path, job.plan, overwrite=overwrite and is_new, shared=shared) as writer:
                 _finish(job, writer, progress, since)
     return open_store(path)
+
+
+def _check_together(config: ExtractConfig, place: AnyPath, *, overwrite: bool) -> None:
+    """Refuse what does not go together, and a cache that cannot be used beside this store.
+
+    Raises:
+        UserError: The message says what to do.
+    """
+    if overwrite and config.shards is not None:
+        raise ConfigError("`overwrite` does not go with `shards`, because other processes write too; pass one of them")
+    if config.cache is not None:
+        with VectorCache(config.cache, config.cache_size, place):
+            pass
 
 
 def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> None:

@@ -59,7 +59,7 @@ def find_labels(store: Store, level: Level, name: str, labels: LabelTable | None
     """
     if labels is not None:
         where = "a frame" if isinstance(labels, pl.DataFrame) else str(labels)
-        table = _checked(_read_table(labels), store, level, name, where)
+        table = _checked(_read_table(labels, {*LEVELS[level].keys, name}), store, level, name, where)
         return LabelSource(name, None, table, f"{where}: column {name!r}")
     where = f"{store.path}: column {name!r}"
     levels = [level, Level.WORD] if level is Level.TOKEN and Level.WORD in store.levels else [level]
@@ -124,7 +124,7 @@ def _hint(level: Level, columns: list[str]) -> str:
 
 
 @os_errors(UserError)
-def _read_table(labels: LabelTable) -> pl.DataFrame:
+def _read_table(labels: LabelTable, needed: set[str]) -> pl.DataFrame:
     if isinstance(labels, pl.DataFrame):
         return labels
     if not isinstance(labels, str | Path):
@@ -132,7 +132,7 @@ def _read_table(labels: LabelTable) -> pl.DataFrame:
     path = Path(labels)
     if not path.is_file():
         raise UserError(f"{path}: no such file; pass a .csv, .tsv, .jsonl or .parquet with doc_id and labels")
-    return read_table(str(path))
+    return read_table(str(path), needed)
 
 
 def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:

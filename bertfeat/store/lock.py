@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from types import TracebackType
 
-from bertfeat.durable.filelock import ALONE, SHARED_NOW, lock
+from bertfeat.durable.filelock import ALONE, SHARED, lock
 from bertfeat.durable.files import read_small, write_errors
 from bertfeat.errors import StoreError
 from bertfeat.store import layout
@@ -34,7 +34,7 @@ class StoreLock:
     ) -> None:
         path = root / name
         try:
-            self._fd = lock(path, os.O_RDWR | os.O_CREAT, SHARED_NOW if shared else ALONE)
+            self._fd = lock(path, os.O_RDWR | os.O_CREAT, SHARED if shared else ALONE)
         except BlockingIOError:
             raise StoreError(f"{root}: {_owner(path)} {what}; wait for it or stop it") from None
         except OSError as error:

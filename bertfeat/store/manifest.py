@@ -92,6 +92,12 @@ class Manifest:
         return {state.plan_hash for state in self.history}
 
     @property
+    def made_by(self) -> list[str]:
+        """The hashes of the plans whose inputs it holds, in order; a compaction stands for those before it."""
+        hashes, with_shards = [state.plan_hash for state in self.history], {shard.plan_hash for shard in self.shards}
+        return hashes[next((n for n, plan_hash in enumerate(hashes) if plan_hash in with_shards), 0) :]
+
+    @property
     def n_next_row(self) -> int:
         """The number that the next row of the inputs gets; rows that were set aside have numbers too."""
         return self.totals.counts.get("n_documents", 0) + self.totals.n_bad_rows
@@ -205,7 +211,13 @@ def read_manifest(folder: Folder, version: int | None = None) -> Manifest:
         there = versions(folder)
         if not there:
             raise FileNotFoundError(f"{folder.path / layout.MANIFESTS}: no manifest")
-        version = there[-1]
+        try:
+            return read_manifest(folder, there[-1])
+        except FileNotFoundError:
+            # It was replaced meanwhile, unless it is a broken link.
+            if (now := versions(folder)) == there or not now:
+                raise
+            return read_manifest(folder, now[-1])
     name = layout.manifest_path(version)
     try:
         found = unseal(Manifest, folder.read(name, follow_links=True), newest=FORMAT_VERSION)
@@ -216,7 +228,8 @@ def read_manifest(folder: Folder, version: int | None = None) -> Manifest:
         raise StoreError(f"{folder.path / name}: {error}") from error
     except (OSError, ValueError) as error:
         raise ManifestDamaged(
-            f"{folder.path / name}: {error}; run bertfeat verify, then the command that made this version"
+            f"{folder.path / name}: {error}; run bertfeat verify, then the command that made this version, or extract "
+            "again with `overwrite`"
         ) from error
     return dataclasses.replace(found, levels=by_level(found.levels))
 
@@ -242,4 +255,7 @@ def newest_readable(folder: Folder) -> Manifest | None:
             return read_manifest(folder, version)
         except ManifestDamaged:
             continue
+        except FileNotFoundError:
+            # It was replaced meanwhile by a newer one.
+            return read_manifest(folder)
     return None

@@ -87,6 +87,11 @@ def stored(receipt: StoredShard) -> StoredShard:
     return StoredShard(**{name: getattr(receipt, name) for name in names})
 
 
+def receipt_of(shard: StoredShard) -> Receipt:
+    """Return the receipt of a shard that a manifest lists, without seconds and times, which it does not keep."""
+    return Receipt(**{field.name: getattr(shard, field.name) for field in dataclasses.fields(StoredShard)})
+
+
 def belongs(shard: StoredShard, plan: Plan) -> bool:
     """Return whether the record of a shard is that of a plan, with its parts."""
     expected = [layout.part_path(level, shard.shard, plan.plan_hash) for level in plan.schemas]

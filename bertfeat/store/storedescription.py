@@ -83,15 +83,14 @@ class StoreDescription:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """The plans that the shards of this version were made by, in the order of the shards.
+        """The plans whose inputs this version holds, in their order.
 
         Raises:
             StoreError: The store was copied without its `_bertfeat` folder, or a plan is damaged.
         """
         if self._unfinished is not None:
             return (self._unfinished,)
-        hashes = list(dict.fromkeys(shard.plan_hash for shard in self.manifest.shards))
-        return tuple(map(self._plan, hashes))
+        return tuple(map(self._plan, self.manifest.made_by))
 
     @functools.cached_property
     def plan(self) -> Plan:

@@ -73,7 +73,8 @@ def verify(path: str | Path | ObjectPath, *, progress: bool | Progress | None = 
     check = _Check(folder_at(path))
     manifest = check.manifest()
     shards = check.unfinished() if manifest is None else manifest.shards
-    plans = {plan_hash: check.plan(plan_hash) for plan_hash in dict.fromkeys(shard.plan_hash for shard in shards)}
+    hashes = dict.fromkeys(shard.plan_hash for shard in shards) if manifest is None else manifest.made_by
+    plans = {plan_hash: check.plan(plan_hash) for plan_hash in hashes}
     with reporting(progress) as reports:
         for n_done, shard in enumerate(shards, start=1):
             check.shard(shard, plans[shard.plan_hash])
@@ -96,11 +97,13 @@ def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tup
     if not report.bad_shards:
         return ()
     folder = folder_at(path)
-    manifest = newest_readable(folder)
     with folder.lock():
-        for shard in manifest.shards if manifest else ():
-            if shard.shard in report.bad_shards:
-                folder.remove([layout.receipt_path(shard.plan_hash, shard.shard)])
+        manifest = newest_readable(folder)
+        if manifest is None:
+            places = [(work, shard) for work in planfile.plan_hashes(folder) for shard in report.bad_shards]
+        else:
+            places = [(s.plan_hash, s.shard) for s in manifest.shards if s.shard in report.bad_shards]
+        folder.remove(layout.receipt_path(*place) for place in places)
     return report.bad_shards
 
 

@@ -24,6 +24,7 @@ from bertfeat.store.manifest import (
     newest_readable,
     put_manifest,
     read_manifest,
+    versions,
 )
 from bertfeat.store.schema import arrow_schema
 
@@ -39,7 +40,6 @@ def open_for_writing(
     plan: Plan,
     *,
     overwrite: bool = False,
-    recheck: bool = False,
     shared: bool = False,
 ) -> StoreWriter:
     """Open a store for a plan: a new store, one to resume or repair, or one that the plan grows.
@@ -48,7 +48,6 @@ def open_for_writing(
         path: The store's folder, whose missing parents are created, or its URL in an object store.
         plan: What the store, or its next version, is made from.
         overwrite: Replace a store at this place once the new one is whole, and drop unfinished work of other plans.
-        recheck: Read every part again, also those that have not changed since their receipt.
         shared: Let other processes of this machine write shards of the same plan.
 
     Raises:
@@ -62,14 +61,10 @@ def open_for_writing(
     for schema in plan.schemas.values():
         arrow_schema(schema, plan)
     if not plan.base:
-        # What is refused has not even touched the lock; the plan of an append was made for this store.
+        # Check before locking, so that a refused store is not touched. The plan of an append was made for this store.
         _Place.of(folder, plan).check(plan, overwrite=overwrite)
     folder.create()
-    try:
-        return StoreWriter(folder, plan, overwrite=overwrite, recheck=recheck, shared=shared)
-    except BaseException:
-        folder.remove_empty()
-        raise
+    return StoreWriter(folder, plan, overwrite=overwrite, shared=shared)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +78,7 @@ class _Place:
 
     @classmethod
     def of(cls, folder: Folder, plan: Plan) -> Self:
-        """Look at a place; writes nothing. What other plans have done for the newest version is left out."""
+        """Look at a place. Left out are the files of other plans that the newest version lists, which may be many."""
         newest, listed = newest_readable(folder), set[str]()
         if newest is not None:
             old = [shard for shard in newest.shards if shard.plan_hash != plan.plan_hash]
@@ -121,10 +116,8 @@ class _Place:
             if other != plan.plan_hash and not plan.base:
                 self._check_same([other], plan)
             elif other != plan.plan_hash and self._can_finish(other):
-                raise StoreError(
-                    f"{path}: {self._described(other)} has not finished; run that command again, or pass `overwrite` "
-                    "to drop it"
-                )
+                instead = "" if COMPACTED in plan.fields else ", or pass `overwrite` to drop it"
+                raise StoreError(f"{path}: {self._described(other)} has not finished; run that command again{instead}")
         if not self.others and self.newest is None and any(map(layout.is_part, self.there)):
             raise StoreError(
                 f"{path}: holds parts, and no plan or manifest shows what they are; use another folder or `overwrite`"
@@ -167,7 +160,7 @@ class _Place:
         listed |= {layout.part_path(lvl, s.index, plan.plan_hash) for lvl in plan.schemas for s in planned(plan)}
         others = {o for o in self.others if o != plan.plan_hash and not overwrite and self._can_finish(o)}
         ends = tuple(f"-{work[:8]}.parquet" for work in others)
-        works = {plan.plan_hash, *others, *(shard.plan_hash for shard in shards)}
+        works = {plan.plan_hash, *others, *(self.newest.made_by if self.newest else ())}
         manifests, parts, work = [], [], []
         for name in self.there:
             if (version := layout.version_of(name)) is not None and version < first:
@@ -191,13 +184,14 @@ class StoreWriter:
         newest: The newest version when it was opened; None in a new store.
     """
 
-    def __init__(self, folder: Folder, plan: Plan, *, overwrite: bool, recheck: bool, shared: bool) -> None:
+    def __init__(self, folder: Folder, plan: Plan, *, overwrite: bool, shared: bool) -> None:
         self.root = folder.path
         self.plan = plan
         self._folder = folder
         self._shared = shared
         self._known: dict[int, Receipt] = {}
         self._lock = contextlib.ExitStack()
+        # If another process holds the lock, the folders are not ours to remove.
         self._lock.enter_context(folder.lock(shared=shared))
         try:
             # From here on, no other process of this machine changes the folder.
@@ -215,8 +209,10 @@ class StoreWriter:
             if overwrite and self._is_known:
                 self.withdraw(self._shards)
             else:
-                self._recover(place.there, recheck=recheck)
+                self._recover(place.there)
         except BaseException:
+            if not shared:
+                folder.remove_empty()
             self.close()
             raise
 
@@ -237,11 +233,11 @@ class StoreWriter:
                 return
         planfile.write_plan(self._folder, self.plan)
 
-    def _recover(self, there: Mapping[str, FileInfo], *, recheck: bool) -> None:
+    def _recover(self, there: Mapping[str, FileInfo]) -> None:
         """Take over the receipts that can be trusted, and remove the others, so that their shards are repeated.
 
-        A part is read again only if it was written after its receipt, or with `recheck`. A lost receipt of a finished
-        shard is made again from the manifest if its files have the digests listed there.
+        A part is read again only if it was written after its receipt. A lost receipt of a finished shard is made again
+        from the manifest if its files have the digests listed there.
         """
         plan_hash = self.plan.plan_hash
         found = {r.shard: r for r in receipts.read_receipts(self._folder, self._places(self._shards))}
@@ -249,11 +245,11 @@ class StoreWriter:
         for index in (shard.index for shard in self._shards):
             shard: StoredShard | None = found.get(index) or listed.get(index)
             is_good = shard is not None and receipts.belongs(shard, self.plan) and receipts.has_files(there, shard)
-            is_known = index in found and is_good and not recheck and receipts.is_untouched(there, found[index])
+            is_known = index in found and is_good and receipts.is_untouched(there, found[index])
             if shard is None or not is_good or not (is_known or receipts.is_sound(self._folder, shard)):
                 self._folder.remove([name for name in [layout.receipt_path(plan_hash, index)] if name in there])
                 continue
-            self._known[index] = found.get(index) or Receipt(*(getattr(shard, n) for n in StoredShard.__slots__))
+            self._known[index] = found.get(index) or receipts.receipt_of(shard)
             if not is_known:
                 receipts.write_receipt(self._folder, self._known[index])
 
@@ -264,7 +260,7 @@ class StoreWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, UserError):
+            if isinstance(error, UserError) and not self._shared:
                 self.discard_if_empty()
         finally:
             self.close()
@@ -300,7 +296,8 @@ class StoreWriter:
     @property
     def is_complete(self) -> bool:
         """Whether every shard is done and the newest version has them."""
-        return self._is_known and not self._replaces and not self.pending() and self._next() is None
+        is_done = len(self.receipts()) == len(self._shards)
+        return self._is_known and not self._replaces and is_done and self._next() is None
 
     def _next(self) -> Manifest | None:
         """Return the version that the shards make; None if the newest version has them."""
@@ -308,6 +305,9 @@ class StoreWriter:
         if not shards and (self._is_known or not self.plan.base):
             return None
         made = build_manifest(self.plan, shards, newest, replaces=self._replaces)
+        if newest is None and (there := versions(self._folder)):
+            # All are damaged: the last one is made again.
+            made = dataclasses.replace(made, version=there[-1], first_version=there[-1])
         is_same = newest is not None and (made.shards, made.plan_hash) == (newest.shards, newest.plan_hash)
         return None if is_same else made
 
@@ -317,7 +317,8 @@ class StoreWriter:
 
         Raises:
             RunError: Shards are missing, or the system refused a write.
-            StoreError: Another run has made the version; what this one has written is removed.
+            StoreError: Another run has made the version; what this one has written is removed, unless the version has
+                it too.
         """
         if self._shards == (layout.EMPTY_SHARD,) and not self.receipts():
             self.commit(layout.EMPTY_SHARD, commit.empty_result(self.plan))
@@ -327,16 +328,24 @@ class StoreWriter:
             raise RunError(f"{self.root}: {len(missing)} shards are not done ({named}); run the same command again")
         made = self._next()
         if made is not None:
+            if gone := self._folder.missing(file.path for receipt in self.receipts() for file in receipt.files):
+                raise RunError(f"{self.root}: another run has removed {listed(gone)}; run the same command again")
             try:
                 put_manifest(self._folder, made)
-            except StoreError:
+            except StoreError as error:
+                winner = newest_readable(self._folder)
+                if winner is not None and self.plan.plan_hash in winner.plan_hashes:
+                    raise StoreError(
+                        f"{self.root}: another run of the same plan has made version {made.version}, with other bytes "
+                        "(another processor?); run bertfeat verify"
+                    ) from error
                 self._drop_own()
                 raise
             self.newest, self._is_known, self._replaces = made, True, False
             if 0 < made.version == made.first_version:
                 self._folder.remove(_Place.of(self._folder, self.plan).superfluous(self.plan, overwrite=False))
         if not self._shared:
-            # Of workers that were killed.
+            # Workers that were killed leave unfinished files.
             self._folder.clean_tmp()
 
     def _drop_own(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 import json
 from pathlib import Path
@@ -200,9 +201,25 @@ def test_headers_are_checked(tmp_path: Path) -> None:
 def test_fields_beyond_the_csv_modules_own_limit(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", 'text\n"' + "x" * 200_000 + '"\n')
     assert len(texts(path)[0]) == 200_000
+    limit = csv.field_size_limit(2**40)
+    try:
+        assert texts(path)
+        assert csv.field_size_limit() == 2**40
+    finally:
+        csv.field_size_limit(limit)
 
 
 # --- parquet
+
+
+def test_only_needed_columns_of_parquet_must_have_names_of_their_own(tmp_path: Path) -> None:
+    struct = pa.array([{"y": "b"}])
+    table = pa.table([["a"], [1], [2], struct, struct], names=["text", "x", "x", "s", "s"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet") == ["a"]
+    for name in ("x", "s.y"):
+        with pytest.raises(InputError, match=rf"a\.parquet: column '{name}' appears 2 times in the header; rename"):
+            read_all(tmp_path / "a.parquet", keep_columns=name, levels="sentence")
 
 
 def _parquet(folder: Path, columns: dict[str, Any], **options: Any) -> Path:

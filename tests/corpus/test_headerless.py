@@ -42,6 +42,13 @@ def test_the_first_row_counts_the_columns(tmp_path: Path) -> None:
         read_all(path, no_header=True)
 
 
+@pytest.mark.parametrize(("no_header", "first"), [(False, "header"), (True, "first row")])
+def test_an_empty_first_line_is_refused(tmp_path: Path, no_header: bool, first: str) -> None:
+    for name in ("a.csv", "a.tsv"):
+        with pytest.raises(InputError, match=rf":1: the {first} is empty; remove the empty line$"):
+            read_all(write(tmp_path, name, "\ntext\nhello\n"), no_header=no_header)
+
+
 def test_with_a_header_a_number_is_a_name(tmp_path: Path) -> None:
     assert texts(write(tmp_path, "a.csv", "2,1\nx,y\n"), text_column="1") == ["y"]
     with pytest.raises(InputError, match="no column '1' for `text_column`; columns are id, body; if that is data and"):

@@ -147,6 +147,7 @@ def test_the_command_end_to_end(folder: Path, tmp_path: Path) -> None:
     assert [entry.name for entry in made.parent.iterdir()] == ["made"]
     answer = run_good("convert", folder, "-o", made, "--json").json
     assert answer.pop("was_complete") is True
+    assert answer.pop("folder") == str(made)
     assert answer["weights_sha256"] in said
     assert content(made) == first
     assert answer == json.loads(first[NOTE])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import huggingface_hub
 import pytest
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 from huggingface_hub.utils import filter_repo_objects
 
 from bertfeat.encoder import hub
@@ -110,6 +116,41 @@ def test_a_hub_that_names_no_commit_is_refused(there: Hub, commit: str | None, m
     with pytest.raises(CheckpointError, match=f"model {NAME}: the hub names no commit, but "):
         open_checkpoint(NAME)
     assert there.asked == []
+
+
+def test_an_answer_that_is_not_of_a_hub_is_as_no_network(
+    there: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = __import__(HTTPError.__module__)
+    for error, said in {
+        json.JSONDecodeError("Expecting value", "<html>", 0): "its answer is not JSON",
+        KeyError("id"): "its answer is JSON, but not about a model",
+        http.InvalidURL("Invalid IDNA hostname"): "Invalid IDNA hostname",
+    }.items():
+        monkeypatch.setattr(huggingface_hub.HfApi, "model_info", partial(_raise, error))
+        with pytest.raises(CheckpointError, match=rf"the hub cannot be reached \({said}\); pass a folder"):
+            open_checkpoint(NAME)
+    there.commits[OWN] = folder
+    first = open_checkpoint(NAME, OWN)
+    assert open_checkpoint(NAME) == first
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", partial(_raise, LookupError("a bug")))
+    with pytest.raises(LookupError):
+        open_checkpoint(NAME)
+
+
+def _raise(error: Exception, *_: Any, **__: Any) -> NoReturn:
+    raise error
+
+
+def test_an_endpoint_that_is_not_a_url_is_one_line(tmp_path: Path) -> None:
+    """In a process of its own: the hub's library reads it once."""
+    code = f"from bertfeat.encoder.hub import fetch; fetch({NAME!r}, None)"
+    environment = {**os.environ, "HF_ENDPOINT": "http://proxy:port", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        f"bertfeat.errors.CheckpointError: model {NAME}: HF_ENDPOINT 'http://proxy:port' is not a URL"
+    )
 
 
 @pytest.mark.parametrize("lost_at", ["model_info", "download a", "files"])

@@ -12,7 +12,7 @@ import pytest
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.errors import BertfeatWarning, InputError, PlanMismatch, RunError, StoreError, UserError
+from bertfeat.errors import BertfeatWarning, ConfigError, InputError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store import mark_for_redoing, open_store, verify
@@ -192,14 +192,21 @@ def stopped(monkeypatch, step: str, n: int = 1):
     return context
 
 
-def test_an_append_without_documents_is_recorded(tmp_path, root):
+def test_an_append_without_documents_is_recorded(settings, tmp_path, root):
     (tmp_path / "none.csv").write_text("id,text\n")
     store = append(root, str(tmp_path / "none.csv"))
     assert len(store) == 24
     assert [state.n_inputs for state in store.manifest.history] == [1, 2]
     assert verify(root).is_good
-    assert len(append(root, write_rows(tmp_path / "one.jsonl", [{"id": "x", "text": "One."}]))) == 25
+    # A writer of the first plan needs the plan of the append, which has no shard.
+    assert extract(output=root, **settings).manifest == store.manifest
+    grown = append(root, write_rows(tmp_path / "one.jsonl", [{"id": "x", "text": "One."}]))
+    assert len(grown) == 25
+    assert [len(plan.inputs) for plan in grown.plans] == [1, 1, 1]
+    assert recheck(root, n_documents=25).is_good
     assert verify(root).is_good
+    with pytest.raises(ConfigError, match="`overwrite` does not go with `shards`"):
+        append(root, str(tmp_path / "none.csv"), overwrite=True, shards="1/2")
 
 
 def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inputs_only(

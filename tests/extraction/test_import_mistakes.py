@@ -148,11 +148,12 @@ def test_ids_that_cannot_be_used(tmp_path, name, text, level, said):
         ),
         ({"v": [[], []]}, "no column with a name holds lists of float"),
         ({"doc_id": ["a", "a"], "v": [[1.0], [2.0]]}, "t.parquet:2: id 'a' appears twice"),
+        (pa.table([[[1.0]], [[2.0]]], names=["v", "v"]), "t.parquet: two columns are named 'v'; rename one"),
         ({"text": [[1.0], [2.0]]}, "column 'text' has the name of a column of vectors; rename it"),
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path, columns, said):
-    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(columns), tmp_path / "t.parquet")
     assert said in refuse(tmp_path, tmp_path / "t.parquet", *S)
 
 
@@ -216,7 +217,7 @@ def test_columns_that_a_store_cannot_have(tmp_path):
     pq.write_table(pa.table({"doc_id": pa.array([2**63], pa.uint64()), "v": vector}), tmp_path / "id.parquet")
     for arguments, said in {
         (npy, "--ids", tmp_path / "index.csv"): "index.csv: column 1 has no name; name it, or leave out the index",
-        (npy, "--ids", tmp_path / "empty.csv"): "v.npy: has 1 vectors, and empty.csv has 0 rows",
+        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv:1: the header is empty; remove the empty line",
         (tmp_path / "v.parquet",): "v.parquet: no column with a name holds lists of float",
         (tmp_path / "id.parquet",): "id.parquet:1: column 'doc_id' holds 9223372036854775808, which is not int64",
     }.items():

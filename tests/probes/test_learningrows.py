@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,6 +274,30 @@ class TestLabels:
         ):
             with pytest.raises(UserError, match=message):
                 read_dataset(words, "word", "layer_03", "x", labels=labels)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            # Only labels and keys must have one type.
+            ("a.jsonl", {"x": [1, 2.5], "y": [[1], ["a"]]}, "column 'x'.* 2.5; labels are classes, not quantities"),
+            ("a.jsonl", {"x": [True, 2.5]}, "column 'x' holds values of several types"),
+            ("a.jsonl", {"y": [[1], ["a"]]}, "no column 'x'; columns are doc_id, word_index, y"),
+            ("a.csv", None, r"a\.csv: two columns are named 'x'; rename one$"),
+            ("a.parquet", None, r"a\.parquet: two columns are named 'x'; rename one$"),
+        ],
+    )
+    def test_columns_of_a_file(self, words: Store, tmp_path: Path, name: str, content: dict, message: str) -> None:
+        path, names = tmp_path / name, ["doc_id", "word_index", "x", "x"]
+        if content is not None:
+            columns = {"doc_id": [0, 0], "word_index": [0, 1], **content}
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        elif name == "a.csv":
+            path.write_text(",".join(names) + "\n0,0,a,b\n")
+        else:
+            pq.write_table(pa.table([[0], [0], ["a"], ["b"]], names=names), path)
+        with pytest.raises(UserError, match=message):
+            read_dataset(words, "word", "layer_03", "x", labels=path)
 
     def test_a_missing_column_names_those_that_could_be_labels(self, stores: Stores, words: Store) -> None:
         with pytest.raises(UserError, match=r"no label column 'x' at level sentence; .* are domain, is_medical, one"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
-from tests.support.pipeline_runs import refusal
+from bertfeat.pipelines import _vectortable
+from tests.support.pipeline_runs import refusal, run
 from tests.support.vector_files import (
     ELMO,
     GOOGLE,
@@ -40,7 +43,7 @@ def half(array: npt.ArrayLike) -> npt.NDArray[np.float16]:
 def said(recipe: str, path: Path, ids: Path | None = None, *flags: object) -> str:
     out = path.parent / "out"
     line = refusal(recipe, "--vectors", path, *(["--ids", ids] if ids else []), *flags, "--out", out)
-    assert not (out / "vectors.parquet").exists()
+    assert not [*out.glob("*")]
     return line
 
 
@@ -72,8 +75,10 @@ def test_hdf5_has_a_dataset_for_each_sentence(tmp_path: Path) -> None:
     )
 
 
-def test_words_that_are_not_those_of_the_vectors(tmp_path: Path) -> None:
+def test_words_that_are_not_those_of_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences before the mistake are written already, and removed."""
     pytest.importorskip("h5py")
+    monkeypatch.setattr(_vectortable, "_BATCH_ROWS", 1)
     probes = write_hdf5(tmp_path / "p.hdf5", sentence_arrays())
     elmo = write_hdf5(tmp_path / "e.hdf5", sentence_arrays(), SENTENCES)
     short = write_hdf5(tmp_path / "s.hdf5", sentence_arrays(), [["The"], *SENTENCES[1:]])
@@ -143,9 +148,18 @@ def test_lines_that_are_not_those_of_the_script(tmp_path: Path) -> None:
     changes: list[tuple[dict[str, Any], str]] = [
         ({"linex_index": 7}, "g.jsonl:1: not a line of extract_features.py: has linex_index 7 where 0 must be"),
         ({"features": []}, "g.jsonl:1: not a line of extract_features.py: has no features"),
-        ({"features": [first, {"token": "b", "layers": [{"index": 1, "values": [1, 2]}]}]}, "line 1: a piece does not"),
-        ({"features": [first, {"token": "b", "layers": [{"index": 0, "values": [1]}]}]}, "line 1: a piece does not"),
-        ({"features": [{"token": "b", "layers": [{"index": 0, "values": ["x"]}]}]}, "line 1: a piece does not"),
+        (
+            {"features": [first, {"token": "b", "layers": [{"index": 1, "values": [1, 2]}]}]},
+            "g.jsonl:1: a piece does not",
+        ),
+        ({"features": [first, {"token": "b", "layers": [{"index": 0, "values": [1]}]}]}, "g.jsonl:1: a piece does not"),
+        ({"features": [{"token": "b", "layers": [{"index": 0, "values": ["x"]}]}]}, "g.jsonl:1: a piece does not"),
+        ({"features": [{"layers": first["layers"]}]}, "g.jsonl:1: not a line of extract_features.py: no key 'token'"),
+        ({"features": [{"token": "b"}]}, "g.jsonl:1: not a line of extract_features.py: no key 'layers'"),
+        ({"features": [{"token": "b", "layers": [{"values": [1]}]}]}, "extract_features.py: no key 'index'"),
+        ({"features": [{"token": "b", "layers": [{"index": 0}]}]}, "extract_features.py: no key 'values'"),
+        ({"features": [{"token": "b", "layers": []}]}, "extract_features.py: the piece 'b' has layers []"),
+        ({"features": [{"token": "b", "layers": [{"index": 0, "values": 1}]}]}, "has values that are not lists"),
         ({"features": [{"token": "b", "layers": both_ends}]}, "has layers [-1, 3], numbered from both ends"),
     ]
     for changed, wanted in changes:
@@ -153,3 +167,31 @@ def test_lines_that_are_not_those_of_the_script(tmp_path: Path) -> None:
         assert wanted in said(GOOGLE, tmp_path / "g.jsonl")
     (tmp_path / "g.jsonl").write_text("not JSON\n")
     assert "g.jsonl:1: not a line of extract_features.py: Expecting value" in said(GOOGLE, tmp_path / "g.jsonl")
+    other = google_line(1, PIECES[1], numbers(4, 1, 3), [0])
+    (tmp_path / "g.jsonl").write_text(json.dumps(line) + "\n" + other)
+    assert "g.jsonl:2: a piece does not" in said(GOOGLE, tmp_path / "g.jsonl")
+
+
+def test_a_damaged_gzip_file_is_one_line(tmp_path: Path) -> None:
+    path, packed = tmp_path / "g.jsonl.gz", gzip.compress(write_google(tmp_path / "g.jsonl").read_bytes())
+    for content, wanted in [
+        (b"not gzip", ":1: cannot be read (Not a gzipped file"),
+        (packed[:-100], ":4: cannot be read (Compressed file ended before"),
+        (packed[:10] + b"\xff" * 20, ":1: cannot be read (Error -3 while decompressing data"),
+    ]:
+        path.write_bytes(content)
+        assert f"g.jsonl.gz{wanted}" in said(GOOGLE, path)
+
+
+def test_a_full_disk_is_not_blamed_on_the_file_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("h5py")
+    path = write_hdf5(tmp_path / "p.hdf5", sentence_arrays())
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", fail)
+    ran = run(ELMO, "--vectors", path, "--out", tmp_path / "out")
+    assert ran.code == 3, ran.err
+    assert "vectors.parquet: no space left on device after 0 bytes; free space and run" in ran.err
+    assert not (tmp_path / "out").exists()

@@ -64,6 +64,15 @@ def test_weights_are_those_of_transformers(tmp_path: Path) -> None:
     assert {name for name in expected if "position_ids" not in name} == found.keys()
 
 
+def test_attention_of_the_hub_is_not_asked_for(tmp_path: Path) -> None:
+    folder = build_model("bert", tmp_path / "model")
+    expected = load_file(made(folder, 7, tmp_path / "plain") / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "attn_implementation": "kernels-community/none"}))
+    found = load_file(made(folder, 7, tmp_path / "made") / "model.safetensors")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def test_trained_weights_probe_better_than_random_ones(tmp_path: Path) -> None:
     """The baseline is one: names among the words of tweets, from MiniLM's vectors in context."""
     blocks = (ROOT / "examples/data/wnut17_dev.conll").read_text(encoding="utf-8").strip().split("\n\n")

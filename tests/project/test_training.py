@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -278,6 +280,15 @@ def test_features_of_frozen_layers_stay(family: str, tmp_path: Path) -> None:
         states.append(encoder.encode(random_pack([7])))
     for layer in range(5):
         assert torch.equal(*(one.layer(layer) for one in states)) == (layer <= 2), layer
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_attention_of_the_hub_is_not_asked_for(key: str, folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, key: "kernels-community/none"}))
+    plain, found = (opened(one).model.config._attn_implementation for one in (folder, copy))
+    assert plain == found == "sdpa"
 
 
 def test_a_head_for_other_classes_is_drawn_at_random(folder: Path, tmp_path: Path) -> None:

@@ -94,15 +94,6 @@ def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, 
     assert verify(root).is_good
 
 
-def test_a_rerun_that_rechecks_finds_what_kept_its_time(root):
-    whole = contents(root)
-    name = part_name(PLAN, 2, Level.WORD)
-    overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
-    assert rerun(root) == []
-    assert rerun(root, recheck=True) == [2]
-    assert contents(root) == whole
-
-
 def test_an_untouched_store_is_not_read_again_and_a_copied_one_once(root, tmp_path, monkeypatch):
     shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
     digested = []

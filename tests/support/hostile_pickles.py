@@ -97,7 +97,7 @@ def calls(canary: Path) -> dict[str, tuple[bytes, str]]:
 
 def damaged() -> dict[str, tuple[bytes, str]]:
     """Return files that hold something other than tensors by name."""
-    weight = torch.ones(4, 4)
+    weight, many = torch.ones(4, 4), torch.ones(10_000)
     good, old = saved({"weight": weight}), saved({"weight": weight}, is_zip=False)
     stored = {"0": bytes(16)}
     return {
@@ -113,7 +113,9 @@ def damaged() -> dict[str, tuple[bytes, str]]:
         "a meta tensor": (saved({"weight": weight.to("meta")}), "meta tensor"),
         "a number as name": (saved({5: weight}), "cannot be saved as safetensors"),
         "half a character as name": (saved({"\ud800": weight}), "cannot be saved as safetensors"),
-        "a giant view": (in_zip(_named(_tensor(4, 1 << 50, 0)), **stored), r"\w"),
+        "a giant view": (in_zip(_named(_tensor(4, 1 << 50, 0)), **stored), "larger than its values in the file"),
+        "a view that fits into memory": (saved({"weight": torch.ones(1).expand(1 << 20)}), "larger than its values"),
+        "many views": (saved({f"{n}": many for n in range(100)}), "bytes of tensors from .* limit 16 times"),
         "a giant storage": (in_zip(_named(_tensor(1 << 50, 1 << 50, 1)), **stored), r"\w"),
         "a view beyond its storage": (in_zip(_named(_tensor(4, 1 << 20, 1)), **stored), r"\w"),
     }

@@ -45,6 +45,8 @@ class MakeFake:
             os.kill(os.getpid(), signal.SIGKILL)
         elif deed is not None and deed.startswith("signal "):
             os.kill(os.getpid(), int(deed.removeprefix("signal ")))
+            # Another thread may receive it, a moment later.
+            time.sleep(60)
         elif deed == "exit":
             os._exit(7)
         elif deed == "bug":
