@@ -33,7 +33,7 @@ from bertfeat.records import (
     ShardResult,
     ShardSpec,
 )
-from bertfeat.store import open_for_writing
+from bertfeat.store.writer import open_for_writing
 
 DIM = 384
 N_CLASSES = 5

@@ -33,8 +33,8 @@ from benchmarks.probe_memory import FEATURE, make_plan
 from bertfeat.choices import Level
 from bertfeat.durable.records import hash_of_json
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
-from bertfeat.store import open_for_writing
 from bertfeat.store.reader import Store
+from bertfeat.store.writer import open_for_writing
 
 DIM = 384
 N_PARTS = 2

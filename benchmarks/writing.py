@@ -32,7 +32,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.reading import plan_store
 from bertfeat.choices import Level
 from bertfeat.records import FeatureColumn, LevelSchema, LevelTable, ShardResult
-from bertfeat.store import open_for_writing
+from bertfeat.store.writer import open_for_writing
 
 CORPUS = Path(__file__).parent / "data" / "ewt.txt.gz"
 FEATURE = "concat_last4"

@@ -1,6 +1,6 @@
 """Types of the settings that public functions take by name, so that editors complete and check them.
 
-`ExtractConfig` and the heads check the values; a test compares these names and types with theirs.
+`ExtractConfig` checks the values; a test compares these names and types with theirs.
 """
 
 from __future__ import annotations
@@ -69,29 +69,3 @@ class EncodeSettings(TypedDict, total=False):
     on_overlong: str
     compute_dtype: str
     max_batch_tokens: int | None
-
-
-class HeadSettings(TypedDict, total=False):
-    """The parameters of all heads, as `fit_probe` and `sweep_probes` take them; each head uses some of them."""
-
-    C: float | Sequence[float]
-    alpha: float | Sequence[float]
-    class_weight: str | None
-    standardize: bool
-    metric: str
-    max_iter: int
-    tol: float
-    k: int
-    weights: str
-    hidden_size: int
-    n_layers: int
-    dropout: float
-    lr: float
-    weight_decay: float | Sequence[float]
-    batch_size: int
-    batch_tokens: int
-    max_epochs: int
-    patience: int
-    validation_fraction: float
-    early_stopping: bool
-    device: str

@@ -315,12 +315,3 @@ def _opened(path: Path, *, follow_links: bool = False) -> io.FileIO:
         os.close(fd)
         raise
     return io.FileIO(fd, "rb")
-
-
-def unlink_durably(path: Path) -> None:
-    """Remove a file, if it exists, and wait until its name is gone from the disk."""
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return
-    sync_folder(path.parent)

@@ -19,7 +19,17 @@ from bertfeat.durable.records import hash_of_json
 from bertfeat.errors import BertfeatWarning, ConfigError
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
-from bertfeat.records import FORMAT_VERSION, Document, FeatureColumn, InputFile, LevelSchema, Plan, ShardSpec, is_most
+from bertfeat.records import (
+    FORMAT_VERSION,
+    Document,
+    FeatureColumn,
+    InputFile,
+    LevelSchema,
+    ModelInfo,
+    Plan,
+    ShardSpec,
+    is_most,
+)
 from bertfeat.store.planfile import MODEL_NAMES, hash_of_plan
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
@@ -39,12 +49,26 @@ _OF_NO_VECTOR = (
 )
 # The field of a plan with the columns that a format gives without a setting.
 OWN_COLUMNS = "own_columns"
-# Fields of a plan that every part and the manifest repeat.
-_DESCRIBING = (
-    *("format_version", "model", "revision", "layers", "combine", "word_pooling", "pooling", "include_special_tokens"),
-    *("store_dtype", "vector_encoding", "compute_dtype", "device_kind", "max_length", "stride", "on_overlong"),
-    *("document_context", "is_split_into_words"),
-)
+# Fields of a plan that every part and the manifest repeat, with the value of those that an import does not decide.
+_DESCRIBING: dict[str, Any] = {
+    "format_version": FORMAT_VERSION,
+    "model": "",
+    "revision": None,
+    "layers": [],
+    "combine": ["none"],
+    "word_pooling": "",
+    "pooling": "",
+    "include_special_tokens": False,
+    "store_dtype": "",
+    "vector_encoding": "",
+    "compute_dtype": "",
+    "device_kind": "",
+    "max_length": 0,
+    "stride": 0,
+    "on_overlong": "",
+    "document_context": False,
+    "is_split_into_words": False,
+}
 
 
 def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:
@@ -122,7 +146,14 @@ def make_plan(
         model=resolved.model,
         schemas=schemas,
         shards=shards,
-        metadata=_metadata(fields, resolved),
+        metadata=describe(
+            fields,
+            resolved.model,
+            config_sha256=resolved.config_sha256,
+            attention=resolved.attention,
+            versions=versions(),
+            **_advice(resolved, fields),
+        ),
         kept_schema=corpus.schema().kept_arrow,
     )
 
@@ -249,18 +280,16 @@ def corpus_schema(plan: Plan) -> CorpusSchema:
     )
 
 
-def _metadata(fields: Mapping[str, Any], resolved: Resolved) -> dict[str, Any]:
-    model = resolved.model
-    return {name: fields[name] for name in _DESCRIBING} | {
+def describe(fields: Mapping[str, Any], model: ModelInfo, **further: Any) -> dict[str, Any]:
+    """Return what every part and the manifest say of a store: fields of its plan, facts of its model, and `further`."""
+    return {
+        **{name: fields.get(name, value) for name, value in _DESCRIBING.items()},
         "family": model.family,
         "weights_sha256": model.weights_sha256,
         "tokenizer_sha256": model.tokenizer_sha256,
-        "config_sha256": resolved.config_sha256,
         "n_layers": model.n_layers,
         "hidden_size": model.hidden_size,
-        "attention": resolved.attention,
-        "versions": versions(),
-        **_advice(resolved, fields),
+        **further,
     }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from bertfeat.errors import UserError, did_you_mean
 
@@ -110,3 +110,29 @@ def heads_with_mix() -> str:
     """Return the names of the heads that have a scalar mix, for messages."""
     *names, last = (name for name in HEADS if head_class(name).has_mix)
     return f"{', '.join(names)} and {last}"
+
+
+class HeadSettings(TypedDict, total=False):
+    """The parameters of all heads, as `fit_probe` and `sweep_probes` take them; each head uses some of them."""
+
+    C: float | Sequence[float]
+    alpha: float | Sequence[float]
+    class_weight: str | None
+    standardize: bool
+    metric: str
+    max_iter: int
+    tol: float
+    k: int
+    weights: str
+    hidden_size: int
+    n_layers: int
+    dropout: float
+    lr: float
+    weight_decay: float | Sequence[float]
+    batch_size: int
+    batch_tokens: int
+    max_epochs: int
+    patience: int
+    validation_fraction: float
+    early_stopping: bool
+    device: str

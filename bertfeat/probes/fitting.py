@@ -16,7 +16,7 @@ from bertfeat._version import __version__
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, codes_of
 from bertfeat.heads.bootstrap import mean_and_deviation
-from bertfeat.heads.registry import head_class
+from bertfeat.heads.registry import HeadSettings, head_class
 from bertfeat.memory import free_memory
 from bertfeat.probes.features import choose_feature
 from bertfeat.probes.fitted import FittedProbe, as_store
@@ -25,7 +25,6 @@ from bertfeat.probes.learningrows import Dataset, select_rows
 from bertfeat.probes.probedescription import DevRows, MeanScore, Training
 from bertfeat.probes.trials import FitRequest, Trial, chosen_metric
 from bertfeat.progress import Progress, reporting
-from bertfeat.settings import HeadSettings
 from bertfeat.store.reader import Store
 
 

@@ -12,7 +12,7 @@ from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.extras import require
 from bertfeat.heads.bootstrap import mean_and_deviation
-from bertfeat.heads.registry import head_class, heads_with_mix
+from bertfeat.heads.registry import HeadSettings, head_class, heads_with_mix
 from bertfeat.memory import free_memory
 from bertfeat.probes.features import Choice, features_to_sweep, named_choice
 from bertfeat.probes.fitted import as_store
@@ -21,7 +21,6 @@ from bertfeat.probes.learningrows import LabelledRows, select_rows
 from bertfeat.probes.sweepresult import HeldOut, Sweep, SweepRow
 from bertfeat.probes.trials import FitRequest, Say, chosen_metric
 from bertfeat.progress import Progress, reporting
-from bertfeat.settings import HeadSettings
 from bertfeat.store.reader import Store
 
 # The share of documents that is held out without a dev store.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,9 +72,8 @@ def verify(path: str | Path | ObjectPath, *, progress: bool | Progress | None = 
     """
     check = _Check(folder_at(path))
     manifest = check.manifest()
-    shards = check.unfinished() if manifest is None else manifest.shards
-    hashes = dict.fromkeys(shard.plan_hash for shard in shards) if manifest is None else manifest.made_by
-    plans = {plan_hash: check.plan(plan_hash) for plan_hash in hashes}
+    plans = {plan_hash: check.plan(plan_hash) for plan_hash in (manifest.made_by if manifest else check.works)}
+    shards = manifest.shards if manifest else check.done(plans)
     with reporting(progress) as reports:
         for n_done, shard in enumerate(shards, start=1):
             check.shard(shard, plans[shard.plan_hash])
@@ -127,7 +126,7 @@ class _Check:
 
     def manifest(self) -> Manifest | None:
         """Return the newest manifest that is whole; check all of them."""
-        if not any(map(layout.work_of, self._there)) and not self._versions:
+        if not self.works and not self._versions:
             place = self._folder.path
             raise StoreError(f"{place}: {other_kind(place, 'store')}not a bertfeat store")
         for version in self._versions:
@@ -140,16 +139,20 @@ class _Check:
             self._add(None, layout.MANIFESTS, "no manifest: the run has not finished")
         return self._newest
 
-    def unfinished(self) -> list[Receipt]:
-        """Return the receipts of work that has not finished."""
+    @property
+    def works(self) -> list[str]:
+        """The hashes of the plans whose work lies in the store."""
+        return sorted({work for work in map(layout.work_of, self._there) if work is not None})
+
+    def done(self, plans: Mapping[str, Plan | None]) -> list[Receipt]:
+        """Return the receipts of plans that have not finished; report the shards without one."""
         found = []
-        for work in sorted({work for work in map(layout.work_of, self._there) if work is not None}):
-            plan = self.plan(work)
-            shards = plan.shards if plan else ()
-            done = list(receipts.read_receipts(self._folder, [(work, shard.index) for shard in shards]))
+        for work, plan in plans.items():
+            places = {shard.index: (work, shard.index) for shard in (plan.shards if plan else ())}
+            done = list(receipts.read_receipts(self._folder, places.values()))
             found += done
-            for shard in {shard.index for shard in shards} - {receipt.shard for receipt in done}:
-                self._add(shard, layout.receipt_path(work, shard), "missing: the shard is not done")
+            for shard in places.keys() - {receipt.shard for receipt in done}:
+                self._add(shard, layout.receipt_path(*places[shard]), "missing: the shard is not done")
         return found
 
     def plan(self, plan_hash: str) -> Plan | None:
@@ -221,13 +224,12 @@ class _Check:
         for reason in reasons:
             self._add(shard, part.path, reason)
 
-    def extras(self, shards: tuple[StoredShard, ...] | list[Receipt]) -> None:
+    def extras(self, shards: Sequence[StoredShard]) -> None:
         """Report files in the levels' folders that belong to no shard: readers of whole folders would use them."""
         listed = {file.path for shard in shards for file in shard.files}
         known = self._newest.plan_hashes if self._newest else set()
         # Those of an append that has not finished, or has begun meanwhile, are not a defect.
-        works = {work for work in map(layout.work_of, self._there) if work is not None} - known
-        ends = tuple(f"-{work[:8]}.parquet" for work in works)
+        ends = tuple(f"-{work[:8]}.parquet" for work in self.works if work not in known)
         for name in self._there:
             in_level = name.partition("/")[0] in {str(level) for level in (self._newest.levels if self._newest else ())}
             if in_level and name not in listed and not (layout.is_part(name) and name.endswith(ends)):

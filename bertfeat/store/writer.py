@@ -289,9 +289,9 @@ class StoreWriter:
     @files.os_errors(RunError)
     def withdraw(self, shards: Iterable[ShardSpec]) -> None:
         """Remove the receipts of shards, so that they are repeated."""
-        for shard in shards:
-            self._folder.remove([layout.receipt_path(self.plan.plan_hash, shard.index)])
-            self._known.pop(shard.index, None)
+        again = {layout.receipt_path(self.plan.plan_hash, shard.index): shard.index for shard in shards}
+        self._known = {index: receipt for index, receipt in self._known.items() if index not in again.values()}
+        self._folder.remove(again)
 
     @property
     def is_complete(self) -> bool:

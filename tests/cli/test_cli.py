@@ -206,15 +206,10 @@ class TestDryRun:
     def test_for_people(self, base: list[str]) -> None:
         result = good(*base, "--dry-run")
         assert result.err == ""
-        assert [line.split()[0] for line in result.out.splitlines()] == [
-            "documents",
-            "tokens",
-            "token",
-            "on",
-            "encoder",
-            "time",
-            *(["bfloat16"] if has_fast_bfloat16() else []),
-        ]
+        first = [line.split()[0] for line in result.out.splitlines()]
+        assert first[:6] == ["documents", "tokens", "token", "on", "encoder", "time"]
+        # Only where the processor has it, and the run would gain by it.
+        assert first[6:] in ([], ["bfloat16"] * has_fast_bfloat16())
 
     def test_it_needs_no_output(self, base: list[str]) -> None:
         position = base.index("-o")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat.durable import steps
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.drill import STEPS
 from tests.support.places import ROOT
 from tests.support.writers import WRITERS, make_inputs, pieces

@@ -14,7 +14,7 @@ import yaml
 import bertfeat
 from bertfeat.display import printable
 from bertfeat.extraction.importing import import_vectors
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.command_line import good, refused
 from tests.support.vector_files import N_WORDS, numbers, write_conll, write_npy
 

@@ -17,8 +17,9 @@ import pytest
 
 from bertfeat.durable import steps
 from bertfeat.extraction.run import append, extract
-from bertfeat.store import open_store, verify
 from bertfeat.store.compaction import compact
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
 from tests.support.cli_runs import three_shards
 from tests.support.drill import STEPS, Zygote, orphans, result_files, run_extract, write_corpus
 from tests.support.runner_fakes import is_alive

@@ -15,7 +15,8 @@ from bertfeat.durable import steps
 from bertfeat.errors import BertfeatWarning, ConfigError, InputError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import append, extract
-from bertfeat.store import mark_for_redoing, open_store, verify
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import mark_for_redoing, verify
 from tests.support.cli_runs import run_cli, three_shards
 from tests.support.drill import orphans, result_files, run_pooled, write_corpus
 from tests.support.store_fakes import part_at

@@ -18,8 +18,10 @@ from bertfeat.extraction import deepcheck
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import extract
 from bertfeat.records import LevelTable, ShardResult
-from bertfeat.store import commit_shard, open_for_writing, verify
+from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store
+from bertfeat.store.verification import verify
+from bertfeat.store.writer import open_for_writing
 from tests.support.cli_runs import run_cli, three_shards
 from tests.support.store_fakes import rewrite_manifest
 

@@ -18,7 +18,7 @@ import bertfeat
 from bertfeat.durable import steps
 from bertfeat.errors import StoreError
 from bertfeat.extraction.importing import import_vectors
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.command_line import bertfeat as run
 from tests.support.command_line import good
 from tests.support.drill import orphans, result_files

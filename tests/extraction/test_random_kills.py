@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat.extraction.run import extract
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.cli_runs import three_shards
 from tests.support.drill import Zygote, orphans, result_files, run_pooled, write_corpus
 from tests.support.runner_fakes import is_alive

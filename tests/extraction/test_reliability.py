@@ -18,7 +18,8 @@ from bertfeat.durable import steps
 from bertfeat.durable.records import unseal
 from bertfeat.extraction.run import extract
 from bertfeat.records import Receipt
-from bertfeat.store import open_for_writing, verify
+from bertfeat.store.verification import verify
+from bertfeat.store.writer import open_for_writing
 from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans, result_files, run_extract
 from tests.support.runner_fakes import wait_until

@@ -16,7 +16,7 @@ from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import FeatureError, InputError, RunError, StoreError, UserError
 from bertfeat.extraction.pooling import LevelBuffer
 from bertfeat.extraction.run import extract
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans
 from tests.support.store_fakes import write_jsonl

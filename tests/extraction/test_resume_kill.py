@@ -11,7 +11,7 @@ import pytest
 from bertfeat.durable import steps
 from bertfeat.extraction.run import extract
 from bertfeat.progress import Progress
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.cli_runs import three_shards
 from tests.support.drill import STEPS, orphans, result_files, run_killed_at, run_pooled, write_corpus
 from tests.support.families import SENTENCES

@@ -13,7 +13,8 @@ import pytest
 
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.run import append, extract
-from bertfeat.store import open_store, verify
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
 from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans, result_files, run_extract, write_corpus
 from tests.support.kills import die_at

@@ -20,7 +20,7 @@ import pytest
 
 from bertfeat import __all__ as public_names
 from bertfeat.config import ExtractConfig
-from bertfeat.settings import HeadSettings
+from bertfeat.heads.registry import HeadSettings
 from docs import settingtables
 from docs.modeltable import with_table
 from tests.support import pipeline_runs

@@ -11,8 +11,8 @@ import pytest
 
 import bertfeat
 from bertfeat.config import ExtractConfig
-from bertfeat.heads.registry import HEADS, head_class
-from bertfeat.settings import ExtractSettings, HeadSettings
+from bertfeat.heads.registry import HEADS, HeadSettings, head_class
+from bertfeat.settings import ExtractSettings
 
 
 def accepted(name: str, kind: Any) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.drill import orphans, result_files
 from tests.support.object_stores import BUCKET, bucket, result_objects
 from tests.support.ray_runs import cluster

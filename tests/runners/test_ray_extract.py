@@ -17,7 +17,7 @@ import pytest
 
 from bertfeat.extraction.run import append, extract
 from bertfeat.records import Receipt
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.cli_runs import flags, three_shards
 from tests.support.drill import orphans, result_files, write_corpus
 from tests.support.families import build_model

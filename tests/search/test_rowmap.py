@@ -15,8 +15,7 @@ from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Column
 from bertfeat.search.rowmap import RowMap
 from bertfeat.search.rowmapwriter import row_map_batches, row_map_columns, write_row_map
-from bertfeat.store import open_store
-from bertfeat.store.reader import Store
+from bertfeat.store.reader import Store, open_store
 from tests.support.store_fakes import DOC_ID, make_plan, part_at, write_store
 
 pytestmark = pytest.mark.usefixtures("no_fsync")

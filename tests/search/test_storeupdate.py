@@ -123,8 +123,10 @@ class TestRefused:
 
 @pytest.mark.parametrize(("level", "compacts"), [("sentence", False), ("word", True)])
 def test_after_an_append_the_indexed_rows_are_found_and_a_warning_names_the_command(
-    tiny_folder: Path, tmp_path: Path, level: str, compacts: bool
+    tiny_folder: Path, tmp_path: Path, level: str, compacts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The shorter form of a path is shown: from here, the absolute one.
+    monkeypatch.chdir("/usr/lib")
     store, rows = tiny_store(tmp_path / "a", tiny_folder, documents(8), levels="sentence,word"), documents(12)
     if compacts:
         store = compact(store)

@@ -13,7 +13,7 @@ import pytest
 from bertfeat import open_store, verify
 from bertfeat.choices import Level
 from bertfeat.errors import BertfeatError, CheckFailed
-from bertfeat.store import open_for_writing
+from bertfeat.store.writer import open_for_writing
 from tests.support.object_stores import BUCKET, FAULTS, forget_clients, point_at, proxy, result_objects
 from tests.support.store_fakes import make_plan, make_result
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from bertfeat.store import verify
+from bertfeat.store.verification import verify
 from tests.support.drill import ask, run_extract, run_pooled, write_corpus, zygote
 from tests.support.families import build_model
 from tests.support.object_stores import BUCKET, bucket, objects, result_objects

@@ -13,7 +13,8 @@ from bertfeat import open_store, verify
 from bertfeat.choices import Level
 from bertfeat.durable import files, steps
 from bertfeat.errors import RunError, StorageError, StoreError, UserError
-from bertfeat.store import mark_for_redoing, open_for_writing
+from bertfeat.store.verification import mark_for_redoing
+from bertfeat.store.writer import open_for_writing
 from tests.support import drill
 from tests.support.command_line import bertfeat
 from tests.support.object_stores import (

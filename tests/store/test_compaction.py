@@ -14,8 +14,9 @@ import bertfeat
 from bertfeat.errors import StoreError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.run import append, extract
-from bertfeat.store import open_store, verify
 from bertfeat.store.compaction import compact
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
 from tests.support.cli_runs import run_cli, three_shards
 from tests.support.drill import orphans, result_files, write_corpus
 from tests.support.store_fakes import contents

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.errors import StoreError
-from bertfeat.store import open_store
+from bertfeat.store.reader import open_store
 from bertfeat.store.vectors import read_groups
 from tests.support.places import ROOT
 from tests.support.reading_files import NAME, READS, by_store, table, values, write_arrow, write_polars

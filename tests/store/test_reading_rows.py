@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import Column
-from bertfeat.store import open_for_writing, open_store, partreader, selection
+from bertfeat.store import partreader, selection
 from bertfeat.store.partreader import KeptGroups, PartReader
+from bertfeat.store.reader import open_store
 from bertfeat.store.vectors import group_rows, read_groups
+from bertfeat.store.writer import open_for_writing
 from tests.support import store_fakes
 from tests.support.reading_files import KINDS, READS, decoded
 from tests.support.store_fakes import make_plan, make_result, part_at, rewrite_manifest, without_runs, write_store

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from bertfeat.errors import StoreError
-from bertfeat.store import open_store, parts, schema, verify
+from bertfeat.store import parts, schema
 from bertfeat.store.offsets import VectorOffsets, read_values
 from bertfeat.store.partreader import KeptGroups, opened
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
 from tests.support import store_fakes
 from tests.support.reading_files import (
     KINDS,

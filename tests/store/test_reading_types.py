@@ -11,7 +11,8 @@ import pytest
 from bertfeat import extract
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.store import open_store, reader, selection
+from bertfeat.store import reader, selection
+from bertfeat.store.reader import open_store
 from tests.support.places import TESTS
 from tests.support.shown_output import html_cells
 from tests.support.store_fakes import N_LAYERS, make_plan, without_runs, write_store

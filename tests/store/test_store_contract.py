@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertfeat.store import open_store, verify
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
 from tests.support.make_golden_store import STORES, contents
 from tests.support.places import TESTS
 

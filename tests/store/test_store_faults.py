@@ -13,8 +13,10 @@ import pytest
 
 from bertfeat.errors import BertfeatError
 from bertfeat.records import Plan
-from bertfeat.store import open_for_writing, open_store, verify
 from bertfeat.store.lock import StoreLock
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
+from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import contents, make_plan, make_result, receipt_files, write_store
 
 CALLS = ("open", "close", "fstat", "stat", "listdir", "scandir", "read", "pread", "preadv", "write", "pwrite", "fsync")

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from bertfeat.durable.records import decode, seal, unseal
 from bertfeat.errors import BertfeatError, StoreError
 from bertfeat.records import Plan, Receipt
-from bertfeat.store import open_for_writing, open_store, verify
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import Manifest, read_manifest
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
+from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import contents, make_plan, make_result, receipt_files, rewrite_manifest, write_store
 
 PLAN = make_plan((3, 2), combine="none")

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 from bertfeat.errors import StoreError
-from bertfeat.store import open_for_writing, open_store, verify
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
+from bertfeat.store.writer import open_for_writing
 from tests.support.places import ROOT
 from tests.support.store_fakes import contents, make_plan, make_result, write_store
 
@@ -118,7 +120,9 @@ import sys
 from pathlib import Path
 from tests.support.store_fakes import make_plan
 from bertfeat.errors import BertfeatError
-from bertfeat.store import open_for_writing, open_store, verify, mark_for_redoing
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify, mark_for_redoing
+from bertfeat.store.writer import open_for_writing
 root = Path(sys.argv[1])
 plan = make_plan((3, 2, 4, 1, 5, 2))
 try:

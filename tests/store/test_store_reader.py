@@ -16,8 +16,10 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Column, FeatureColumn, LevelTable, ShardResult
-from bertfeat.store import commit_shard, open_for_writing, open_store
+from bertfeat.store.commit import commit_shard
 from bertfeat.store.manifest import Totals
+from bertfeat.store.reader import open_store
+from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import (
     HIDDEN,
     LAST4,
@@ -189,7 +191,9 @@ KEPT = {
 def test_kept_columns_keep_their_values_whatever_their_type(tmp_path, null_rows, encoding):
     columns = [Column("doc_id", "int64", nullable=False)]
     columns += [Column(f"kept {n}", name) for n, name in enumerate(KEPT)]
-    odd = pa.schema([("kept 8", pa.list_(pa.string())), ("kept 9", pa.struct([("a", pa.int64()), ("b", pa.string())]))])
+    unnamed = [pa.timestamp("ms", "Europe/Berlin"), pa.list_(pa.string())]
+    unnamed.append(pa.struct([("a", pa.int64()), ("b", pa.string())]))
+    odd = pa.schema([(f"kept {n}", kind) for n, kind in enumerate(unnamed, start=7)])
     plan = make_plan(
         (3,),
         levels=(Level.SENTENCE,),

@@ -21,7 +21,10 @@ from bertfeat.durable.files import Sink
 from bertfeat.durable.records import seal, unseal
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.records import BadRow, Column, Plan
-from bertfeat.store import open_for_writing, open_store, read_plan, verify
+from bertfeat.store.planfile import read_plan
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import verify
+from bertfeat.store.writer import open_for_writing
 from bertfeat.vectors.finite import first_not_finite
 from tests.support.places import ROOT
 from tests.support.store_fakes import (
@@ -215,7 +218,7 @@ def test_worker_processes_commit_at_the_same_time(tmp_path):
     script = (
         "import sys; sys.path[:0] = sys.argv[4:]\n"
         "from pathlib import Path; from tests.support.store_fakes import make_result\n"
-        "from bertfeat.store import commit_shard, read_plan\n"
+        "from bertfeat.store.commit import commit_shard; from bertfeat.store.planfile import read_plan\n"
         "plan = read_plan(sys.argv[1], sys.argv[3]); shard = plan.shards[int(sys.argv[2])]\n"
         "commit_shard(Path(sys.argv[1]), plan, shard, make_result(plan, shard, n_bad=1))\n"
     )
@@ -357,7 +360,7 @@ def test_a_second_run_is_refused_with_the_first_ones_process(tmp_path):
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
     script = (
         "import os, signal, sys; sys.path[:0] = sys.argv[2:]\n"
-        "from tests.support.store_fakes import make_plan; from bertfeat.store import open_for_writing\n"
+        "from tests.support.store_fakes import make_plan; from bertfeat.store.writer import open_for_writing\n"
         "writer = open_for_writing(sys.argv[1], make_plan())\n"
         "print(os.getpid(), flush=True); signal.pause()\n"
     )

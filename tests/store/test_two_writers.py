@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bertfeat.errors import RunError, StoreError, UserError
-from bertfeat.store import mark_for_redoing, open_for_writing, open_store, verify
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import mark_for_redoing, verify
+from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import contents, make_plan, make_result, part_name, write_store
 
 PLAN = make_plan()

@@ -15,7 +15,9 @@ from bertfeat.choices import Level
 from bertfeat.durable.records import seal
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Plan
-from bertfeat.store import mark_for_redoing, open_for_writing, open_store, verify
+from bertfeat.store.reader import open_store
+from bertfeat.store.verification import mark_for_redoing, verify
+from bertfeat.store.writer import open_for_writing
 from tests.support.runner_fakes import Heard
 from tests.support.store_fakes import contents, make_plan, make_result, part_name, rewrite_manifest, write_store
 

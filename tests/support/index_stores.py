@@ -16,8 +16,9 @@ import pytest
 import bertfeat
 from bertfeat.choices import Level
 from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, ShardResult
-from bertfeat.store import commit_shard, open_for_writing
+from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store
+from bertfeat.store.writer import open_for_writing
 from bertfeat.vectors.nearest import Metric
 from tests.support import search_vectors
 from tests.support.places import ROOT

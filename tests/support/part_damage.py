@@ -27,9 +27,11 @@ from bertfeat.choices import Level
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
 from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
-from bertfeat.store import open_for_writing, open_store, schema
+from bertfeat.store import schema
 from bertfeat.store.manifest import Manifest
+from bertfeat.store.reader import open_store
 from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import make_plan, make_result, part_at, rewrite_manifest
 
 LEVEL = "word"

@@ -19,8 +19,8 @@ import polars as pl
 import bertfeat
 from bertfeat.choices import Level
 from bertfeat.records import Column, LevelTable, ShardResult
-from bertfeat.store import open_for_writing, open_store
-from bertfeat.store.reader import Store
+from bertfeat.store.reader import Store, open_store
+from bertfeat.store.writer import open_for_writing
 from tests.support.places import ROOT, TESTS
 from tests.support.store_fakes import HIDDEN, LAST4, METADATA, make_plan, write_jsonl
 

@@ -18,7 +18,8 @@ from bertfeat.records import Receipt, ShardResult, ShardSpec
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.ray import OnRay
 from bertfeat.storage import as_path
-from bertfeat.store import commit_shard, open_for_writing
+from bertfeat.store.commit import commit_shard
+from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import make_plan, make_result
 
 PLAN = make_plan((3,) * 30, levels=(Level.TOKEN, Level.SENTENCE), combine="none")

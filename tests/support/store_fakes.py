@@ -26,10 +26,10 @@ from bertfeat.records import (
     ShardResult,
     ShardSpec,
 )
-from bertfeat.store import open_for_writing
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import Manifest, read_manifest
 from bertfeat.store.planfile import hash_of_plan
+from bertfeat.store.writer import open_for_writing
 
 N_LAYERS = 6
 HIDDEN = 4
