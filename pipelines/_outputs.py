@@ -11,9 +11,9 @@ from typing import Any
 
 import polars as pl
 
+from bertfeat.durable.filelock import FolderLock
 from bertfeat.durable.files import make_parents, remove_empty
 from bertfeat.durable.publication import publish_bytes
-from bertfeat.store.lock import StoreLock
 
 _LOCK = ".lock"
 
@@ -30,7 +30,7 @@ def alone_in(out: Path) -> Iterator[None]:
     path = out / _LOCK
     made = make_parents(path)
     try:
-        lock = StoreLock(out, _LOCK, "is running a recipe with this --out")
+        lock = FolderLock(out, _LOCK, "is running a recipe with this --out")
         try:
             yield
         finally:

@@ -23,8 +23,7 @@ from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import COMPACTED, IMPORTED, newest_readable
-from bertfeat.store.plandifferences import changes
-from bertfeat.store.planfile import MODEL_NAMES, hash_of_plan, read_plan
+from bertfeat.store.planfile import MODEL_NAMES, changes, hash_of_plan, read_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.vectors import opened_part, read_groups
 

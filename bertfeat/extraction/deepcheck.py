@@ -23,8 +23,7 @@ from bertfeat.extraction.plan import FINISHED_NAMES, config_of, plan_fields, rec
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.manifest import COMPACTED
-from bertfeat.store.plandifferences import INPUTS, changes
-from bertfeat.store.planfile import MODEL_NAMES
+from bertfeat.store.planfile import INPUTS, MODEL_NAMES, changes
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 

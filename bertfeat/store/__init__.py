@@ -4,6 +4,6 @@ This module imports nothing: a description of a store needs neither polars nor p
 """
 
 __all__ = [
-    "checks", "commit", "compaction", "folder", "layout", "lock", "manifest", "parts", "plandifferences", "planfile",
+    "commit", "compaction", "folder", "layout", "manifest", "parts", "planfile",
     "provenance", "reader", "receipts", "rowcolumns", "storedescription", "vectors", "verification", "writer",
 ]  # fmt: skip

@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from bertfeat.records import LevelTable, Plan, Receipt, ShardResult, ShardSpec
+from bertfeat.errors import FeatureError
+from bertfeat.records import LevelSchema, LevelTable, Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
-from bertfeat.store.checks import check_result
 from bertfeat.store.folder import folder_at
 from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.vectors.finite import first_not_finite
 
 
 def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:
@@ -63,3 +64,36 @@ def empty_result(plan: Plan) -> ShardResult:
         for level, schema in plan.schemas.items()
     }
     return ShardResult(tables=tables, bad_rows=(), counts={}, seconds={})
+
+
+def check_result(result: ShardResult, plan: Plan) -> None:
+    """Check all tables before any byte is written: those of a plan's levels, with vectors that are finite."""
+    if set(result.tables) != set(plan.schemas):
+        raise ValueError(f"tables of levels {sorted(result.tables)}, planned are {sorted(plan.schemas)}")
+    for level, table in result.tables.items():
+        _check_shape(table, plan.schemas[level], VectorLayout.of(plan))
+    for level, table in result.tables.items():
+        for feature in plan.schemas[level].features:
+            _check_finite(table, feature.name)
+
+
+def _check_shape(table: LevelTable, schema: LevelSchema, vectors: VectorLayout) -> None:
+    found: dict[str, object] = {name: len(values) for name, values in table.columns.items()}
+    found |= {name: (array.dtype, array.shape) for name, array in table.vectors.items()}
+    wanted: dict[str, object] = {column.name: table.n_rows for column in schema.columns}
+    wanted |= {feature.name: (vectors.numpy, (table.n_rows, feature.dim)) for feature in schema.features}
+    if found != wanted or (table.valid is not None and table.valid.shape != (table.n_rows,)):
+        raise ValueError(f"{schema.level} table of {table.n_rows} rows has {found}, its schema {wanted}")
+
+
+def _check_finite(table: LevelTable, name: str) -> None:
+    row = first_not_finite(table.vectors[name], table.valid)
+    if row is None:
+        return
+    vector = table.vectors[name][row]
+    value = float(vector[~np.isfinite(vector)][0])
+    doc_id = table.columns["doc_id"][row] if "doc_id" in table.columns else None
+    remedy = "; store it with `store_dtype='float32'`" if vector.dtype == np.float16 and np.isinf(value) else ""
+    raise FeatureError(
+        f"document {doc_id!r}: {name} of {table.level} row {row} of its shard holds {value} in {vector.dtype}{remedy}"
+    )

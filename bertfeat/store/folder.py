@@ -19,13 +19,13 @@ import xxhash
 
 from bertfeat.choices import Level
 from bertfeat.durable import files
+from bertfeat.durable.filelock import FolderLock
 from bertfeat.durable.publication import publish_file, unfinished
 from bertfeat.durable.steps import step
 from bertfeat.errors import StorageError, StoreError
 from bertfeat.storage import AnyPath, ObjectPath, as_path
 from bertfeat.storage.objectpath import ObjectInfo, concurrently
 from bertfeat.store import layout
-from bertfeat.store.lock import StoreLock
 
 _CHUNK_BYTES = 8 << 20
 
@@ -151,8 +151,8 @@ class _LocalFolder(Folder):
         inside = [*Level, layout.MANIFESTS]
         files.remove_empty([*(self.path / name for name in inside), *self._created])
 
-    def lock(self, *, shared: bool = False) -> StoreLock:
-        return StoreLock(self.path, shared=shared)
+    def lock(self, *, shared: bool = False) -> FolderLock:
+        return FolderLock(self.path, layout.LOCK, "is writing this store", shared=shared)
 
     def clean_tmp(self) -> None:
         with files.write_errors(self.path / layout.TMP):

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertfeat.durable.filelock import FolderLock
 from bertfeat.errors import BertfeatError
 from bertfeat.records import Plan
-from bertfeat.store.lock import StoreLock
+from bertfeat.store import layout
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
@@ -155,7 +156,7 @@ def test_every_write_that_fails_says_to_run_the_same_command_again(tmp_path, mon
 
 def test_a_lock_closes_its_file_once_even_if_that_fails(tmp_path, monkeypatch):
     write_store(tmp_path / "s", PLAN)
-    lock = StoreLock(tmp_path / "s")
+    lock = FolderLock(tmp_path / "s", layout.LOCK, "is writing this store")
     faults = Faults(tmp_path / "s", monkeypatch)
     faults.arm("close", 1, errno.EIO)
     lock.release()
@@ -164,7 +165,7 @@ def test_a_lock_closes_its_file_once_even_if_that_fails(tmp_path, monkeypatch):
     lock.release()
     os.fstat(other)
     os.close(other)
-    StoreLock(tmp_path / "s").release()
+    FolderLock(tmp_path / "s", layout.LOCK, "is writing this store").release()
 
 
 @pytest.mark.parametrize("name", ["stat", "fstat", "ftruncate", "pwrite"])
@@ -173,6 +174,6 @@ def test_a_lock_that_cannot_be_checked_is_released(tmp_path, monkeypatch, name):
     faults = Faults(tmp_path / "s", monkeypatch)
     faults.arm(name, 1, errno.EIO)
     with pytest.raises((OSError, BertfeatError)) as caught:
-        StoreLock(tmp_path / "s")
+        FolderLock(tmp_path / "s", layout.LOCK, "is writing this store")
     assert caught.value is not None
-    StoreLock(tmp_path / "s").release()
+    FolderLock(tmp_path / "s", layout.LOCK, "is writing this store").release()

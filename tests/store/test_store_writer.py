@@ -469,11 +469,11 @@ def test_tables_that_do_not_follow_their_schema_are_refused(tmp_path):
     table = make_table(plan, shard, Level.TOKEN)
     wrong = {
         "tables of levels": {},
-        "has columns": {Level.TOKEN: replace(table, columns={})},
-        "has vectors": {Level.TOKEN: replace(table, vectors={})},
-        "4 values for 5 rows": {Level.TOKEN: replace(table, columns={**table.columns, "token": ["x"] * 4})},
-        "not float16": {Level.TOKEN: replace(table, vectors={n: v.astype("f4") for n, v in table.vectors.items()})},
-        "validity flags": {Level.TOKEN: replace(table, valid=np.ones(3, np.bool_))},
+        "token table of 5 rows has {'layer": {Level.TOKEN: replace(table, columns={})},
+        "'token': 5}, its schema": {Level.TOKEN: replace(table, vectors={})},
+        "'token': 4": {Level.TOKEN: replace(table, columns={**table.columns, "token": ["x"] * 4})},
+        "dtype..float32": {Level.TOKEN: replace(table, vectors={n: v.astype("f4") for n, v in table.vectors.items()})},
+        "table of 5 rows": {Level.TOKEN: replace(table, valid=np.ones(3, np.bool_))},
         "does not fit type int32": {Level.TOKEN: replace(table, columns={**table.columns, "token_index": ["x"] * 5})},
         "holds nulls": {Level.TOKEN: replace(table, columns={**table.columns, "token": [None] * 5})},
     }
