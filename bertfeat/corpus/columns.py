@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Content, Reader
-from bertfeat.corpus.duplicates import IdDigests
+from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import Column
 
@@ -54,17 +54,15 @@ class Earlier:
 
     Attributes:
         place: The store, for messages.
-        n_files: How many of the corpus's files it was made from; they come first.
-        n_rows: Their rows.
-        schema: Their columns.
-        ids: The ids of their documents, if ids are given.
+        n_rows: Its rows.
+        schema: Its columns.
+        ids: The ids of its documents, if ids are given.
     """
 
     place: str
-    n_files: int
     n_rows: int
     schema: CorpusSchema
-    ids: IdDigests | None = None
+    ids: IdRegister | None = None
 
 
 class SchemaSurvey:

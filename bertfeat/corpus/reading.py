@@ -47,8 +47,8 @@ class Corpus:
     """The files of a corpus as one sequence of rows.
 
     A row that cannot be read raises an error with `bad_rows="error"`, and is yielded as a `BadRow` with
-    `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files. With `earlier`, the first
-    files are those of a store, to which the others are added: rows are numbered on, and must agree with the store.
+    `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files. With `earlier`, the
+    files are added to a store: rows are numbered on, and must agree with the store.
 
     Examples:
         >>> corpus = Corpus(resolve_inputs(["corpus.txt"]), ExtractConfig())  # doctest: +SKIP
@@ -88,18 +88,16 @@ class Corpus:
     def scan(self) -> Generator[ScannedRow]:
         """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
 
-        Earlier files are not read.
-
         Raises:
             InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
                 `bad_rows="quarantine"` too) an id appears twice.
         """
         survey = SchemaSurvey(self.config, self.earlier)
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
-        n_files, n_rows = (self.earlier.n_files, self.earlier.n_rows) if self.earlier else (0, 0)
+        n_rows = self.earlier.n_rows if self.earlier else 0
         limit = self.config.limit
         register = IdRegister()
-        for number, file in enumerate(self.files[n_files:], n_files):
+        for number, file in enumerate(self.files):
             if n_rows == limit:
                 break
             first = n_rows
