@@ -78,6 +78,8 @@ class SentenceReader(TextReader):
     """Reads files of one word per line. The state of a row is the text form of its heading."""
 
     has_documents = has_lists = has_words = True
+    # The starts of lines between documents, beside comments.
+    borders: tuple[bytes, ...] = ()
     # The word columns, the 0-based place of the first of them, which comes after the word, and the one of the labels.
     names: tuple[str, ...] = ()
     first: int
@@ -115,7 +117,7 @@ class SentenceReader(TextReader):
         """Return the kind of a line."""
         if not line.strip(_SPACES):
             return LineKind.BLANK
-        if line.startswith(_DOCSTART):
+        if line.startswith(self.borders):
             return LineKind.BOUNDARY
         if self.is_comment(line):
             return LineKind.BOUNDARY if line.startswith(_NEW_DOCUMENT) else LineKind.COMMENT
@@ -183,6 +185,7 @@ class ConllReader(SentenceReader):
 
     format = CorpusFormat.CONLL
     endings = (".conll", ".iob", ".iob2", ".bio")
+    borders = (_DOCSTART,)
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)

@@ -12,8 +12,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader
-from bertfeat.corpus.jsonarray import JsonReader
-from bertfeat.corpus.jsonl import JsonlReader
+from bertfeat.corpus.jsonfiles import JsonlReader, JsonReader
 from bertfeat.corpus.lines import LineReader
 from bertfeat.corpus.linestreams import open_stream
 from bertfeat.corpus.parquet import ParquetReader

@@ -60,6 +60,7 @@ class Corpus:
         self.files = tuple(files)
         self.config = config
         self.earlier = earlier
+        self._names = [shown_path(file.path) for file in self.files]
         self._schema: CorpusSchema | None = None
         self._idle: tuple[int, Reader] | None = None
 
@@ -137,7 +138,7 @@ class Corpus:
                 raise InputError(
                     f"ends {end - index:,} rows before shard {shard.name} does; the file has changed since it was "
                     "planned: start again with `overwrite`",
-                    path=shown_path(self.files[piece.file].path),
+                    path=self._names[piece.file],
                 )
 
     @contextmanager
@@ -168,7 +169,7 @@ class Corpus:
         return content if reason is None else RowError(f"the row {reason}")
 
     def _scanned(self, index: int, number: int, row: Row, content: Content | RowError) -> ScannedRow:
-        path = shown_path(self.files[number].path)
+        path = self._names[number]
         if isinstance(content, RowError):
             bad = self._bad_row(index, path, row, content)
             # Bad rows give no output, but their bytes are held until the shard is done: few large ones fill a shard.
@@ -184,7 +185,7 @@ class Corpus:
         return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, doc_id, None)
 
     def _document(self, index: int, number: int, row: Row, content: Content | RowError) -> Document | BadRow:
-        path = shown_path(self.files[number].path)
+        path = self._names[number]
         if isinstance(content, RowError):
             return self._bad_row(index, path, row, content)
         kept = content.kept

@@ -13,7 +13,7 @@ import pyarrow as pa
 from bertfeat.choices import CorpusFormat
 from bertfeat.corpus.content import Reader, RowError
 from bertfeat.corpus.formats import READERS, open_file
-from bertfeat.corpus.inputs import format_of, local_file
+from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
@@ -29,7 +29,7 @@ def read_table(path: str, needed: Collection[str] | None = None) -> pl.DataFrame
     Raises:
         InputError: The file has no columns or two of one name, or a row or value cannot be read.
     """
-    file = local_file(path, lambda path: format_of(path, CorpusFormat.AUTO))
+    file = local_file(path)
     with closing(open_file(file)) as reader:
         if not reader.has_columns:
             known = ", ".join(ending for kind in READERS if kind.has_columns for ending in kind.endings)

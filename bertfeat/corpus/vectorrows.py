@@ -12,7 +12,6 @@ from bertfeat.choices import CorpusFormat, Level
 from bertfeat.corpus.columns import encoded_types, kind_of, type_of
 from bertfeat.corpus.content import RowError, clean
 from bertfeat.corpus.formats import WORD_FORMATS, open_file
-from bertfeat.corpus.inputs import format_of, local_file
 from bertfeat.corpus.parquet import is_text
 from bertfeat.corpus.tabular import check_plain, shown
 from bertfeat.errors import InputError
@@ -191,12 +190,3 @@ def _as_type(value: Any, kind: str) -> Any:
     if (isinstance(value, float) and number != value) or not -(1 << n_bits) <= number < 1 << n_bits:
         raise ValueError(value)
     return number
-
-
-def file_of_rows(path: str) -> InputFile:
-    """Describe the file that `ids` names.
-
-    Raises:
-        InputError: The file does not exist or has no bytes, or its ending names no format.
-    """
-    return local_file(path, lambda path: format_of(path, CorpusFormat.AUTO))

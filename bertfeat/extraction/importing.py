@@ -14,8 +14,9 @@ import numpy as np
 
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig, parse_size
+from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.vectorfiles import vector_file
-from bertfeat.corpus.vectorrows import Group, file_of_rows
+from bertfeat.corpus.vectorrows import Group
 from bertfeat.errors import ConfigError, InputError
 from bertfeat.extraction.importplan import Sources, import_fields, make_import_plan, open_sources
 from bertfeat.progress import Progress, reporting
@@ -94,7 +95,7 @@ def import_vectors(
     before = {Path(name): _stamp(Path(name)) for name in (path, ids) if name is not None}
     files = [vector_file(str(path))]
     if ids is not None:
-        files.append(file_of_rows(str(ids)))
+        files.append(local_file(str(ids)))
     target = as_path(output)
     with reporting(progress) as reports:
         fields = import_fields(config, columns)
