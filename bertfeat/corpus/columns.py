@@ -77,10 +77,10 @@ class SchemaSurvey:
         self._id_remedy = "write all ids as strings"
         self._annotations: tuple[tuple[str, ...], str] | None = None
         self._declared: dict[str, tuple[Any, str]] = {}
-        self._met: dict[str, set[str]] = {name: set() for name in config.keep_columns}
+        # The kinds of values of each kept column of JSON that a row has.
+        self._met: dict[str, set[str]] = {}
         if earlier is not None:
             self._start_from(earlier.schema, earlier.place)
-        self._seen: set[str] = set()
         self._undeclared: str | None = None
 
     def _start_from(self, schema: CorpusSchema, place: str) -> None:
@@ -90,8 +90,8 @@ class SchemaSurvey:
             self._annotations = (tuple(column.name for column in schema.annotations), place)
         for name, kind in kept_arrow_types(schema).items():
             self._declared[name] = (kind, place)
-            if name in self._met:
-                self._met[name] |= {str(kind)} & _KINDS
+            if name in self._config.keep_columns:
+                self._met[name] = {str(kind)} & _KINDS
 
     def open_file(self, reader: Reader) -> None:
         """Take the columns that a file declares.
@@ -133,13 +133,12 @@ class SchemaSurvey:
             self._id_type = id_type
         if reader.types is None:
             self._undeclared = path
-            self._seen |= content.kept.keys()
             for name, value in content.kept.items():
                 self._meet(name, value, path, row)
 
     def _meet(self, name: str, value: object, path: str, row: int) -> None:
         kind = kind_of(value)
-        met = self._met[name]
+        met = self._met.setdefault(name, set())
         if kind is None or kind in met:
             return
         if _union_of(met | {kind}) is None:
@@ -157,7 +156,10 @@ class SchemaSurvey:
         Raises:
             InputError: No row has a kept column, or the type that files declare differs from that of rows elsewhere.
         """
-        fields = [pa.field(name, self._kept_type(name)) for name in dict.fromkeys([*self._met, *self._declared])]
+        fields = [
+            pa.field(name, self._kept_type(name))
+            for name in dict.fromkeys([*self._config.keep_columns, *self._declared])
+        ]
         names, _ = self._annotations or ((), "")
         if self._config.is_split_into_words and self._config.label_column and not names:
             names = ("label",)
@@ -173,10 +175,11 @@ class SchemaSurvey:
         declared, first = self._declared.get(name, (None, ""))
         if self._undeclared is None:
             return declared or pa.string()
-        if name not in self._seen and declared is None:
+        if name not in self._met and declared is None:
             raise InputError(f"no row has a column {name!r}; check `keep_columns`", path=self._undeclared)
         # A column without any value takes the type that other files declare.
-        found = _union_of(self._met[name]) if self._met[name] else declared or pa.string()
+        met = self._met.get(name)
+        found = _union_of(met) if met else declared or pa.string()
         if declared is not None and found != declared:
             raise InputError(
                 f"kept column {name!r} is {found}, in {first} it is {declared}; give it one type", path=self._undeclared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import NamedTuple
 
@@ -113,10 +113,7 @@ class Corpus:
                             register.add(content.doc_id)
                     yield scanned
                     n_rows += 1
-        duplicate = register.find_duplicate()
-        if duplicate is not None:
-            raise self._duplicate_error(*duplicate)
-        self._check_known(register)
+        self._check_ids(register)
         self._schema = survey.result()
 
     def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
@@ -144,16 +141,16 @@ class Corpus:
     @contextmanager
     def _lease(self, number: int) -> Iterator[Reader]:
         """Lend the reader of a file to one caller, and keep it open for the next slice unless an error occurred."""
-        with ExitStack() as on_error:
-            if self._idle is not None and self._idle[0] == number:
-                reader = self._idle[1]
-                self._idle = None
-            else:
-                self.close()
-                reader = open_reader(self.files[number], self.config)
-            on_error.callback(reader.close)
+        if self._idle is not None and self._idle[0] == number:
+            reader, self._idle = self._idle[1], None
+        else:
+            self.close()
+            reader = open_reader(self.files[number], self.config)
+        try:
             yield reader
-            on_error.pop_all()
+        except BaseException:
+            reader.close()
+            raise
         self.close()
         self._idle = (number, reader)
 
@@ -213,32 +210,26 @@ class Corpus:
             raise InputError(reason + hint, path=path, row=row.row)
         return BadRow(index, path, row.row, reason, row.raw)
 
-    def _check_known(self, register: IdRegister) -> None:
-        """Refuse ids that the store has already, to which this corpus is added."""
-        if self.earlier is None or self.earlier.ids is None:
-            return
-        number = register.find_known(self.earlier.ids)
-        if number is not None:
-            row = self._find_row(number)
-            raise InputError(
-                f"id {row.doc_id!r} is in {self.earlier.place} already; leave out documents that are there",
-                path=row.path,
-                row=row.row,
+    def _check_ids(self, register: IdRegister) -> None:
+        """Refuse an id that appears twice, or that is in the store to which this corpus is added."""
+        known = self.earlier.ids if self.earlier else None
+        if (twice := register.find_duplicate()) is not None:
+            before, row = map(self._find_row, twice)
+            reason = (
+                f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
+                "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)"
             )
+        elif self.earlier and known and (number := register.find_known(known)) is not None:
+            row = self._find_row(number)
+            reason = f"id {row.doc_id!r} is in {self.earlier.place} already; leave out documents that are there"
+        else:
+            return
+        raise InputError(reason, path=row.path, row=row.row)
 
     def _find_row(self, number: int) -> ScannedRow:
         """Read the corpus again up to the row with an id of this number."""
         with closing(self.scan()) as rows:
             return next(islice((row for row in rows if row.bad is None), number, None))
-
-    def _duplicate_error(self, first: int, second: int) -> InputError:
-        before, row = self._find_row(first), self._find_row(second)
-        return InputError(
-            f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
-            "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)",
-            path=row.path,
-            row=row.row,
-        )
 
 
 def _group_name(number: int, group: DocId | None) -> str | None:
