@@ -157,9 +157,7 @@ class ParquetVectors(VectorFile):
 
     def _chosen(self, wanted: Sequence[str]) -> list[str]:
         types = self._reader.types or {}
-        for name in wanted or self.columns:
-            if self.columns.count(name) > 1:
-                raise self.wrong(f"two columns are named {name!r}; rename one")
+        self._reader.check_names(wanted or self.columns)
         for name in wanted:
             if name not in types:
                 there = did_you_mean(name, types) or f"columns are {', '.join(types)}"

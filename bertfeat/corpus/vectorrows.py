@@ -78,12 +78,10 @@ class RowFile:
             return dict.fromkeys(reader.annotations or (), pa.string())
         types = self._survey() if reader.types is None else reader.types
         names = [*(types if reader.types is None else reader.columns)]
-        for place, name in enumerate(names):
-            if not name:
-                reason = f"column {place + 1} has no name; name it, or leave out the index of a data frame"
-                raise self._wrong(reason)
-            if names.count(name) > 1:
-                raise self._wrong(f"two columns are named {name!r}; rename one")
+        if "" in names:
+            place = names.index("") + 1
+            raise self._wrong(f"column {place} has no name; name it, or leave out the index of a data frame")
+        reader.check_names(names)
         if _DOC_ID not in types and self._level is Level.WORD:
             there = ", ".join(types) or "none"
             reason = f"no column 'doc_id', which tells the words of one text from the next; columns are {there}"
@@ -106,17 +104,13 @@ class RowFile:
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield the number and the values of each row; a bad row is an error."""
-        is_json = self._reader.types is None
-        for row in self._reader.rows(self._reader.start):
+        for row, values in self._reader.good_rows():
             try:
-                if isinstance(row.values, RowError):
-                    raise row.values
-                if is_json:
-                    for name, value in row.values.items():
-                        check_plain(name, value)
+                for name, value in values.items() if self._reader.types is None else ():
+                    check_plain(name, value)
             except RowError as error:
-                raise self._wrong(str(error), row.row) from None
-            yield row.row, row.values
+                raise self._wrong(str(error), row) from None
+            yield row, values
 
     def groups(self) -> Iterator[Group]:
         """Yield the documents, from the first on.
