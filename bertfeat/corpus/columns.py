@@ -141,7 +141,7 @@ class SchemaSurvey:
         met = self._met.setdefault(name, set())
         if kind is None or kind in met:
             return
-        if _union_of(met | {kind}) is None:
+        if type_of(met | {kind}) is None:
             raise InputError(
                 f"kept column {name!r} holds {value!r} ({kind}), values before are {' or '.join(sorted(met))}; "
                 "write one type of value",
@@ -178,8 +178,8 @@ class SchemaSurvey:
         if name not in self._met and declared is None:
             raise InputError(f"no row has a column {name!r}; check `keep_columns`", path=self._undeclared)
         # A column without any value takes the type that other files declare.
-        met = self._met.get(name)
-        found = _union_of(met) if met else declared or pa.string()
+        met = self._met.get(name, set())
+        found = type_of(met) if met or declared is None else declared
         if declared is not None and found != declared:
             raise InputError(
                 f"kept column {name!r} is {found}, in {first} it is {declared}; give it one type", path=self._undeclared
@@ -202,12 +202,6 @@ def kept_arrow_types(schema: CorpusSchema) -> dict[str, Any]:
     return {field.name: field.type for field in pa.ipc.read_schema(content)}
 
 
-def type_of(values: Iterable[object]) -> Any:
-    """Return the Arrow type that holds some JSON values, string if all are null; None if no type holds all."""
-    kinds = {kind for value in values if (kind := kind_of(value)) is not None}
-    return _union_of(kinds) if kinds else pa.string()
-
-
 def kind_of(value: object) -> str | None:
     """Return the name of the type of a JSON value; None if it is null."""
     if value is None:
@@ -219,8 +213,9 @@ def kind_of(value: object) -> str | None:
     return "double" if isinstance(value, float) else "string"
 
 
-def _union_of(kinds: set[str]) -> Any:
-    return next((kind for members, kind in _UNIONS if kinds <= members), None)
+def type_of(kinds: Iterable[str]) -> Any:
+    """Return the Arrow type that holds values of some kinds, string if no kind is given; None if no type holds all."""
+    return next((kind for members, kind in _UNIONS if members.issuperset(kinds)), None)
 
 
 def _is_named(kind: Any) -> bool:

@@ -63,7 +63,8 @@ class Heading(NamedTuple):
 
     def state(self) -> str:
         """Return the text form: without ids, the number alone."""
-        return json.dumps(self.n_borders if self[1:] == (None, None) else self)
+        has_id = self.sent_id is not None or self.newdoc_id is not None
+        return json.dumps(self) if has_id else str(self.n_borders)
 
     def with_comment(self, line: bytes) -> Heading:
         """Return the heading after a line that may be a comment with an id."""
@@ -119,12 +120,12 @@ class SentenceReader(TextReader):
             return LineKind.BLANK
         if line.startswith(self.borders):
             return LineKind.BOUNDARY
-        if self.is_comment(line):
+        if line.startswith(b"#") and self.is_comment(line):
             return LineKind.BOUNDARY if line.startswith(_NEW_DOCUMENT) else LineKind.COMMENT
         return LineKind.WORD
 
     def is_comment(self, line: bytes) -> bool:
-        """Return whether a line is a comment."""
+        """Return whether a line that starts with a hash sign is a comment."""
         return line.startswith(b"#")
 
     def rows(self, start: Start) -> Iterator[Row]:
@@ -141,7 +142,8 @@ class SentenceReader(TextReader):
             if kind is not LineKind.COMMENT and begun:
                 yield self._row(*begun, lines)
                 begun, lines = None, []
-                heading = heading._replace(sent_id=None)
+                if heading.sent_id is not None:
+                    heading = heading._replace(sent_id=None)
             if kind is LineKind.BOUNDARY:
                 heading = heading._replace(n_borders=heading.n_borders + 1, newdoc_id=None)
             if self.own_columns:
@@ -152,7 +154,7 @@ class SentenceReader(TextReader):
     def _row(self, at: int, heading: Heading, lines: Sequence[NumberedLine]) -> Row:
         own = dict(zip(self.own_columns, heading[1:], strict=False))
         values = tried(lambda lines: self._values(lines, own), lines)
-        return Row(at, lines[0][0], heading.state(), values, b"".join(line for _, line in lines), heading.n_borders)
+        return Row(at, lines[0][0], heading.state(), values, b"".join([line for _, line in lines]), heading.n_borders)
 
     def _values(self, lines: Sequence[NumberedLine], own: Mapping[str, str | None]) -> Mapping[str, Any]:
         """Return `words`, `own` (the columns of the sentence), and the columns of its words."""

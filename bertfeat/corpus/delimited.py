@@ -12,7 +12,7 @@ import pyarrow as pa
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
-from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, tried, without_blank_tail
+from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, without_blank_tail
 from bertfeat.corpus.tabular import check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
@@ -92,10 +92,11 @@ class CsvReader(TextReader):
         def texts() -> Iterator[str]:
             for line in self.lines(start):
                 lines.append(line)
-                text = tried(decode, line[2])
-                if isinstance(text, RowError):
+                try:
+                    text = decode(line[2])
+                except RowError as error:
                     # The record must end where it would with good bytes: report it once it is whole.
-                    faults.append(text)
+                    faults.append(error)
                     text = line[2].decode(errors="replace")
                 yield text
 
@@ -111,7 +112,7 @@ class CsvReader(TextReader):
             except csv.Error as error:
                 fields = RowError(f'not {self.format}: {error}; write fields with quotes inside as "...""..."')
             offset, row, _ = lines[0]
-            yield offset, row, b"".join(raw for _, _, raw in lines), faults[0] if faults else fields
+            yield offset, row, b"".join([raw for _, _, raw in lines]), faults[0] if faults else fields
 
     def _row(self, record: tuple[int, int, bytes, list[str] | RowError]) -> Row:
         offset, row, raw, fields = record

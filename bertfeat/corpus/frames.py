@@ -321,11 +321,11 @@ def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
     held: list[pa.RecordBatch] = []
     n_rows = 0
     for batch in batches:
-        while n_rows + batch.num_rows >= _GROUP_ROWS:
-            size = _GROUP_ROWS - n_rows
-            yield pa.Table.from_batches([*held, batch.slice(0, size)], schema).combine_chunks()
-            batch, held, n_rows = batch.slice(size), [], 0
         held.append(batch)
         n_rows += batch.num_rows
+        while n_rows >= _GROUP_ROWS:
+            table = pa.Table.from_batches(held, schema)
+            yield table.slice(0, _GROUP_ROWS).combine_chunks()
+            held, n_rows = table.slice(_GROUP_ROWS).to_batches(), n_rows - _GROUP_ROWS
     if n_rows:
         yield pa.Table.from_batches(held, schema).combine_chunks()

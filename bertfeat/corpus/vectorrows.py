@@ -90,17 +90,18 @@ class RowFile:
 
     def _survey(self) -> Mapping[str, Any]:
         """Return the types of the values of JSON."""
-        found: dict[str, Any] = {}
+        # One value of each kind of each column.
+        found: dict[str, dict[str, Any]] = {}
         for row, values in self._rows():
             for name, value in values.items():
-                # One value of each type is enough to tell which type holds all.
                 kinds = found.setdefault(name, {})
-                kinds.setdefault(kind_of(value), value)
-                if type_of(kinds.values()) is None:
-                    other = next(one for one in kinds.values() if one is not None)
+                if (kind := kind_of(value)) is not None:
+                    kinds.setdefault(kind, value)
+                if type_of(kinds) is None:
+                    other = next(iter(kinds.values()))
                     reason = f"column {name!r} holds {shown(value)}, rows before hold {shown(other)}; write one type"
                     raise self._wrong(reason, row)
-        return {name: type_of(kinds.values()) for name, kinds in found.items()}
+        return {name: type_of(kinds) for name, kinds in found.items()}
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield the number and the values of each row; a bad row is an error."""
