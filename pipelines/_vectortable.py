@@ -12,7 +12,8 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.corpus.vectorrows import Group, RowFile, file_of_rows
+from bertfeat.corpus.inputs import local_file
+from bertfeat.corpus.vectorrows import Group, RowFile
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
@@ -43,7 +44,7 @@ def write_table(
     Raises:
         UserError: The words or the numbers of words or sentences differ.
     """
-    file = None if ids is None else file_of_rows(ids)
+    file = None if ids is None else local_file(ids)
     is_lines = file is not None and file.format == "txt"
     rows = None if file is None else RowFile(file, Level.SENTENCE if is_lines else Level(level))
     groups = None if rows is None else rows.groups()

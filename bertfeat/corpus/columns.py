@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Content, Reader
-from bertfeat.corpus.duplicates import IdDigests
+from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import Column
 
@@ -54,17 +54,15 @@ class Earlier:
 
     Attributes:
         place: The store, for messages.
-        n_files: How many of the corpus's files it was made from; they come first.
-        n_rows: Their rows.
-        schema: Their columns.
-        ids: The ids of their documents, if ids are given.
+        n_rows: Its rows.
+        schema: Its columns.
+        ids: The ids of its documents, if ids are given.
     """
 
     place: str
-    n_files: int
     n_rows: int
     schema: CorpusSchema
-    ids: IdDigests | None = None
+    ids: IdRegister | None = None
 
 
 class SchemaSurvey:
@@ -79,10 +77,10 @@ class SchemaSurvey:
         self._id_remedy = "write all ids as strings"
         self._annotations: tuple[tuple[str, ...], str] | None = None
         self._declared: dict[str, tuple[Any, str]] = {}
-        self._met: dict[str, set[str]] = {name: set() for name in config.keep_columns}
+        # The kinds of values of each kept column of JSON that a row has.
+        self._met: dict[str, set[str]] = {}
         if earlier is not None:
             self._start_from(earlier.schema, earlier.place)
-        self._seen: set[str] = set()
         self._undeclared: str | None = None
 
     def _start_from(self, schema: CorpusSchema, place: str) -> None:
@@ -92,8 +90,8 @@ class SchemaSurvey:
             self._annotations = (tuple(column.name for column in schema.annotations), place)
         for name, kind in kept_arrow_types(schema).items():
             self._declared[name] = (kind, place)
-            if name in self._met:
-                self._met[name] |= {str(kind)} & _KINDS
+            if name in self._config.keep_columns:
+                self._met[name] = {str(kind)} & _KINDS
 
     def open_file(self, reader: Reader) -> None:
         """Take the columns that a file declares.
@@ -135,16 +133,15 @@ class SchemaSurvey:
             self._id_type = id_type
         if reader.types is None:
             self._undeclared = path
-            self._seen |= content.kept.keys()
             for name, value in content.kept.items():
                 self._meet(name, value, path, row)
 
     def _meet(self, name: str, value: object, path: str, row: int) -> None:
         kind = kind_of(value)
-        met = self._met[name]
+        met = self._met.setdefault(name, set())
         if kind is None or kind in met:
             return
-        if _union_of(met | {kind}) is None:
+        if type_of(met | {kind}) is None:
             raise InputError(
                 f"kept column {name!r} holds {value!r} ({kind}), values before are {' or '.join(sorted(met))}; "
                 "write one type of value",
@@ -159,7 +156,10 @@ class SchemaSurvey:
         Raises:
             InputError: No row has a kept column, or the type that files declare differs from that of rows elsewhere.
         """
-        fields = [pa.field(name, self._kept_type(name)) for name in dict.fromkeys([*self._met, *self._declared])]
+        fields = [
+            pa.field(name, self._kept_type(name))
+            for name in dict.fromkeys([*self._config.keep_columns, *self._declared])
+        ]
         names, _ = self._annotations or ((), "")
         if self._config.is_split_into_words and self._config.label_column and not names:
             names = ("label",)
@@ -175,10 +175,11 @@ class SchemaSurvey:
         declared, first = self._declared.get(name, (None, ""))
         if self._undeclared is None:
             return declared or pa.string()
-        if name not in self._seen and declared is None:
+        if name not in self._met and declared is None:
             raise InputError(f"no row has a column {name!r}; check `keep_columns`", path=self._undeclared)
         # A column without any value takes the type that other files declare.
-        found = _union_of(self._met[name]) if self._met[name] else declared or pa.string()
+        met = self._met.get(name, set())
+        found = type_of(met) if met or declared is None else declared
         if declared is not None and found != declared:
             raise InputError(
                 f"kept column {name!r} is {found}, in {first} it is {declared}; give it one type", path=self._undeclared
@@ -201,12 +202,6 @@ def kept_arrow_types(schema: CorpusSchema) -> dict[str, Any]:
     return {field.name: field.type for field in pa.ipc.read_schema(content)}
 
 
-def type_of(values: Iterable[object]) -> Any:
-    """Return the Arrow type that holds some JSON values, string if all are null; None if no type holds all."""
-    kinds = {kind for value in values if (kind := kind_of(value)) is not None}
-    return _union_of(kinds) if kinds else pa.string()
-
-
 def kind_of(value: object) -> str | None:
     """Return the name of the type of a JSON value; None if it is null."""
     if value is None:
@@ -218,8 +213,9 @@ def kind_of(value: object) -> str | None:
     return "double" if isinstance(value, float) else "string"
 
 
-def _union_of(kinds: set[str]) -> Any:
-    return next((kind for members, kind in _UNIONS if kinds <= members), None)
+def type_of(kinds: Iterable[str]) -> Any:
+    """Return the Arrow type that holds values of some kinds, string if no kind is given; None if no type holds all."""
+    return next((kind for members, kind in _UNIONS if members.issuperset(kinds)), None)
 
 
 def _is_named(kind: Any) -> bool:

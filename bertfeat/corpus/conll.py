@@ -8,14 +8,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import linestreams
 from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, clean, decode, tried
+from bertfeat.corpus.linestreams import strip_line_end
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 
@@ -44,53 +44,45 @@ class LineKind(Enum):
     COMMENT = auto()
 
 
-class Heading:
+class Heading(NamedTuple):
     """What the lines before a sentence say of it.
 
-    The number of document borders so far and, if there are columns for them, the comments `# sent_id` and
-    `# newdoc id`; those of a document hold to its end. The text form is the state of a row, with which reading starts
-    there.
+    The number of document borders so far, and the comments `# sent_id` and `# newdoc id` if there are columns for them;
+    that of a document holds to its end. The text form is the state of a row, with which reading starts there.
     """
 
-    def __init__(self, state: str | None, columns: Sequence[str]) -> None:
-        self._sentence: str | None = None
-        self._document: str | None = None
-        # Without ids, the state is the number alone.
+    n_borders: int = 0
+    sent_id: str | None = None
+    newdoc_id: str | None = None
+
+    @classmethod
+    def of(cls, state: str | None) -> Heading:
+        """Return the heading with this text form."""
         found = json.loads(state or "0")
-        self.n_borders, self._sentence, self._document = found if isinstance(found, list) else (found, None, None)
-        self._columns = columns
-
-    def note(self, line: bytes, kind: LineKind) -> None:
-        """Take a line that is not a word."""
-        if kind is LineKind.BOUNDARY:
-            self.n_borders, self._document = self.n_borders + 1, None
-        if self._columns and (found := _ID_COMMENT.fullmatch(line.rstrip())):
-            value = found[2].decode(errors="surrogateescape")
-            if found[1] == b"sent_id":
-                self._sentence = value
-            else:
-                self._document = value
-
-    def end_sentence(self) -> None:
-        """Forget the id of the sentence that ends here."""
-        self._sentence = None
+        return cls(*found) if isinstance(found, list) else cls(found)
 
     def state(self) -> str:
-        """Return the text form."""
-        ids = [self._sentence, self._document]
-        return str(self.n_borders) if ids == [None, None] else json.dumps([self.n_borders, *ids])
+        """Return the text form: without ids, the number alone."""
+        has_id = self.sent_id is not None or self.newdoc_id is not None
+        return json.dumps(self) if has_id else str(self.n_borders)
 
-    def columns(self) -> Mapping[str, str | None]:
-        """Return the columns of the sentence."""
-        return dict(zip(self._columns, (self._sentence, self._document), strict=False))
+    def with_comment(self, line: bytes) -> Heading:
+        """Return the heading after a line that may be a comment with an id."""
+        found = _ID_COMMENT.fullmatch(line.rstrip())
+        if not found:
+            return self
+        value = found[2].decode(errors="surrogateescape")
+        return self._replace(sent_id=value) if found[1] == b"sent_id" else self._replace(newdoc_id=value)
 
 
 class SentenceReader(TextReader):
-    """Reads files of one word per line. The state of a row is the number of document borders before it."""
+    """Reads files of one word per line. The state of a row is the text form of its heading."""
 
     has_documents = has_lists = has_words = True
+    # The starts of lines between documents, beside comments.
+    borders: tuple[bytes, ...] = ()
     # The word columns, the 0-based place of the first of them, which comes after the word, and the one of the labels.
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
     first: int
     label: str | None
 
@@ -102,22 +94,17 @@ class SentenceReader(TextReader):
 
     def use(self, config: ExtractConfig) -> None:
         """Check that there is the column of labels."""
-        if config.label_column is not None and self.annotations is not None:
-            self.label = self._label_column(config.label_column)
-
-    def _label_column(self, wanted: str) -> str:
-        names, number = self.names, self.first + 1
-        if wanted in names:
-            return wanted
-        if wanted.isdecimal() and 0 <= int(wanted) - number < len(names):
-            return names[int(wanted) - number]
-        last = number + len(names) - 1
-        there = f"columns are {', '.join(names)} or {number} to {last}" if names else "the file has none"
-        raise InputError(f"no word column {wanted!r}; {there}; pass `label_column`", path=self.file.path)
-
-    @abstractmethod
-    def kind_of(self, line: bytes) -> LineKind:
-        """Return the kind of a line."""
+        wanted = config.label_column
+        if wanted is None or self.annotations is None:
+            return
+        number = self.first + 1
+        if wanted.isdecimal() and 0 <= int(wanted) - number < len(self.names) and wanted not in self.names:
+            wanted = self.names[int(wanted) - number]
+        if wanted not in self.names:
+            last = number + len(self.names) - 1
+            there = f"columns are {', '.join(self.names)} or {number} to {last}" if self.names else "the file has none"
+            raise InputError(f"no word column {wanted!r}; {there}; pass `label_column`", path=self.file.path)
+        self.label = wanted
 
     @abstractmethod
     def table_of(self, lines: Sequence[NumberedLine]) -> Sequence[Sequence[str | None]]:
@@ -127,36 +114,47 @@ class SentenceReader(TextReader):
             RowError: A line has the wrong number of columns, or bytes that are not UTF-8.
         """
 
+    def kind_of(self, line: bytes) -> LineKind:
+        """Return the kind of a line."""
+        if not line.strip(_SPACES):
+            return LineKind.BLANK
+        if line.startswith(self.borders):
+            return LineKind.BOUNDARY
+        if line.startswith(b"#") and self.is_comment(line):
+            return LineKind.BOUNDARY if line.startswith(_NEW_DOCUMENT) else LineKind.COMMENT
+        return LineKind.WORD
+
+    def is_comment(self, line: bytes) -> bool:
+        """Return whether a line that starts with a hash sign is a comment."""
+        return line.startswith(b"#")
+
     def rows(self, start: Start) -> Iterator[Row]:
         """Yield one row per sentence, from a line on."""
-        heading = Heading(start.state, self.own_columns)
+        heading = Heading.of(start.state)
         lines: list[NumberedLine] = []
-        begun: tuple[int, int, str, int, Mapping[str, str | None]] | None = None
+        begun: tuple[int, Heading] | None = None
         for at, number, line in self.lines(start):
             kind = self.kind_of(line)
             if kind is LineKind.WORD:
-                begun = begun or (at, number, heading.state(), heading.n_borders, heading.columns())
+                begun = begun or (at, heading)
                 lines.append((number, line))
                 continue
             if kind is not LineKind.COMMENT and begun:
                 yield self._row(*begun, lines)
                 begun, lines = None, []
-                heading.end_sentence()
-            heading.note(line, kind)
+                if heading.sent_id is not None:
+                    heading = heading._replace(sent_id=None)
+            if kind is LineKind.BOUNDARY:
+                heading = heading._replace(n_borders=heading.n_borders + 1, newdoc_id=None)
+            if self.own_columns:
+                heading = heading.with_comment(line)
         if begun:
             yield self._row(*begun, lines)
 
-    def _row(
-        self,
-        at: int,
-        number: int,
-        state: str,
-        group: int,
-        own: Mapping[str, str | None],
-        lines: Sequence[NumberedLine],
-    ) -> Row:
+    def _row(self, at: int, heading: Heading, lines: Sequence[NumberedLine]) -> Row:
+        own = dict(zip(self.own_columns, heading[1:], strict=False))
         values = tried(lambda lines: self._values(lines, own), lines)
-        return Row(at, number, state, values, b"".join(line for _, line in lines), group)
+        return Row(at, lines[0][0], heading.state(), values, b"".join([line for _, line in lines]), heading.n_borders)
 
     def _values(self, lines: Sequence[NumberedLine], own: Mapping[str, str | None]) -> Mapping[str, Any]:
         """Return `words`, `own` (the columns of the sentence), and the columns of its words."""
@@ -180,18 +178,6 @@ class SentenceReader(TextReader):
         doc_id = None if name is None else own[name]
         return Content(" ".join(words), None, words, doc_id, None, own, values["columns"])
 
-    def fields_of(self, number: int, line: bytes, separator: str | None) -> list[str]:
-        r"""Return the fields of a word line; `separator` is a tab, or None for any run of spaces and tabs.
-
-        Raises:
-            RowError: The line is not UTF-8; the reason names the line.
-        """
-        try:
-            text = decode(linestreams.strip_line_end(line))
-        except RowError as error:
-            raise RowError(f"line {number}: {error}") from None
-        return text.split(separator) if separator else _GAPS.split(text.strip(" \t"))
-
 
 class ConllReader(SentenceReader):
     """Reads CoNLL columns: one word per line with its tags, and an empty line between sentences.
@@ -201,6 +187,7 @@ class ConllReader(SentenceReader):
 
     format = CorpusFormat.CONLL
     endings = (".conll", ".iob", ".iob2", ".bio")
+    borders = (_DOCSTART,)
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
@@ -227,31 +214,23 @@ class ConllReader(SentenceReader):
         """Yield one row per sentence, from a line on."""
         return iter(()) if self.annotations is None else super().rows(start)
 
-    def kind_of(self, line: bytes) -> LineKind:
-        """Return the kind of a line; `# ` may start a comment, or be a hash sign with its tags."""
-        if not line.strip(_SPACES):
-            return LineKind.BLANK
-        if line.startswith(_DOCSTART):
-            return LineKind.BOUNDARY
-        if line.startswith(_COMMENT) and self._is_comment(line):
-            return LineKind.BOUNDARY if line.startswith(_NEW_DOCUMENT) else LineKind.COMMENT
-        return LineKind.WORD
-
-    def _is_comment(self, line: bytes) -> bool:
+    def is_comment(self, line: bytes) -> bool:
+        """Return whether a line is a comment; a hash sign with all its tags is a word."""
+        if not line.startswith(_COMMENT):
+            return False
         return self._is_indexed or (self._n_columns > 1 and self._count_columns(line) != self._n_columns)
 
     def table_of(self, lines: Sequence[NumberedLine]) -> list[list[str | None]]:
         """Return the fields of each word."""
         table = [self._fields(number, line) for number, line in lines]
         if self._is_indexed:
-            for place, fields in enumerate(table, start=1):
+            for place, ((number, _), fields) in enumerate(zip(lines, table, strict=True), start=1):
                 if fields[0] != str(place):
-                    number = lines[place - 1][0]
                     raise RowError(f"line {number} starts with {fields[0]!r} where word {place} is counted")
         return table
 
     def _fields(self, number: int, line: bytes) -> list[str | None]:
-        fields: list[str | None] = [*self.fields_of(number, line, self._separator)]
+        fields: list[str | None] = [*_fields_of(number, line, self._separator)]
         n_missing = self._n_columns - len(fields)
         if n_missing == 0:
             return fields
@@ -279,20 +258,12 @@ class ConlluReader(SentenceReader):
         self.set_columns(_CONLLU_COLUMNS, 2)
         self.types = dict.fromkeys(self.own_columns, pa.string())
 
-    def kind_of(self, line: bytes) -> LineKind:
-        """Return the kind of a line."""
-        if not line.strip():
-            return LineKind.BLANK
-        if not line.startswith(b"#"):
-            return LineKind.WORD
-        return LineKind.BOUNDARY if line.startswith(_NEW_DOCUMENT) else LineKind.COMMENT
-
     def table_of(self, lines: Sequence[NumberedLine]) -> list[list[str]]:
         """Return the fields of each word; `_` stays as it is given."""
         n_columns = 2 + len(_CONLLU_COLUMNS)
         table = []
         for number, line in lines:
-            fields = self.fields_of(number, line, "\t")
+            fields = _fields_of(number, line, "\t")
             if len(fields) != n_columns:
                 raise RowError(f"line {number} has {len(fields)} columns where CoNLL-U has {n_columns}, tab-separated")
             if fields[0].isdecimal():
@@ -300,6 +271,15 @@ class ConlluReader(SentenceReader):
             elif not fields[0].replace("-", "").replace(".", "").isdecimal():
                 raise RowError(f"line {number} starts with {fields[0]!r}, which is not a word id")
         return table
+
+
+def _fields_of(number: int, line: bytes, separator: str | None) -> list[str]:
+    """Return the fields of a word line; `separator` is a tab, or None for any run of spaces and tabs."""
+    try:
+        text = decode(strip_line_end(line))
+    except RowError as error:
+        raise RowError(f"line {number}: {error}") from None
+    return text.split(separator) if separator else _GAPS.split(text.strip(" \t"))
 
 
 def _head(lines: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.linestreams import open_stream, read_lines
+from bertfeat.errors import InputError
 from bertfeat.records import DocId, InputFile
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -94,6 +95,26 @@ class Reader(ABC):
 
     def __init__(self, file: InputFile) -> None:
         self.file = file
+
+    def good_rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield the number and the values of each row.
+
+        Raises:
+            InputError: A row cannot be read.
+        """
+        for row in self.rows(self.start):
+            if isinstance(row.values, RowError):
+                raise InputError(str(row.values), path=self.file.path, row=row.row)
+            yield row.row, row.values
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check that each of some columns has a name of its own.
+
+        Raises:
+            InputError: Two columns have one name.
+        """
+        if twice := next((name for name in names if self.columns.count(name) > 1), None):
+            raise InputError(f"two columns are named {twice!r}; rename one", path=self.file.path)
 
     def use(self, config: ExtractConfig) -> None:  # noqa: B027
         """Check that the file has what the settings name, and read nothing else.

@@ -22,8 +22,6 @@ _DELIMITERS = "\t;|,"
 _NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
 # A name of a column has fewer words than this.
 _LEAST_WORDS = 5
-
-
 # The limit of the csv module is that of the process, so it is only raised; it takes a C long.
 _MAX_FIELD = 2**31 - 1
 
@@ -45,7 +43,7 @@ class CsvReader(TextReader):
         self.delimiter = delimiter or self.delimiter
         self._no_header = no_header
         self._first = "first row" if no_header else "header"
-        fields, raw = next(((fields, raw) for _, _, raw, fields in _Feed(self, self.start).records()), ([], b""))
+        fields, raw = next(((fields, raw) for _, _, raw, fields in self._records(self.start)), ([], b""))
         if isinstance(fields, RowError):
             raise InputError(f"the {self._first} cannot be read: {fields}", path=self.file.path, row=1)
         if raw and not fields:
@@ -83,7 +81,38 @@ class CsvReader(TextReader):
         """Yield one row per record, from a record on."""
         if not self.columns:
             return iter(())
-        return without_blank_tail(map(self._row, _Feed(self, start).records()))
+        return without_blank_tail(map(self._row, self._records(start)))
+
+    def _records(self, start: Start) -> Iterator[tuple[int, int, bytes, list[str] | RowError]]:
+        """Yield (offset, line number, bytes, fields) of each record, or the reason why it has no fields."""
+        # The lines of the current record, and what is wrong with them.
+        lines: list[tuple[int, int, bytes]] = []
+        faults: list[RowError] = []
+
+        def texts() -> Iterator[str]:
+            for line in self.lines(start):
+                lines.append(line)
+                try:
+                    text = decode(line[2])
+                except RowError as error:
+                    # The record must end where it would with good bytes: report it once it is whole.
+                    faults.append(error)
+                    text = line[2].decode(errors="replace")
+                yield text
+
+        parser = csv.reader(texts(), delimiter=self.delimiter, strict=True)
+        while True:
+            lines.clear()
+            faults.clear()
+            fields: list[str] | RowError
+            try:
+                fields = next(parser)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                fields = RowError(f'not {self.format}: {error}; write fields with quotes inside as "...""..."')
+            offset, row, _ = lines[0]
+            yield offset, row, b"".join([raw for _, _, raw in lines]), faults[0] if faults else fields
 
     def _row(self, record: tuple[int, int, bytes, list[str] | RowError]) -> Row:
         offset, row, raw, fields = record
@@ -110,47 +139,6 @@ class TsvReader(CsvReader):
     format = CorpusFormat.TSV
     endings = (".tsv",)
     delimiter = "\t"
-
-
-class _Feed:
-    """Gives lines to the csv module, and keeps the bytes of the current record."""
-
-    def __init__(self, reader: CsvReader, start: Start) -> None:
-        self._lines = reader.lines(start)
-        self._reader = reader
-        self._raw: list[bytes] = []
-        self._faults: list[RowError] = []
-
-    def records(self) -> Iterator[tuple[int, int, bytes, list[str] | RowError]]:
-        """Yield (offset, line number, bytes, fields) of each record, or the reason why it has no fields."""
-        parser = csv.reader(self, delimiter=self._reader.delimiter, strict=True)
-        while True:
-            self._raw, self._faults = [], []
-            fields: list[str] | RowError
-            try:
-                fields = next(parser)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                fields = RowError(f'not {self._reader.format}: {error}; write fields with quotes inside as "...""..."')
-            if self._faults:
-                fields = self._faults[0]
-            yield self._offset, self._row, b"".join(self._raw), fields
-
-    def __iter__(self) -> _Feed:
-        return self
-
-    def __next__(self) -> str:
-        offset, row, line = next(self._lines)
-        if not self._raw:
-            self._offset, self._row = offset, row
-        self._raw.append(line)
-        try:
-            return decode(line)
-        except RowError as error:
-            # The record must end where it would with good bytes: report it once it is whole.
-            self._faults.append(error)
-            return line.decode(errors="replace")
 
 
 def _delimiter_remedy(mark: str) -> str:

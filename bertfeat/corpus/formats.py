@@ -12,8 +12,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, TsvReader
-from bertfeat.corpus.jsonarray import JsonReader
-from bertfeat.corpus.jsonl import JsonlReader
+from bertfeat.corpus.jsonfiles import JsonlReader, JsonReader
 from bertfeat.corpus.lines import LineReader
 from bertfeat.corpus.linestreams import open_stream
 from bertfeat.corpus.parquet import ParquetReader
@@ -56,16 +55,12 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     corpus_format = CorpusFormat(file.format)
     reader = READER_OF[corpus_format]
     for name, need in _NEEDS.items():
+        value, own_ids = getattr(config, name), reader.own_columns[:1] if name == "id_column" else ()
         # Without this error, the reader would ignore the setting.
-        if getattr(config, name) and not getattr(reader, need) and not _is_own(name, reader, config):
+        if value and not getattr(reader, need) and value not in own_ids:
             takers = ", ".join(other.format for other in READERS if getattr(other, need))
-            own = (
-                f"; in {corpus_format} it may be {reader.own_columns[0]}"
-                if name == "id_column" and reader.own_columns
-                else ""
-            )
-            reason = f"`{name}` does not go with {corpus_format}; it goes with {takers}{_INSTEAD.get(name, own)}"
-            raise InputError(reason, path=file.path)
+            hint = f"; in {corpus_format} it may be {own_ids[0]}" if own_ids else _INSTEAD.get(name, "")
+            raise InputError(f"`{name}` does not go with {corpus_format}; it goes with {takers}{hint}", path=file.path)
     if reader.has_columns and config.label_column and not config.is_split_into_words:
         raise InputError(
             f"`label_column` {config.label_column!r} labels the words of `is_split_into_words`; keep a "
@@ -109,10 +104,6 @@ def check_text_column(files: Sequence[InputFile], config: ExtractConfig) -> None
     have_columns = any(READER_OF[CorpusFormat(file.format)].has_columns for file in files)
     if config.text_column != ExtractConfig.text_column and not have_columns:
         raise InputError(f"has no columns for `text_column` {config.text_column!r}; leave it out", path=files[0].path)
-
-
-def _is_own(name: str, reader: type[Reader], config: ExtractConfig) -> bool:
-    return name == "id_column" and config.id_column in reader.own_columns[:1]
 
 
 def own_columns(files: Iterable[InputFile]) -> list[str]:

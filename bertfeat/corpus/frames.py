@@ -19,7 +19,7 @@ from bertfeat.corpus.content import Reader
 from bertfeat.corpus.formats import READER_OF
 from bertfeat.corpus.inputs import FRAME, STDIN, format_of, may_be_file
 from bertfeat.corpus.linestreams import first_line
-from bertfeat.corpus.parquet import column_at, nested_names, path_of, type_at
+from bertfeat.corpus.parquet import column_at, find_field, nested_names
 from bertfeat.corpus.tabular import check_columns, needed_columns
 from bertfeat.errors import InputError
 
@@ -41,25 +41,8 @@ class ArrowStream(Protocol):
         ...
 
 
-class ArrowDataset(Protocol):
-    """A `datasets.Dataset`, with the rows and the order of its indices."""
-
-    @property
-    def column_names(self) -> list[str]:
-        """The names of the columns."""
-        ...
-
-    @property
-    def format(self) -> dict[str, Any]:
-        """How rows are shown; `type` is `custom` with a transform."""
-        ...
-
-    def select_columns(self, column_names: Any) -> Any:
-        """Return the dataset with some of its columns."""
-        ...
-
-
-Frame: TypeAlias = ArrowStream | ArrowDataset | pl.LazyFrame
+# A `datasets.Dataset` is one too, with the rows and the order of its indices.
+Frame: TypeAlias = ArrowStream | pl.LazyFrame
 # What holds texts in memory besides a frame: a column (of polars, pandas or pyarrow), a dict of columns, rows or texts.
 Held: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | Iterable[str]
 Inputs: TypeAlias = str | Path | Iterable[str | Path] | Frame | Held
@@ -70,7 +53,7 @@ def is_frame(inputs: object) -> TypeGuard[Frame]:
     return hasattr(inputs, "__arrow_c_stream__") or isinstance(inputs, pl.LazyFrame) or _is_dataset(inputs)
 
 
-def _is_dataset(inputs: object) -> TypeGuard[ArrowDataset]:
+def _is_dataset(inputs: object) -> bool:
     return _is_from("datasets", "Dataset", inputs)
 
 
@@ -162,14 +145,14 @@ def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:
     path = folder / "frame.parquet"
     with _reading(frame):
         kinds, batches = _opened(frame, config)
-    paths = {name: path_of(kinds, name) for name in needed_columns(config)}
-    schema = pa.schema({name: _plain(type_at(kinds, path)) for name, path in paths.items()})
+    found = {name: find_field(kinds, name) for name in needed_columns(config)}
+    schema = pa.schema({name: _plain(kind) for name, (_, kind) in found.items()})
     for field in schema:
         _check_type(field)
     n_rows = 0
     try:
         with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
-            for table in _tables(_converted(frame, batches, schema, paths), schema):
+            for table in _tables(_converted(frame, batches, schema, [path for path, _ in found.values()]), schema):
                 writer.write_table(table)
                 n_rows += table.num_rows
     except pa.ArrowException as error:
@@ -197,7 +180,7 @@ def parquet_frame(path: str) -> Frame:
         raise InputError(f"cannot be read as Parquet ({first_line(error)}); check the file", path=path) from error
 
 
-def _opened(frame: Frame, config: ExtractConfig) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _opened(frame: Any, config: ExtractConfig) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the schema of a table and its batches, which can be read once."""
     if _is_dataset(frame):
         if frame.format["type"] == "custom":
@@ -220,35 +203,38 @@ def _needed(frame: Any, config: ExtractConfig) -> Any:
     Raises:
         InputError: A column is missing, or Arrow lacks its type.
     """
-    if _is_from("pandas", "DataFrame", frame):
-        names = [str(name) for name in frame.columns]
-        held = _held_columns(names, config)
-        for name, kind in zip(names, frame.dtypes, strict=True):
-            if name in held and _is_from("pandas", "PeriodDtype", kind):
-                raise _unread(name, kind, "make it text with `astype(str)`")
-        # Without the index.
-        return frame.loc[:, [name in held for name in names]].reset_index(drop=True)
-    if isinstance(frame, pl.DataFrame | pl.LazyFrame):
-        return _needed_of_polars(frame.lazy(), config)
-    if _is_from("duckdb", "DuckDBPyRelation", frame):
-        kinds = dict(zip(frame.columns, frame.types, strict=True))
-        for name in _held_columns(frame.columns, config):
-            if _is_only_of_duckdb(kinds[name]):
-                raise _unread(name, kinds[name], f"select `cast({name} as varchar)`")
-    return frame
+    is_polars, is_pandas = isinstance(frame, pl.DataFrame | pl.LazyFrame), _is_from("pandas", "DataFrame", frame)
+    if is_polars:
+        schema = frame.lazy().collect_schema()
+        names, kinds = schema.names(), schema.dtypes()
+    elif is_pandas:
+        names, kinds = [str(name) for name in frame.columns], frame.dtypes
+    elif _is_from("duckdb", "DuckDBPyRelation", frame):
+        names, kinds = frame.columns, frame.types
+    else:
+        return frame
+    held = _held_columns(names, config)
+    for name, kind in zip(names, kinds, strict=True):
+        if name in held and (remedy := _remedy(name, kind)):
+            raise _unread(name, kind, remedy)
+    if is_polars:
+        return frame.lazy().select(held).collect()
+    # Without the index.
+    return frame.loc[:, [name in held for name in names]].reset_index(drop=True) if is_pandas else frame
 
 
-def _needed_of_polars(frame: pl.LazyFrame, config: ExtractConfig) -> pl.DataFrame:
-    schema = frame.collect_schema()
-    held = _held_columns(schema.names(), config)
-    for name in held:
-        kind = schema[name]
-        if kind == pl.Object:
-            # Arrow gets the addresses of Python's objects.
-            raise _unread(name, kind, "make it text with `map_elements(str, return_dtype=pl.String)`")
-        if "Int128" in str(kind):
-            raise _unread(name, kind, "cast it to `pl.Int64` or `pl.String`")
-    return frame.select(held).collect()
+def _remedy(name: str, kind: Any) -> str | None:
+    """Return what to do about a column whose values do not reach Arrow, or None if they do."""
+    if _is_from("pandas", "PeriodDtype", kind):
+        return "make it text with `astype(str)`"
+    if isinstance(kind, pl.Object):
+        # Arrow gets the addresses of Python's objects.
+        return "make it text with `map_elements(str, return_dtype=pl.String)`"
+    if isinstance(kind, pl.DataType) and "Int128" in str(kind):
+        return "cast it to `pl.Int64` or `pl.String`"
+    if type(kind).__name__ == "DuckDBPyType" and _is_only_of_duckdb(kind):
+        return f"select `cast({name} as varchar)`"
+    return None
 
 
 def _held_columns(names: Sequence[str], config: ExtractConfig) -> list[str]:
@@ -297,13 +283,13 @@ def _plain(kind: Any) -> Any:
 
 
 def _converted(
-    frame: Frame, batches: Iterator[pa.RecordBatch], schema: pa.Schema, paths: Mapping[str, Sequence[str]]
+    frame: Frame, batches: Iterator[pa.RecordBatch], schema: pa.Schema, paths: Sequence[Sequence[str]]
 ) -> Iterator[pa.RecordBatch]:
     with _reading(frame):
         for batch in batches:
             columns = []
-            for field in schema:
-                column = column_at(batch, paths[field.name])
+            for field, path in zip(schema, paths, strict=True):
+                column = column_at(batch, path)
                 if "dictionary<values=string_view" in str(column.type):
                     # The categories of polars, which Arrow does not convert.
                     column = pl.from_arrow(column).to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -335,11 +321,11 @@ def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
     held: list[pa.RecordBatch] = []
     n_rows = 0
     for batch in batches:
-        while n_rows + batch.num_rows >= _GROUP_ROWS:
-            size = _GROUP_ROWS - n_rows
-            yield pa.Table.from_batches([*held, batch.slice(0, size)], schema).combine_chunks()
-            batch, held, n_rows = batch.slice(size), [], 0
         held.append(batch)
         n_rows += batch.num_rows
+        while n_rows >= _GROUP_ROWS:
+            table = pa.Table.from_batches(held, schema)
+            yield table.slice(0, _GROUP_ROWS).combine_chunks()
+            held, n_rows = table.slice(_GROUP_ROWS).to_batches(), n_rows - _GROUP_ROWS
     if n_rows:
         yield pa.Table.from_batches(held, schema).combine_chunks()

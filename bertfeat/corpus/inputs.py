@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import glob
 import os
 import sys
@@ -126,8 +125,6 @@ def has_changed(file: InputFile, since: float, *, may_grow: bool = False) -> boo
     return _digest_file(file.path, file.n_bytes if may_grow else sys.maxsize) != (file.n_bytes, file.digest)
 
 
-# It is asked for each row.
-@functools.lru_cache
 def shown_path(path: str) -> str:
     """Return the name of an input in messages: its path, or `<stdin>` or `<frame>` for a copy of these."""
     if not any(start in path for start in SPOOLS):
@@ -183,23 +180,22 @@ def _expand(argument: str) -> list[str]:
 
 
 def _describe(path: str, corpus_format: CorpusFormat) -> InputFile:
-    place = as_path(path)
-    if isinstance(place, ObjectPath):
-        _check_object(place)
-    else:
-        _check_file(path)
+    _check(path)
     return _described(path, *format_of(path, corpus_format))
 
 
-def local_file(path: str, choose: Callable[[str], tuple[str, str | None]]) -> InputFile:
+def local_file(
+    path: str,
+    choose: Callable[[str], tuple[str, str | None]] = lambda path: format_of(path, CorpusFormat.AUTO),
+) -> InputFile:
     """Describe one file of this machine; `choose` returns the format and the compression of a path.
 
     Raises:
-        InputError: The file does not exist, is a folder or an object, or has no bytes.
+        InputError: The file does not exist, is a folder or an object, has no bytes, or its ending names no format.
     """
-    if isinstance(as_path(path), ObjectPath):
+    if is_url(path):
         raise InputError("is an object, which is not read here; copy it to this machine first", path=path)
-    _check_file(path)
+    _check(path)
     found = _described(path, *choose(path))
     if not found.n_bytes:
         raise InputError("has no bytes; did the program that writes it fail?", path=path)
@@ -225,26 +221,22 @@ def _described(path: str, found: str, compression: str | None) -> InputFile:
     return InputFile(path=path, format=sys.intern(str(found)), compression=compression, n_bytes=n_bytes, digest=digest)
 
 
-def _check_object(place: ObjectPath) -> None:
-    path = str(place)
-    if place.is_file():
-        return
-    if place.is_dir():
-        raise InputError(f"is a folder; name its objects, for example with a glob: {place / '*.jsonl'}", path=path)
-    raise InputError("no such object; check the name and the bucket", path=path)
-
-
-def _check_file(path: str) -> None:
+def _check(path: str) -> None:
+    """Check that there is a file or an object."""
     try:
         path.encode()
     except UnicodeEncodeError:
         # Arrow does not open it.
         raise InputError("its name is not UTF-8; rename the file", path=path) from None
-    place = Path(path)
+    place = as_path(path)
     if place.is_file():
         return
+    kind = "object" if isinstance(place, ObjectPath) else "file"
     if place.is_dir():
-        raise InputError("is a folder; name its files, for example with a glob: " + str(place / "*.jsonl"), path=path)
+        reason = f"is a folder; name its {kind}s, for example with a glob: {place / '*.jsonl'}"
+        raise InputError(reason, path=path)
+    if kind == "object":
+        raise InputError("no such object; check the name and the bucket", path=path)
     if not place.exists():
         raise InputError(f"no such file; check the path (read from {Path.cwd()})", path=path)
     raise InputError("is not a regular file; pipe it in instead: `bertfeat extract - < FILE`", path=path)

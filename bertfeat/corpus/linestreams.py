@@ -51,27 +51,17 @@ class _Decompressed(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         if whence == io.SEEK_CUR:
             offset += self._position
         if self._file.compression is None:
-            try:
-                self._position = self._source.seek(offset)
-            except OSError as error:
-                raise self._unreadable(error) from error
-            return self._position
-        if offset < self._position:
+            self._position = self._source.seek(offset)
+        elif offset < self._position:
             self._close_source()
             self._open()
-        while self._position < offset and self._advance(offset - self._position):
+        while self._position < offset and self.readinto(bytearray(min(offset - self._position, BLOCK_BYTES))):
             pass
         return self._position
-
-    def _advance(self, n_bytes: int) -> int:
-        return self.readinto(bytearray(min(n_bytes, BLOCK_BYTES)))
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         try:
@@ -84,15 +74,11 @@ class _Decompressed(io.RawIOBase):
     def _unreadable(self, error: OSError) -> InputError:
         codec, reason = self._file.compression, first_line(error)
         if codec is None or error.errno is not None:
-            return InputError(
-                f"cannot be read after {self._position:,} bytes ({reason}); check the disk, or fetch the file again",
-                path=self._file.path,
-            )
-        return InputError(
-            f"its {codec} data is damaged or cut off after {self._position:,} decompressed bytes or more ({reason}); "
-            "fetch or write the file again",
-            path=self._file.path,
-        )
+            said = f"cannot be read after {self._position:,} bytes ({reason}); check the disk, or fetch the file again"
+        else:
+            said = f"its {codec} data is damaged or cut off after {self._position:,} decompressed bytes or more ("
+            said += f"{reason}); fetch or write the file again"
+        return InputError(said, path=self._file.path)
 
     def _close_source(self) -> None:
         # An error on closing changes no byte that was read.

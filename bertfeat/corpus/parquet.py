@@ -54,10 +54,9 @@ class ParquetReader(Reader):
 
     def select(self, names: Sequence[str]) -> None:
         """Read no other columns than these."""
-        self._paths = {name: path_of(self.schema, name) for name in names}
-        self.types: dict[str, Any] = {
-            name: plain_type(type_at(self.schema, path)) for name, path in self._paths.items()
-        }
+        found = {name: find_field(self.schema, name) for name in names}
+        self._paths = {name: path for name, (path, _) in found.items()}
+        self.types: dict[str, Any] = {name: plain_type(kind) for name, (_, kind) in found.items()}
 
     def use(self, config: ExtractConfig) -> None:
         """Check the columns that settings name and their types, and read no others."""
@@ -152,20 +151,13 @@ def nested_names(fields: Any) -> list[str]:
     return names + [name for name in inner if name not in names]
 
 
-def path_of(fields: Any, name: str) -> list[str]:
-    """Return the way to a column, or to a field inside one; see `bertfeat.corpus.tabular.nested`."""
+def find_field(fields: Any, name: str) -> tuple[list[str], Any]:
+    """Return the way to a column, or to a field inside one, and its type; see `bertfeat.corpus.tabular.nested`."""
     if name in [field.name for field in fields]:
-        return [name]
+        return [name], fields.field(name).type
     head, _, rest = name.partition(".")
-    return [head, *path_of(fields.field(head).type, rest)]
-
-
-def type_at(schema: Any, path: Sequence[str]) -> Any:
-    """Return the type of a column, or of a field inside one."""
-    kind = schema
-    for name in path:
-        kind = kind.field(name).type
-    return kind
+    path, kind = find_field(fields.field(head).type, rest)
+    return [head, *path], kind
 
 
 def column_at(batch: pa.RecordBatch, path: Sequence[str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import NamedTuple
 
@@ -47,8 +47,8 @@ class Corpus:
     """The files of a corpus as one sequence of rows.
 
     A row that cannot be read raises an error with `bad_rows="error"`, and is yielded as a `BadRow` with
-    `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files. With `earlier`, the first
-    files are those of a store, to which the others are added: rows are numbered on, and must agree with the store.
+    `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files. With `earlier`, the
+    files are added to a store: rows are numbered on, and must agree with the store.
 
     Examples:
         >>> corpus = Corpus(resolve_inputs(["corpus.txt"]), ExtractConfig())  # doctest: +SKIP
@@ -60,6 +60,7 @@ class Corpus:
         self.files = tuple(files)
         self.config = config
         self.earlier = earlier
+        self._names = [shown_path(file.path) for file in self.files]
         self._schema: CorpusSchema | None = None
         self._idle: tuple[int, Reader] | None = None
 
@@ -88,18 +89,16 @@ class Corpus:
     def scan(self) -> Generator[ScannedRow]:
         """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
 
-        Earlier files are not read.
-
         Raises:
             InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
                 `bad_rows="quarantine"` too) an id appears twice.
         """
         survey = SchemaSurvey(self.config, self.earlier)
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
-        n_files, n_rows = (self.earlier.n_files, self.earlier.n_rows) if self.earlier else (0, 0)
+        n_rows = self.earlier.n_rows if self.earlier else 0
         limit = self.config.limit
         register = IdRegister()
-        for number, file in enumerate(self.files[n_files:], n_files):
+        for number, file in enumerate(self.files):
             if n_rows == limit:
                 break
             first = n_rows
@@ -114,10 +113,7 @@ class Corpus:
                             register.add(content.doc_id)
                     yield scanned
                     n_rows += 1
-        duplicate = register.find_duplicate()
-        if duplicate is not None:
-            raise self._duplicate_error(*duplicate)
-        self._check_known(register)
+        self._check_ids(register)
         self._schema = survey.result()
 
     def read(self, shard: ShardSpec) -> Iterator[Document | BadRow]:
@@ -139,22 +135,22 @@ class Corpus:
                 raise InputError(
                     f"ends {end - index:,} rows before shard {shard.name} does; the file has changed since it was "
                     "planned: start again with `overwrite`",
-                    path=shown_path(self.files[piece.file].path),
+                    path=self._names[piece.file],
                 )
 
     @contextmanager
     def _lease(self, number: int) -> Iterator[Reader]:
         """Lend the reader of a file to one caller, and keep it open for the next slice unless an error occurred."""
-        with ExitStack() as on_error:
-            if self._idle is not None and self._idle[0] == number:
-                reader = self._idle[1]
-                self._idle = None
-            else:
-                self.close()
-                reader = open_reader(self.files[number], self.config)
-            on_error.callback(reader.close)
+        if self._idle is not None and self._idle[0] == number:
+            reader, self._idle = self._idle[1], None
+        else:
+            self.close()
+            reader = open_reader(self.files[number], self.config)
+        try:
             yield reader
-            on_error.pop_all()
+        except BaseException:
+            reader.close()
+            raise
         self.close()
         self._idle = (number, reader)
 
@@ -170,7 +166,7 @@ class Corpus:
         return content if reason is None else RowError(f"the row {reason}")
 
     def _scanned(self, index: int, number: int, row: Row, content: Content | RowError) -> ScannedRow:
-        path = shown_path(self.files[number].path)
+        path = self._names[number]
         if isinstance(content, RowError):
             bad = self._bad_row(index, path, row, content)
             # Bad rows give no output, but their bytes are held until the shard is done: few large ones fill a shard.
@@ -186,7 +182,7 @@ class Corpus:
         return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, doc_id, None)
 
     def _document(self, index: int, number: int, row: Row, content: Content | RowError) -> Document | BadRow:
-        path = shown_path(self.files[number].path)
+        path = self._names[number]
         if isinstance(content, RowError):
             return self._bad_row(index, path, row, content)
         kept = content.kept
@@ -214,32 +210,26 @@ class Corpus:
             raise InputError(reason + hint, path=path, row=row.row)
         return BadRow(index, path, row.row, reason, row.raw)
 
-    def _check_known(self, register: IdRegister) -> None:
-        """Refuse ids that the store has already, to which this corpus is added."""
-        if self.earlier is None or self.earlier.ids is None:
-            return
-        number = register.find_known(self.earlier.ids)
-        if number is not None:
-            row = self._find_row(number)
-            raise InputError(
-                f"id {row.doc_id!r} is in {self.earlier.place} already; leave out documents that are there",
-                path=row.path,
-                row=row.row,
+    def _check_ids(self, register: IdRegister) -> None:
+        """Refuse an id that appears twice, or that is in the store to which this corpus is added."""
+        known = self.earlier.ids if self.earlier else None
+        if (twice := register.find_duplicate()) is not None:
+            before, row = map(self._find_row, twice)
+            reason = (
+                f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
+                "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)"
             )
+        elif self.earlier and known and (number := register.find_known(known)) is not None:
+            row = self._find_row(number)
+            reason = f"id {row.doc_id!r} is in {self.earlier.place} already; leave out documents that are there"
+        else:
+            return
+        raise InputError(reason, path=row.path, row=row.row)
 
     def _find_row(self, number: int) -> ScannedRow:
         """Read the corpus again up to the row with an id of this number."""
         with closing(self.scan()) as rows:
             return next(islice((row for row in rows if row.bad is None), number, None))
-
-    def _duplicate_error(self, first: int, second: int) -> InputError:
-        before, row = self._find_row(first), self._find_row(second)
-        return InputError(
-            f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
-            "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)",
-            path=row.path,
-            row=row.row,
-        )
 
 
 def _group_name(number: int, group: DocId | None) -> str | None:

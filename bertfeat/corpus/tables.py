@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from contextlib import closing
 from typing import Any, cast
 
@@ -11,9 +10,9 @@ import polars as pl
 import pyarrow as pa
 
 from bertfeat.choices import CorpusFormat
-from bertfeat.corpus.content import Reader, RowError
+from bertfeat.corpus.content import RowError, clean
 from bertfeat.corpus.formats import READERS, open_file
-from bertfeat.corpus.inputs import format_of, local_file
+from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
@@ -29,17 +28,16 @@ def read_table(path: str, needed: Collection[str] | None = None) -> pl.DataFrame
     Raises:
         InputError: The file has no columns or two of one name, or a row or value cannot be read.
     """
-    file = local_file(path, lambda path: format_of(path, CorpusFormat.AUTO))
+    file = local_file(path)
     with closing(open_file(file)) as reader:
         if not reader.has_columns:
             known = ", ".join(ending for kind in READERS if kind.has_columns for ending in kind.endings)
             raise InputError(f"is {file.format}, which has no columns; pass one of {known}", path=path)
-        if twice := [name for name, count in Counter(reader.columns).items() if count > 1]:
-            raise InputError(f"two columns are named {twice[0]!r}; rename one", path=path)
+        reader.check_names(reader.columns)
         if isinstance(reader, ParquetReader):
             batches = (batch for _, batch in reader.batches(reader.columns))
             return cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches, reader.schema)))
-        rows = [*_rows(reader)]
+        rows = [values for _, values in reader.good_rows()]
         names = reader.columns if reader.types is not None else dict.fromkeys(name for row in rows for name in row)
         values = {name: [row.get(name) if needed is None or name in needed else None for row in rows] for name in names}
         return pl.DataFrame([_series(file, name, values[name]) for name in names])
@@ -58,20 +56,13 @@ def columns_of(file: InputFile) -> list[str]:
         return [] if first is None or isinstance(first.values, RowError) else [*first.values]
 
 
-def _rows(reader: Reader) -> Iterator[Mapping[str, Any]]:
-    for row in reader.rows(reader.start):
-        if isinstance(row.values, RowError):
-            raise InputError(str(row.values), path=reader.file.path, row=row.row)
-        yield row.values
-
-
 def _series(file: InputFile, name: str, values: list[Any]) -> pl.Series:
     kind: type[pl.DataType] | None = pl.String if file.format in (CorpusFormat.CSV, CorpusFormat.TSV) else None
     # JSON writes whole numbers without a point; polars takes the type of the first one.
     if {*map(type, values)} - {type(None)} == {int, float}:
         kind = pl.Float64
     try:
-        return pl.Series(name, values, kind)
-    except (TypeError, OverflowError, pl.exceptions.PolarsError) as error:
+        return pl.Series(name, [clean(value) if isinstance(value, str) else value for value in values], kind)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
         reason = f"column {name!r} holds values of several types ({error}); write one type"
         raise InputError(" ".join(reason.split()), path=file.path) from None

@@ -16,15 +16,10 @@ INT64 = range(-(2**63), 2**63)
 _COLUMN_SETTINGS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
 
 
-def used_columns(config: ExtractConfig) -> tuple[str, ...]:
-    """Return the columns of tabular input that have a role other than being kept, each once."""
-    named = [getattr(config, setting) for setting in _COLUMN_SETTINGS]
-    return tuple(dict.fromkeys(name for name in named if name is not None))
-
-
 def needed_columns(config: ExtractConfig) -> tuple[str, ...]:
     """Return the columns of tabular input that are read, each once."""
-    return tuple(dict.fromkeys(used_columns(config) + config.keep_columns))
+    named = [getattr(config, setting) for setting in _COLUMN_SETTINGS]
+    return tuple(dict.fromkeys((*(name for name in named if name is not None), *config.keep_columns)))
 
 
 def nested(record: Mapping[str, Any], name: str) -> Any:

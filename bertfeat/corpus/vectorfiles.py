@@ -60,9 +60,8 @@ class VectorFile(ABC):
     def read(self, start: int, n_rows: int) -> Stored:
         """Return the vectors of some rows."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close the file."""
+    def close(self) -> None:  # noqa: B027
+        """Close the file, if it is open between two reads."""
 
     def wrong(self, reason: str, row: int | None = None) -> InputError:
         """Return the error for something in the file."""
@@ -78,11 +77,9 @@ class VectorFile(ABC):
         Raises:
             InputError: A row holds NaN or infinity, or a value that the stored type does not hold.
         """
-        n_rows = len(next(iter(values.values())))
-        valid = np.ones(n_rows, np.bool_)
         # A row can be all NaN only if it begins with NaN.
-        starts = np.isnan(np.stack([array[:, 0] for array in values.values()])).all(axis=0)
-        for row in np.flatnonzero(starts).tolist():
+        valid = ~np.isnan(np.stack([array[:, 0] for array in values.values()])).all(axis=0)
+        for row in np.flatnonzero(~valid).tolist():
             valid[row] = not all(np.isnan(array[row]).all() for array in values.values())
         found = {}
         for name, array in values.items():
@@ -90,18 +87,17 @@ class VectorFile(ABC):
                 cast = np.ascontiguousarray(array, self.dtype)
             bad = first_not_finite(cast, valid)
             if bad is not None:
-                raise self._not_finite(name, array[bad], cast[bad], *place(bad))
+                where, number = place(bad)
+                reason = self._not_finite(array[bad][~np.isfinite(cast[bad])][0])
+                raise self.wrong(f"{where}{name} holds {reason}", number)
             found[name] = cast
         return found, None if valid.all() else valid
 
-    def _not_finite(
-        self, name: str, given: npt.NDArray[Any], cast: npt.NDArray[Any], where: str, row: int | None
-    ) -> InputError:
-        value = given[~np.isfinite(cast)][0]
+    def _not_finite(self, value: np.floating[Any]) -> str:
         if not np.isfinite(value):
-            return self.wrong(f"{where}{name} holds {value}; a row without a vector is NaN in all its values", row)
-        remedy = "pass `store_dtype='float32'`" if cast.dtype == np.float16 else "scale the vectors"
-        return self.wrong(f"{where}{name} holds {value:g}, which {cast.dtype} does not hold; {remedy}", row)
+            return f"{value}; a row without a vector is NaN in all its values"
+        remedy = "pass `store_dtype='float32'`" if self.dtype == np.float16 else "scale the vectors"
+        return f"{value:g}, which {self.dtype} does not hold; {remedy}"
 
 
 class NpyVectors(VectorFile):
@@ -117,9 +113,8 @@ class NpyVectors(VectorFile):
         if not found.size:
             raise self.wrong(f"has no rows or no values, shape {found.shape}; there is nothing to import")
         self._n_rows, self._row_bytes = len(found), found[0].nbytes
-        layers = range(found.shape[1]) if found.ndim == 3 else ()
-        named = [(f"layer_{layer:02d}", layer) for layer in layers] or [(EMBEDDING, 0)]
-        self.features = tuple(FeatureColumn(name, (n,), str(Combine.NONE), found.shape[-1]) for name, n in named)
+        names = [f"layer_{layer:02d}" for layer in range(found.shape[1])] if found.ndim == 3 else [EMBEDDING]
+        self.features = tuple(_feature(name, found.shape[-1]) for name in names)
 
     def _opened(self) -> npt.NDArray[Any]:
         """Map the file; pages that were read leave the memory with the last reference to the array."""
@@ -147,9 +142,6 @@ class NpyVectors(VectorFile):
         values = {feature.name: array for feature, array in zip(self.features, arrays, strict=True)}
         return self.stored(values, lambda row: (f"row {start + row}, counted from 0: ", None))
 
-    def close(self) -> None:
-        """Close the file, which is open only while it is read."""
-
 
 class ParquetVectors(VectorFile):
     """Reads .parquet: columns of lists of floats are vectors, by default all of them."""
@@ -165,9 +157,7 @@ class ParquetVectors(VectorFile):
 
     def _chosen(self, wanted: Sequence[str]) -> list[str]:
         types = self._reader.types or {}
-        for name in wanted or self.columns:
-            if self.columns.count(name) > 1:
-                raise self.wrong(f"two columns are named {name!r}; rename one")
+        self._reader.check_names(wanted or self.columns)
         for name in wanted:
             if name not in types:
                 there = did_you_mean(name, types) or f"columns are {', '.join(types)}"
@@ -193,8 +183,7 @@ class ParquetVectors(VectorFile):
         for name in self._names:
             if not dims.get(name):
                 raise self.wrong(f"has no rows, or column {name!r} no values; there is nothing to import")
-        layers = {name: int(found[1]) if (found := _LAYER.fullmatch(name)) else 0 for name in self._names}
-        return tuple(FeatureColumn(name, (layers[name],), str(Combine.NONE), dims[name]) for name in self._names)
+        return tuple(_feature(name, dims[name]) for name in self._names)
 
     def check(self) -> int:
         """Check all values, and return the number of rows."""
@@ -253,6 +242,11 @@ class ParquetVectors(VectorFile):
     def close(self) -> None:
         """Close the file."""
         self._reader.close()
+
+
+def _feature(name: str, dim: int) -> FeatureColumn:
+    layer = _LAYER.fullmatch(name)
+    return FeatureColumn(name, (int(layer[1]) if layer else 0,), str(Combine.NONE), dim)
 
 
 def _numpy(array: Any) -> npt.NDArray[Any]:

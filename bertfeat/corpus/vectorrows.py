@@ -12,7 +12,6 @@ from bertfeat.choices import CorpusFormat, Level
 from bertfeat.corpus.columns import encoded_types, kind_of, type_of
 from bertfeat.corpus.content import RowError, clean
 from bertfeat.corpus.formats import WORD_FORMATS, open_file
-from bertfeat.corpus.inputs import format_of, local_file
 from bertfeat.corpus.parquet import is_text
 from bertfeat.corpus.tabular import check_plain, shown
 from bertfeat.errors import InputError
@@ -79,12 +78,10 @@ class RowFile:
             return dict.fromkeys(reader.annotations or (), pa.string())
         types = self._survey() if reader.types is None else reader.types
         names = [*(types if reader.types is None else reader.columns)]
-        for place, name in enumerate(names):
-            if not name:
-                reason = f"column {place + 1} has no name; name it, or leave out the index of a data frame"
-                raise self._wrong(reason)
-            if names.count(name) > 1:
-                raise self._wrong(f"two columns are named {name!r}; rename one")
+        if "" in names:
+            place = names.index("") + 1
+            raise self._wrong(f"column {place} has no name; name it, or leave out the index of a data frame")
+        reader.check_names(names)
         if _DOC_ID not in types and self._level is Level.WORD:
             there = ", ".join(types) or "none"
             reason = f"no column 'doc_id', which tells the words of one text from the next; columns are {there}"
@@ -93,31 +90,28 @@ class RowFile:
 
     def _survey(self) -> Mapping[str, Any]:
         """Return the types of the values of JSON."""
-        found: dict[str, Any] = {}
+        # One value of each kind of each column.
+        found: dict[str, dict[str, Any]] = {}
         for row, values in self._rows():
             for name, value in values.items():
-                # One value of each type is enough to tell which type holds all.
                 kinds = found.setdefault(name, {})
-                kinds.setdefault(kind_of(value), value)
-                if type_of(kinds.values()) is None:
-                    other = next(one for one in kinds.values() if one is not None)
+                if (kind := kind_of(value)) is not None:
+                    kinds.setdefault(kind, value)
+                if type_of(kinds) is None:
+                    other = next(iter(kinds.values()))
                     reason = f"column {name!r} holds {shown(value)}, rows before hold {shown(other)}; write one type"
                     raise self._wrong(reason, row)
-        return {name: type_of(kinds.values()) for name, kinds in found.items()}
+        return {name: type_of(kinds) for name, kinds in found.items()}
 
     def _rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield the number and the values of each row; a bad row is an error."""
-        is_json = self._reader.types is None
-        for row in self._reader.rows(self._reader.start):
+        for row, values in self._reader.good_rows():
             try:
-                if isinstance(row.values, RowError):
-                    raise row.values
-                if is_json:
-                    for name, value in row.values.items():
-                        check_plain(name, value)
+                for name, value in values.items() if self._reader.types is None else ():
+                    check_plain(name, value)
             except RowError as error:
-                raise self._wrong(str(error), row.row) from None
-            yield row.row, row.values
+                raise self._wrong(str(error), row) from None
+            yield row, values
 
     def groups(self) -> Iterator[Group]:
         """Yield the documents, from the first on.
@@ -191,12 +185,3 @@ def _as_type(value: Any, kind: str) -> Any:
     if (isinstance(value, float) and number != value) or not -(1 << n_bits) <= number < 1 << n_bits:
         raise ValueError(value)
     return number
-
-
-def file_of_rows(path: str) -> InputFile:
-    """Describe the file that `ids` names.
-
-    Raises:
-        InputError: The file does not exist or has no bytes, or its ending names no format.
-    """
-    return local_file(path, lambda path: format_of(path, CorpusFormat.AUTO))

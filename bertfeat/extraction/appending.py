@@ -9,7 +9,7 @@ from typing import Any
 from bertfeat.choices import CorpusFormat, Level, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
-from bertfeat.corpus.duplicates import IdDigests
+from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
 from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
@@ -91,8 +91,8 @@ def append_jobs(store: Store, config: ExtractConfig, files: Sequence[InputFile],
     stored = read_plan(store.path, hash_of_plan(fields, new))
     if stored is None:
         progress.stage("reading the corpus")
-        ids = IdDigests.of(_ids(store)) if config.id_column else None
-        earlier = Earlier(str(store.path), 0, store.manifest.n_next_row, corpus_schema(store.plan), ids)
+        ids = IdRegister(_ids(store)) if config.id_column else None
+        earlier = Earlier(str(store.path), store.manifest.n_next_row, corpus_schema(store.plan), ids)
         n_shards = len(store.manifest.shards)
         made = make_plan(fields, config, resolved, new, Corpus(new, config, earlier), tokenizer, n_shards)
         if made.schemas != store.plan.schemas:

@@ -19,8 +19,9 @@ from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.corpus import ScannedRow, cut_shards
 from bertfeat.corpus.duplicates import IdRegister
+from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.vectorfiles import VectorFile, open_vectors, vector_file
-from bertfeat.corpus.vectorrows import Group, RowFile, file_of_rows
+from bertfeat.corpus.vectorrows import Group, RowFile
 from bertfeat.errors import ConfigError, InputError
 from bertfeat.extraction.plan import describe, row_bytes
 from bertfeat.levels import LEVELS
@@ -116,7 +117,7 @@ def import_vectors(
     before = {Path(name): _stamp(Path(name)) for name in (path, ids) if name is not None}
     files = [vector_file(str(path))]
     if ids is not None:
-        files.append(file_of_rows(str(ids)))
+        files.append(local_file(str(ids)))
     target = as_path(output)
     with reporting(progress) as reports:
         fields = _fields(config, columns)

@@ -26,12 +26,12 @@ from bertfeat.text.alignment import (
     kept_tokens,
     sentence_units,
     token_units,
+    without_unknown,
     word_rows,
     word_units,
 )
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
-from bertfeat.text.unknown import without_unknown
 from bertfeat.text.windows import Windows
 
 Values = Sequence[Any] | npt.NDArray[Any]

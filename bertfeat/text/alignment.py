@@ -295,3 +295,18 @@ def _cls_positions(windows: Windows, window: IntArray, tokens: Tokens, tokenizer
         elif len(after):
             positions[chosen] = windows.lengths[window[chosen]] - len(template.suffix) + after[0]
     return positions
+
+
+def without_unknown(units: Units, windows: Windows, unknown_id: int) -> Units:
+    """Return units without the positions of words unknown to static vectors; a row that has no others has no vector."""
+    window = run_of(np.diff(units.window_starts))
+    n = np.diff(units.starts)
+    known = windows.input_ids[units.positions + np.repeat(windows.starts[window], n)] != unknown_id
+    if known.all():
+        return units
+    n_known = np.bincount(run_of(n)[known], minlength=len(n))
+    keep = n_known > 0
+    weights = None if units.weights is None else units.weights[known]
+    return Units.build(
+        windows, units.n_rows, units.row[keep], window[keep], n_known[keep], units.positions[known], weights
+    )

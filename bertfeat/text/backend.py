@@ -1,18 +1,36 @@
-"""Loader of a model's tokenizer from its folder, and the changes to it for exact offsets and given words."""
+"""Loader of a model's tokenizer from its folder, and the changes to it for exact offsets and given words.
+
+What transformers makes of the files of a folder depends on the class that it chooses, so it is kept in the user's cache
+rather than rebuilt here: only the first use of a model imports transformers.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as BackendTokenizer
 
+from bertfeat._version import __version__
 from bertfeat.durable.files import os_errors
+from bertfeat.durable.usercache import cache_path, read_cached, write_cached
 from bertfeat.errors import CheckpointError, checkpoint_errors
-from bertfeat.text.backendcache import Backend, cached_backend
 
+# A tokenizer, and the id of its classification token.
+Backend: TypeAlias = tuple[BackendTokenizer, int | None]
+
+_FOLDER = "tokenizers"
+_MAX_ENTRIES = 16
+# The files that transformers may read for a tokenizer; it runs no code of the folder.
+_ENDINGS = (".json", ".jinja", ".model", ".txt")
+# Tokenizer files of more bytes are refused before; others of that size may be a user's data.
+_MAX_BYTES = 64_000_000
 # More than the rows of any embedding matrix; the tables here and in `tokenizers` are as long as the largest id.
 _MAX_IDS = 10_000_000
 
@@ -77,7 +95,48 @@ def load_backend(folder: Path) -> Backend:
     Raises:
         CheckpointError: The folder has no tokenizer that can be used, or a file cannot be read.
     """
-    return cached_backend(folder, _configured)
+    key = _key(folder)
+    found = _decoded(read_cached(f"{_FOLDER}/{key}"))
+    if found is not None:
+        return found
+    backend, cls_id = _configured(folder)
+    # A file that changed meanwhile (a download) belongs to another key.
+    if _key(folder) == key:
+        body = json.dumps({"cls_id": cls_id, "tokenizer": backend.to_str()}).encode()
+        write_cached(f"{_FOLDER}/{key}", hashlib.sha256(body).digest() + body)
+        _drop_oldest()
+    return backend, cls_id
+
+
+def _key(folder: Path) -> str:
+    """Return the name of an entry: a digest of the folder's small files, its path, and the versions of the code."""
+    versions = [__version__, *map(version, ("tokenizers", "transformers"))]
+    digest = hashlib.sha256(json.dumps([str(folder), *versions]).encode())
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _ENDINGS and path.is_file() and path.stat().st_size <= _MAX_BYTES:
+            content = path.read_bytes()
+            digest.update(os.fsencode(path.name) + f"\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _decoded(data: bytes | None) -> Backend | None:
+    """Return the tokenizer of an entry, or None if the entry is missing or damaged."""
+    size = hashlib.sha256().digest_size
+    if data is None or hashlib.sha256(data[size:]).digest() != data[:size]:
+        return None
+    # `from_str` raises a plain Exception.
+    with contextlib.suppress(Exception):
+        entry = json.loads(data[size:])
+        return BackendTokenizer.from_str(entry["tokenizer"]), entry["cls_id"]
+    return None
+
+
+def _drop_oldest() -> None:
+    with contextlib.suppress(OSError, RuntimeError):
+        entries = sorted(cache_path(_FOLDER).iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in entries[_MAX_ENTRIES:]:
+            path.unlink(missing_ok=True)
 
 
 def _configured(folder: Path) -> Backend:

@@ -16,6 +16,7 @@ import pytest
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.frames import write_frame
+from bertfeat.corpus.tables import read_table
 from bertfeat.errors import InputError
 from bertfeat.records import Document
 from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all, texts, write
@@ -104,6 +105,14 @@ def test_lone_surrogates_become_replacement_characters(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"text": "a\\ud800b\\udc00\\ud83d\\ude00", "k": "\\udfff", "i": "\\ud801"}\n')
     (document,) = documents(path, keep_columns="k", id_column="i", levels="sentence")
     assert (document.text, document.kept, document.doc_id) == ("a\ufffdb\ufffd😀", {"k": "\ufffd"}, "\ufffd")
+
+
+def test_a_table_of_labels_has_the_texts_of_a_corpus(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"doc_id": "a\\ud800", "n": 1}\n{"doc_id": "b", "n": 2.5}\n')
+    assert read_table(str(path)).rows() == [("a\ufffd", 1.0), ("b", 2.5)]
+    path = write(tmp_path, "b.jsonl", '{"doc_id": ["a\\ud800"]}\n')
+    with pytest.raises(InputError, match=r"b\.jsonl: column 'doc_id' holds values .* surrogates"):
+        read_table(str(path))
 
 
 def test_lists_of_words_and_their_labels(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, reading, resolve_inputs
-from bertfeat.corpus.duplicates import IdDigests, IdRegister
+from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, Column, Document
 from tests.support.corpus_files import WRITERS, bad_rows, compress, documents, open_corpus, plan, read_all, texts, write
@@ -205,7 +205,7 @@ def test_ids_have_one_type(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.jsonl:2: id 'a' is string, ids before are int64; write all ids"):
         read_all(path, id_column="id", bad_rows="quarantine")
     config = ExtractConfig(id_column="id")
-    corpus = Corpus(resolve_inputs([str(path)]), config, Earlier("store", 0, 9, CorpusSchema(id_type="int64")))
+    corpus = Corpus(resolve_inputs([str(path)]), config, Earlier("store", 9, CorpusSchema(id_type="int64")))
     with pytest.raises(InputError, match=r"2: id 'a' is string, ids before are int64; write int64 ids, as in store"):
         list(corpus.scan())
 
@@ -223,10 +223,8 @@ def test_a_repeated_id_is_named_with_both_places(tmp_path: Path) -> None:
 def test_the_register_finds_what_a_dict_finds(ids: list[int | str]) -> None:
     ids = [str(doc_id).encode("utf-8", "replace").decode() for doc_id in ids]
     repeated = (index for index, doc_id in enumerate(ids) if doc_id in ids[:index])
-    register = IdRegister()
-    for doc_id in ids:
-        register.add(doc_id)
+    register = IdRegister(ids)
     assert register.find_duplicate() == next(((ids.index(ids[index]), index) for index in repeated), None)
-    known = IdDigests.of(ids[5:20]).merged(IdDigests.of(ids[15:]))
-    assert len(known.high) == len({*ids[5:]})
-    assert register.find_known(known) == next((index for index, doc_id in enumerate(ids) if doc_id in ids[5:]), None)
+    assert register.find_known(IdRegister(ids[5:])) == next(
+        (index for index, doc_id in enumerate(ids) if doc_id in ids[5:]), None
+    )

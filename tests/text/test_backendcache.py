@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertfeat.text import backend, backendcache
+from bertfeat.text import backend
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.families import build_model
 
@@ -47,20 +47,23 @@ def test_a_changed_file_or_version_or_place_is_another_entry(
     (model / "tokenizer_config.json").write_text(json.dumps({**settings, "cls_token": "[SEP]"}))
     assert Tokenizer.load(model).cls_id == Tokenizer.load(model).single.suffix.ids[-1]
     Tokenizer.load(Path(shutil.copytree(model, tmp_path / "copy")))
-    monkeypatch.setattr(backendcache, "version", lambda _: "0")
+    monkeypatch.setattr(backend, "version", lambda _: "0")
     Tokenizer.load(model)
-    monkeypatch.setattr(backendcache, "__version__", "0")
+    monkeypatch.setattr(backend, "__version__", "0")
     Tokenizer.load(model)
     assert len(list(cache.iterdir())) == 5
 
 
-def test_a_file_that_changes_meanwhile_is_not_kept(model: Path, cache: Path) -> None:
-    def load(folder: Path) -> backendcache.Backend:
-        found = backend._configured(folder)
+def test_a_file_that_changes_meanwhile_is_not_kept(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configured = backend._configured
+
+    def load(folder: Path) -> backend.Backend:
+        found = configured(folder)
         (folder / "tokenizer_config.json").write_text("{}")
         return found
 
-    backendcache.cached_backend(model, load)
+    monkeypatch.setattr(backend, "_configured", load)
+    backend.load_backend(model)
     assert not cache.exists()
 
 
@@ -82,7 +85,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(model: Path, cache: Path
 
 
 def test_the_cache_keeps_the_latest(model: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backendcache, "_MAX_ENTRIES", 2)
+    monkeypatch.setattr(backend, "_MAX_ENTRIES", 2)
     for number in range(4):
         backend.load_backend(Path(shutil.copytree(model, tmp_path / f"{number}")))
     assert len(list(cache.iterdir())) == 2
