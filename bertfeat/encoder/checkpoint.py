@@ -15,17 +15,16 @@ from typing import Any
 
 from bertfeat.encoder import hub
 from bertfeat.encoder.discovery import Facts, find_facts
-from bertfeat.encoder.families import Family, family_of
+from bertfeat.encoder.families import STATIC, Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.modelconfig import config_digest
 from bertfeat.encoder.modelplaces import Place, locate, model_root
 from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
-from bertfeat.encoder.staticvectors import StaticVectors, facts_of
 from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
 from bertfeat.encoder.weights import SINGLE, WeightFiles, find_weights, inside, read_json
-from bertfeat.encoder.wordvectors import open_word_vectors
+from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 
@@ -37,6 +36,8 @@ _UNBOUNDED = ("_id", "_ids", "theta", "seed")
 _MAX_LENGTH = 1_000_000
 # Tied and unused weights make the two counts differ; more than twice as many belong to another model.
 _MAX_PARAMETERS_PER_VALUE = 2
+# Static vectors know no context, so that a window only limits the memory of a long document.
+STATIC_WINDOW = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Checkpoint:
     is_bfloat16: bool
     config: Mapping[str, Any] = field(repr=False)
     facts: Facts | None = None
-    static: StaticVectors | None = None
+    static: WordVectors | TokenVectors | None = None
 
     @property
     def config_sha256(self) -> str:
@@ -110,7 +111,7 @@ class Checkpoint:
             256
         """
         if self.static is not None:
-            return self.static.sentence_model() if isinstance(self.static, TokenVectors) else None
+            return self.static.sentence_model()
         return read_sentence_model(self.folder, model_root(self.folder), self.hidden_size)
 
     def prompts(self) -> Prompts:
@@ -144,7 +145,7 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     place = locate(name, revision)
     config, tokenizer_config = ({}, {}) if place.folder.is_file() else _read_configs(place.folder)
     if place.folder.is_file() or config.get("model_type") == MODEL_TYPE:
-        return Checkpoint(name=name, revision=place.commit, **_static_facts(place.folder, config))
+        return _static(name, place, config)
     return _with_encoder(name, place, config, tokenizer_config)
 
 
@@ -163,14 +164,32 @@ def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return config, tokenizer_config
 
 
-def _static_facts(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of static vectors: those of a file, or those of a folder of model2vec."""
-    if folder.is_file():
-        return facts_of(open_word_vectors(folder), folder, [], config)
-    root, tokenizer = model_root(folder), folder / "tokenizer.json"
-    _check_tokenizer_size(tokenizer, root)
-    found = open_token_vectors(folder, inside(folder / SINGLE, root), config)
-    return facts_of(found, folder, [tokenizer], config)
+def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
+    """Return static vectors: those of a file, or those of a folder of model2vec."""
+    found: WordVectors | TokenVectors
+    if place.folder.is_file():
+        found = open_word_vectors(place.folder)
+    else:
+        root = model_root(place.folder)
+        _check_tokenizer_size(place.folder / "tokenizer.json", root)
+        found = open_token_vectors(place.folder, inside(place.folder / SINGLE, root), config)
+    return Checkpoint(
+        name=name,
+        folder=place.folder,
+        revision=place.commit,
+        family=STATIC,
+        n_layers=0,
+        hidden_size=found.dim,
+        n_ids=found.n_ids,
+        max_length=STATIC_WINDOW,
+        weights_files=(found.file,),
+        weights_sha256=weights_digest([found.file]),
+        tokenizer_sha256=found.tokenizer_sha256,
+        n_values=found.n_values,
+        is_bfloat16=False,
+        config=config,
+        static=found,
+    )
 
 
 def _with_encoder(

@@ -26,7 +26,6 @@ from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
 from bertfeat.encoder.lookup import Lookup
-from bertfeat.encoder.staticvectors import StaticVectors
 from bertfeat.errors import CheckpointError, ConfigError, Shared, checkpoint_errors
 from bertfeat.forks import limit_threads
 
@@ -68,7 +67,17 @@ def load_encoder(
     if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
     if checkpoint.static is not None:
-        return _load_static(checkpoint, checkpoint.static, device)
+        return PackEncoder(
+            Lookup(*checkpoint.static.read()).to(device).eval(),
+            "lookup",
+            [0],
+            hidden_size=checkpoint.hidden_size,
+            n_blocks=0,
+            compute_dtype=torch.float32,
+            with_pooler=False,
+            padding_idx=None,
+            supports_type_ids=False,
+        )
     facts = checkpoint.facts
     assert facts is not None
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
@@ -116,20 +125,6 @@ def load_encoder(
     else:
         cut(model, blocks, way.n_blocks)
     return make(way, layers)
-
-
-def _load_static(checkpoint: Checkpoint, found: StaticVectors, device: torch.device | str) -> PackEncoder:
-    return PackEncoder(
-        Lookup.of(found).to(device).eval(),
-        "lookup",
-        [0],
-        hidden_size=checkpoint.hidden_size,
-        n_blocks=0,
-        compute_dtype=torch.float32,
-        with_pooler=False,
-        padding_idx=None,
-        supports_type_ids=False,
-    )
 
 
 def _load(checkpoint: Checkpoint, n_blocks: int, dtype: torch.dtype, with_pooler: bool) -> tuple[Any, str | None]:

@@ -84,7 +84,7 @@ def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "
     if isinstance(static, WordVectors):
         return word_tokenizer(
             static.rows,
-            static.path,
+            static.file,
             unknown_id=static.n_rows,
             is_uncased=static.is_uncased,
             given_words=given_words,
