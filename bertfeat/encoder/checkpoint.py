@@ -18,12 +18,18 @@ from bertfeat.encoder.discovery import Facts, find_facts
 from bertfeat.encoder.families import STATIC, Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.modelconfig import config_digest
-from bertfeat.encoder.modelplaces import Place, locate, model_root
-from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
+from bertfeat.encoder.modelplaces import Place, locate
+from bertfeat.encoder.sentencefiles import SAVE_AGAIN, read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
-from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
 from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
-from bertfeat.encoder.weights import SINGLE, WeightFiles, find_weights, inside, read_json
+from bertfeat.encoder.weights import (
+    MAX_TOKENIZER_BYTES,
+    WeightFiles,
+    find_weights,
+    inside,
+    read_json,
+    read_tokenizer_config,
+)
 from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
@@ -112,7 +118,7 @@ class Checkpoint:
         """
         if self.static is not None:
             return self.static.sentence_model()
-        return read_sentence_model(self.folder, model_root(self.folder), self.hidden_size)
+        return read_sentence_model(self.folder, self.hidden_size)
 
     def prompts(self) -> Prompts:
         """Read the model's prompts.
@@ -120,7 +126,7 @@ class Checkpoint:
         Raises:
             CheckpointError: Their file is unsafe or malformed.
         """
-        return read_prompts(self.folder, model_root(self.folder))
+        return read_prompts(self.folder)
 
 
 def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
@@ -151,15 +157,11 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
 
 def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read config.json and tokenizer_config.json, which need not be there; refuse what they must not ask for."""
-    root = model_root(folder)
-    path = folder / "config.json"
-    if not os.path.lexists(path):
+    if not os.path.lexists(folder / "config.json"):
         # Folders of old sentence-transformers keep the model one folder deeper.
         remedy = SAVE_AGAIN if (folder / "modules.json").exists() else "is this a model folder?"
         raise CheckpointError(f"{folder}: no config.json in it; {remedy}")
-    config = read_json(inside(path, root))
-    path = folder / "tokenizer_config.json"
-    tokenizer_config = read_json(inside(path, root)) if os.path.lexists(path) else {}
+    config, tokenizer_config = read_json(inside(folder, "config.json")), read_tokenizer_config(folder)
     _refuse_code(folder, config, tokenizer_config)
     return config, tokenizer_config
 
@@ -170,9 +172,8 @@ def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
     if place.folder.is_file():
         found = open_word_vectors(place.folder)
     else:
-        root = model_root(place.folder)
-        _check_tokenizer_size(place.folder / "tokenizer.json", root)
-        found = open_token_vectors(place.folder, inside(place.folder / SINGLE, root), config)
+        _check_tokenizer_size(place.folder, "tokenizer.json")
+        found = open_token_vectors(place.folder, config)
     return Checkpoint(
         name=name,
         folder=place.folder,
@@ -198,7 +199,7 @@ def _with_encoder(
     folder = place.folder
     if not isinstance(model_type := config.get("model_type"), str):
         raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
-    tokenizer_files = _tokenizer_files(folder, model_root(folder))
+    tokenizer_files = _tokenizer_files(folder)
     weights, digest = _weights(name, place)
     _check_numbers(folder / "config.json", config)
     lengths = _original_lengths(folder / "config.json", config)
@@ -229,7 +230,7 @@ def _with_encoder(
 
 def _weights(name: str, place: Place) -> tuple[WeightFiles, str]:
     """Return the weight files and their digest."""
-    weights = find_weights(place.folder, model_root(place.folder), name if place.commit else None)
+    weights = find_weights(place.folder, name if place.commit else None)
     digest = weights_digest(weights.files)
     if place.pinned not in (None, digest):
         raise CheckpointError(
@@ -299,20 +300,21 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
     return lengths
 
 
-def _tokenizer_files(folder: Path, root: Path) -> list[Path]:
-    present = [folder / name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
-    names = {path.name for path in present}
-    if not names & _TOKENIZERS and not {"vocab.json", "merges.txt"} <= names:
+def _tokenizer_files(folder: Path) -> list[Path]:
+    names = [name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
+    if not _TOKENIZERS.intersection(names) and not {"vocab.json", "merges.txt"}.issubset(names):
         raise CheckpointError(
             f"{folder}: no fast tokenizer; it needs tokenizer.json, or vocab.txt, or vocab.json with merges.txt, "
             "or a SentencePiece model"
         )
-    for path in present:
-        _check_tokenizer_size(path, root)
-    return present
+    for name in names:
+        _check_tokenizer_size(folder, name)
+    return [folder / name for name in names]
 
 
-def _check_tokenizer_size(path: Path, root: Path) -> None:
-    n_bytes = inside(path, root).stat().st_size
+def _check_tokenizer_size(folder: Path, name: str) -> None:
+    n_bytes = inside(folder, name).stat().st_size
     if n_bytes > MAX_TOKENIZER_BYTES:
-        raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}")
+        raise CheckpointError(
+            f"{folder / name}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}"
+        )

@@ -22,7 +22,7 @@ from bertfeat.durable.records import decode, encode
 from bertfeat.encoder import hub
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.filedigests import weights_digest
-from bertfeat.encoder.modelplaces import Place, locate, model_root
+from bertfeat.encoder.modelplaces import Place, locate
 from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE, indexed, inside
 from bertfeat.errors import CheckpointError, UserError, checkpoint_errors
 
@@ -129,7 +129,7 @@ def read_note(folder: Path) -> Conversion | None:
     if not os.path.lexists(path):
         return None
     try:
-        return decode(Conversion, inside(path, folder.resolve()).read_bytes())
+        return decode(Conversion, inside(folder, NOTE).read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{path}: not a note of `bertfeat convert` ({error}); remove it") from None
 
@@ -162,7 +162,7 @@ def _find(model: str, place: Place) -> tuple[list[str], list[str]]:
     if of_encoder and PICKLE not in names:
         if not os.path.lexists(folder / PICKLE_INDEX):
             raise CheckpointError(f"{folder}: no {SINGLE} and no {PICKLE} in it; is this a model folder?")
-        names += indexed(inside(folder / PICKLE_INDEX, model_root(folder)), ".bin")
+        names += indexed(inside(folder, PICKLE_INDEX), ".bin")
     if not names:
         raise CheckpointError(f"model {model}: its weights need no conversion; use it as it is")
     return names, hub.wanted_files(folder, weights=not of_encoder)
@@ -177,7 +177,7 @@ def _write(place: Place, pickles: Sequence[str], copied: Sequence[str], new: Pat
     sizes: list[int] = []
     for name in pickles:
         made = name.replace(_STEM, "model").removesuffix(".bin") + ".safetensors"
-        tensors, others = _read(place.folder / name, _inside(place, name))
+        tensors, others = _read(place.folder / name, inside(place.folder, name))
         (new / made).parent.mkdir(exist_ok=True)
         with checkpoint_errors(place.folder / name, "its tensors cannot be saved as safetensors"):
             save_file(tensors, new / made, metadata={"format": "pt"})
@@ -191,7 +191,7 @@ def _write(place: Place, pickles: Sequence[str], copied: Sequence[str], new: Pat
         (new / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for name in copied:
         (new / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(_inside(place, name), new / name)
+        shutil.copyfile(inside(place.folder, name), new / name)
     return {"left_out": tuple(left_out), "n_tensors": len(sizes), "n_bytes": sum(sizes)}
 
 
@@ -258,11 +258,7 @@ def _checked(new: Path, folder: Path) -> str:
 
 
 def _digests(place: Place, names: Sequence[str]) -> dict[str, str]:
-    return {name: weights_digest([_inside(place, name)]) for name in names}
-
-
-def _inside(place: Place, name: str) -> Path:
-    return inside(place.folder / name, model_root(place.folder))
+    return {name: weights_digest([inside(place.folder, name)]) for name in names}
 
 
 def _written(folder: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfeat.encoder.packaged import packaged_hint
-from bertfeat.encoder.sentencesettings import TRANSFORMER_SETTINGS
+from bertfeat.encoder.sentencefiles import TRANSFORMER_SETTINGS
 from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE
 from bertfeat.errors import CheckpointError, RunError, Shared
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from bertfeat.encoder.filedigests import named_digest
 from bertfeat.encoder.sentencemodel import NormalizeStep, SentenceMode, SentenceModel
-from bertfeat.encoder.weights import read_header
+from bertfeat.encoder.weights import SINGLE, inside, read_header
 from bertfeat.errors import CheckpointError, checkpoint_errors
 from bertfeat.records import Float32Array, IntArray
 
@@ -72,12 +72,13 @@ class TokenVectors:
         return vectors, mapping, arrays.get("weights")
 
 
-def open_token_vectors(folder: Path, file: Path, config: Mapping[str, Any]) -> TokenVectors:
+def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
     """Check the arrays and the settings of a model2vec folder.
 
     Raises:
         CheckpointError: An array is missing, or a shape, a type or a setting is wrong.
     """
+    file = inside(folder, SINGLE)
     arrays = read_header(file)
     kind, shape = arrays.get("embeddings", ("no array", ()))
     if kind not in _FLOATS or len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= _MAX_DIM:
