@@ -20,7 +20,6 @@ __all__ = [
     "packaged",
     "sentencemodel",
     "sentencesteps",
-    "staticvectors",
     "tokenvectors",
     "transfers",
     "weights",

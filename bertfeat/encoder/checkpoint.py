@@ -15,17 +15,21 @@ from typing import Any
 
 from bertfeat.encoder import hub
 from bertfeat.encoder.discovery import Facts, find_facts
-from bertfeat.encoder.families import Family, family_of
+from bertfeat.encoder.families import STATIC, Family, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.modelconfig import config_digest
-from bertfeat.encoder.modelplaces import Place, locate, model_root
-from bertfeat.encoder.sentencefiles import read_prompts, read_sentence_model
+from bertfeat.encoder.modelplaces import Place, locate
+from bertfeat.encoder.sentencefiles import SAVE_AGAIN, read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
-from bertfeat.encoder.sentencesettings import MAX_TOKENIZER_BYTES, SAVE_AGAIN
-from bertfeat.encoder.staticvectors import StaticVectors, facts_of
 from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
-from bertfeat.encoder.weights import SINGLE, WeightFiles, find_weights, inside, read_json
-from bertfeat.encoder.wordvectors import open_word_vectors
+from bertfeat.encoder.weights import (
+    MAX_TOKENIZER_BYTES,
+    find_weights,
+    inside,
+    read_json,
+    read_tokenizer_config,
+)
+from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 
@@ -37,6 +41,8 @@ _UNBOUNDED = ("_id", "_ids", "theta", "seed")
 _MAX_LENGTH = 1_000_000
 # Tied and unused weights make the two counts differ; more than twice as many belong to another model.
 _MAX_PARAMETERS_PER_VALUE = 2
+# Static vectors know no context, so that a window only limits the memory of a long document.
+STATIC_WINDOW = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Checkpoint:
     is_bfloat16: bool
     config: Mapping[str, Any] = field(repr=False)
     facts: Facts | None = None
-    static: StaticVectors | None = None
+    static: WordVectors | TokenVectors | None = None
 
     @property
     def config_sha256(self) -> str:
@@ -110,8 +116,8 @@ class Checkpoint:
             256
         """
         if self.static is not None:
-            return self.static.sentence_model() if isinstance(self.static, TokenVectors) else None
-        return read_sentence_model(self.folder, model_root(self.folder), self.hidden_size)
+            return self.static.sentence_model()
+        return read_sentence_model(self.folder, self.hidden_size)
 
     def prompts(self) -> Prompts:
         """Read the model's prompts.
@@ -119,7 +125,7 @@ class Checkpoint:
         Raises:
             CheckpointError: Their file is unsafe or malformed.
         """
-        return read_prompts(self.folder, model_root(self.folder))
+        return read_prompts(self.folder)
 
 
 def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
@@ -144,33 +150,46 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     place = locate(name, revision)
     config, tokenizer_config = ({}, {}) if place.folder.is_file() else _read_configs(place.folder)
     if place.folder.is_file() or config.get("model_type") == MODEL_TYPE:
-        return Checkpoint(name=name, revision=place.commit, **_static_facts(place.folder, config))
+        return _static(name, place, config)
     return _with_encoder(name, place, config, tokenizer_config)
 
 
 def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read config.json and tokenizer_config.json, which need not be there; refuse what they must not ask for."""
-    root = model_root(folder)
-    path = folder / "config.json"
-    if not os.path.lexists(path):
+    if not os.path.lexists(folder / "config.json"):
         # Folders of old sentence-transformers keep the model one folder deeper.
         remedy = SAVE_AGAIN if (folder / "modules.json").exists() else "is this a model folder?"
         raise CheckpointError(f"{folder}: no config.json in it; {remedy}")
-    config = read_json(inside(path, root))
-    path = folder / "tokenizer_config.json"
-    tokenizer_config = read_json(inside(path, root)) if os.path.lexists(path) else {}
+    config, tokenizer_config = read_json(inside(folder, "config.json")), read_tokenizer_config(folder)
     _refuse_code(folder, config, tokenizer_config)
     return config, tokenizer_config
 
 
-def _static_facts(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of static vectors: those of a file, or those of a folder of model2vec."""
-    if folder.is_file():
-        return facts_of(open_word_vectors(folder), folder, [], config)
-    root, tokenizer = model_root(folder), folder / "tokenizer.json"
-    _check_tokenizer_size(tokenizer, root)
-    found = open_token_vectors(folder, inside(folder / SINGLE, root), config)
-    return facts_of(found, folder, [tokenizer], config)
+def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
+    """Return static vectors: those of a file, or those of a folder of model2vec."""
+    found: WordVectors | TokenVectors
+    if place.folder.is_file():
+        found = open_word_vectors(place.folder)
+    else:
+        _check_tokenizer_size(place.folder, "tokenizer.json")
+        found = open_token_vectors(place.folder, config)
+    return Checkpoint(
+        name=name,
+        folder=place.folder,
+        revision=place.commit,
+        family=STATIC,
+        n_layers=0,
+        hidden_size=found.dim,
+        n_ids=found.n_ids,
+        max_length=STATIC_WINDOW,
+        weights_files=(found.file,),
+        weights_sha256=weights_digest([found.file]),
+        tokenizer_sha256=found.tokenizer_sha256,
+        n_values=found.n_values,
+        is_bfloat16=False,
+        config=config,
+        static=found,
+    )
 
 
 def _with_encoder(
@@ -179,8 +198,14 @@ def _with_encoder(
     folder = place.folder
     if not isinstance(model_type := config.get("model_type"), str):
         raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
-    tokenizer_files = _tokenizer_files(folder, model_root(folder))
-    weights, digest = _weights(name, place)
+    tokenizer_files = _tokenizer_files(folder)
+    weights = find_weights(folder, name if place.commit else None)
+    digest = weights_digest(weights.files)
+    if place.pinned not in (None, digest):
+        raise CheckpointError(
+            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {place.pinned}; "
+            "install the package again"
+        )
     _check_numbers(folder / "config.json", config)
     lengths = _original_lengths(folder / "config.json", config)
     family, facts = family_of(model_type), find_facts(folder, config)
@@ -206,18 +231,6 @@ def _with_encoder(
         config=config,
         facts=facts,
     )
-
-
-def _weights(name: str, place: Place) -> tuple[WeightFiles, str]:
-    """Return the weight files and their digest."""
-    weights = find_weights(place.folder, model_root(place.folder), name if place.commit else None)
-    digest = weights_digest(weights.files)
-    if place.pinned not in (None, digest):
-        raise CheckpointError(
-            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {place.pinned}; "
-            "install the package again"
-        )
-    return weights, digest
 
 
 def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:
@@ -259,13 +272,13 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
     With the type longrope, which older configs of Phi-3 call su or yarn, transformers sets them by the longest text of
     a batch, in a place that threads share: up to this length, all texts have the short ones.
     """
-    name, lengths = "original_max_position_embeddings", []
+    name, lengths = "original_max_position_embeddings", list[int]()
     for key in ("rope_parameters", "rope_scaling"):
         values = config.get(key)
         for rope in (values, *values.values()) if isinstance(values, dict) else ():
-            if not isinstance(rope, dict) or not (
-                "longrope" in (rope.get("rope_type"), rope.get("type")) or "short_factor" in rope
-            ):
+            if not isinstance(rope, dict):
+                continue
+            if "longrope" not in (rope.get("rope_type"), rope.get("type")) and "short_factor" not in rope:
                 continue
             found = [value for value in (config.get(name), rope.get(name)) if value is not None]
             if not found:
@@ -273,27 +286,28 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
                     f"{path}: {key} has the type longrope without {name}, which is not supported: it depends on the "
                     "length of the text"
                 )
-            for value in found:
-                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                    raise CheckpointError(f"{path}: {name} is {value!r:.60}; expected a whole number of 1 or more")
             lengths += found
+    for length in lengths:
+        if type(length) is not int or length < 1:
+            raise CheckpointError(f"{path}: {name} is {length!r:.60}; expected a whole number of 1 or more")
     return lengths
 
 
-def _tokenizer_files(folder: Path, root: Path) -> list[Path]:
-    present = [folder / name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
-    names = {path.name for path in present}
-    if not names & _TOKENIZERS and not {"vocab.json", "merges.txt"} <= names:
+def _tokenizer_files(folder: Path) -> list[Path]:
+    names = [name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
+    if not _TOKENIZERS.intersection(names) and not {"vocab.json", "merges.txt"}.issubset(names):
         raise CheckpointError(
             f"{folder}: no fast tokenizer; it needs tokenizer.json, or vocab.txt, or vocab.json with merges.txt, "
             "or a SentencePiece model"
         )
-    for path in present:
-        _check_tokenizer_size(path, root)
-    return present
+    for name in names:
+        _check_tokenizer_size(folder, name)
+    return [folder / name for name in names]
 
 
-def _check_tokenizer_size(path: Path, root: Path) -> None:
-    n_bytes = inside(path, root).stat().st_size
+def _check_tokenizer_size(folder: Path, name: str) -> None:
+    n_bytes = inside(folder, name).stat().st_size
     if n_bytes > MAX_TOKENIZER_BYTES:
-        raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}")
+        raise CheckpointError(
+            f"{folder / name}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}"
+        )

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,18 +101,13 @@ def last_parts(model: nn.Module, run: Callable[[], torch.Tensor]) -> list[str]:
         run: Runs it and returns the last layer of the last text, (n_tokens, hidden).
     """
     outputs: list[tuple[str, Any]] = []
-    hooks = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: outputs.append((name, output)))
-        for name, module in model.named_modules()
-        if not list(module.children())
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if not list(module.children()):
+                note = partial(lambda name, _module, _inputs, output: outputs.append((name, output)), name)
+                hooks.enter_context(module.register_forward_hook(note))
         last = run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    tensors = [(name, found.squeeze(0)) for name, found in outputs if isinstance(found, torch.Tensor)]
-    return [name for name, found in tensors if torch.equal(found, last)]
+    return [name for name, found in outputs if isinstance(found, torch.Tensor) and torch.equal(found.squeeze(0), last)]
 
 
 class Comparison:
@@ -195,11 +191,11 @@ class Comparison:
             return
         n = self._checkpoint.max_length // self._pack.n_tokens + 2
         names = ("input_ids", "position_ids", "type_ids", "lengths")
-        tiled = {name: np.tile(getattr(self._pack, name), n) for name in names}
+        pack = Pack(*(np.tile(getattr(self._pack, name), n) for name in names), windows=np.arange(n * len(_LENGTHS)))
         # The pooler needs the last layer.
         restore = cut(self._model, blocks, self._n_blocks if self._with_pooler else 1)
         try:
-            states = encoder.encode(Pack(**tiled, windows=np.arange(n * len(_LENGTHS)))).layer(0)
+            states = encoder.encode(pack).layer(0)
         finally:
             restore()
         first, last = states[: self._pack.n_tokens], states[-self._pack.n_tokens :]
@@ -317,15 +313,13 @@ def _short_windows(model: Any) -> Iterator[None]:
     Some modules keep one token more than the config: the differences stay.
     """
     owners = {id(owner): owner for owner in (model.config, *model.modules())}.values()
-    set_before: list[tuple[Any, str, int]] = []
-    for name in _WINDOW_NAMES:
-        found = [(owner, name, getattr(owner, name, None)) for owner in owners]
-        set_before += [(owner, name, n) for owner, name, n in found if isinstance(n, int) and not isinstance(n, bool)]
+    found = [(owner, name, getattr(owner, name, None)) for owner in owners for name in _WINDOW_NAMES]
+    before = [(owner, name, n) for owner, name, n in found if isinstance(n, int) and not isinstance(n, bool)]
     try:
-        for owner, name, n in set_before:
-            least = min(other for _, its_name, other in set_before if its_name == name)
+        for owner, name, n in before:
+            least = min(other for _, its_name, other in before if its_name == name)
             setattr(owner, name, n - max(0, least - _SHORT))
         yield
     finally:
-        for owner, name, n in set_before:
+        for owner, name, n in before:
             setattr(owner, name, n)

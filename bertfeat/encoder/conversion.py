@@ -9,20 +9,21 @@ import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertfeat._version import __version__
 from bertfeat.display import printable
-from bertfeat.durable.files import kind_of, os_errors, sync_file, sync_folder
-from bertfeat.durable.placecheck import check_parents, listed
+from bertfeat.durable.files import os_errors, sync_file, sync_folder
+from bertfeat.durable.placecheck import check_folder, listed
 from bertfeat.durable.publication import publish_folder
 from bertfeat.durable.records import decode, encode
 from bertfeat.encoder import hub
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.filedigests import weights_digest
-from bertfeat.encoder.modelplaces import Place, locate, model_root
+from bertfeat.encoder.modelplaces import Place, locate
 from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE, indexed, inside
 from bertfeat.errors import CheckpointError, UserError, checkpoint_errors
 
@@ -89,10 +90,13 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
         bertfeat.errors.CheckpointError: model minilm: its weights need no conversion; use it as it is
     """
     target = Path(output).expanduser()
-    stored = _stored(target)
+    stored = None if target.is_symlink() else read_note(target)
+    check = partial(check_folder, target, "a conversion", (NOTE,), overwrite=False)
+    if stored is None:
+        check()
     place = locate(model, revision)
-    names, copied = _find(model, place)
-    pickles = _digests(place, names)
+    folder, names = place.folder, _pickles(model, place)
+    pickles = _digests(folder, names)
     if stored is not None:
         if (stored.revision, stored.pickles, stored.files) != (place.commit, pickles, _written(target)):
             raise UserError(
@@ -100,18 +104,20 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
                 "the folder, or choose another `output`"
             )
         return stored
-    with publish_folder(target, lambda: _stored(target, must_be_empty=True)) as new:
-        counts = _write(place, names, copied, new)
-        if pickles != _digests(place, names):
-            raise CheckpointError(f"{place.folder}: its pickle files changed while they were read; run it again")
+    with publish_folder(target, check) as new:
+        sizes, left_out = _write(folder, names, new)
+        if pickles != _digests(folder, names):
+            raise CheckpointError(f"{folder}: its pickle files changed while they were read; run it again")
         made = Conversion(
             source=model,
             revision=place.commit,
             pickles=pickles,
             files=_written(new),
-            weights_sha256=_checked(new, place.folder),
+            left_out=tuple(left_out),
+            n_tensors=len(sizes),
+            n_bytes=sum(sizes),
+            weights_sha256=_checked(new, folder),
             versions={"bertfeat": __version__, "torch": version("torch"), "safetensors": version("safetensors")},
-            **counts,
         )
         (new / NOTE).write_bytes(encode(made) + b"\n")
         for path in (*new.rglob("*"), new):
@@ -129,27 +135,13 @@ def read_note(folder: Path) -> Conversion | None:
     if not os.path.lexists(path):
         return None
     try:
-        return decode(Conversion, inside(path, folder.resolve()).read_bytes())
+        return decode(Conversion, inside(folder, NOTE).read_bytes())
     except ValueError as error:
         raise CheckpointError(f"{path}: not a note of `bertfeat convert` ({error}); remove it") from None
 
 
-def _stored(target: Path, *, must_be_empty: bool = False) -> Conversion | None:
-    """Return the note of a conversion that is there already; None where there is nothing."""
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise UserError(f"{target}: not a folder ({kind_of(target)}); choose another `output`")
-    check_parents(target)
-    names = [entry.name for entry in target.iterdir()] if target.is_dir() else []
-    if not names:
-        return None
-    note = None if must_be_empty else read_note(target)
-    if note is None:
-        raise UserError(f"{target}: holds {listed(names)}; choose another `output`")
-    return note
-
-
-def _find(model: str, place: Place) -> tuple[list[str], list[str]]:
-    """Return the names of a model's pickle files, which are downloaded, and of the files to copy."""
+def _pickles(model: str, place: Place) -> list[str]:
+    """Return the names of a model's pickle files, which are downloaded."""
     folder = place.folder
     # Files of safetensors without their index are not the model's weights.
     of_encoder = folder.is_dir() and not any(os.path.lexists(folder / weights) for weights in (SINGLE, INDEX))
@@ -162,14 +154,17 @@ def _find(model: str, place: Place) -> tuple[list[str], list[str]]:
     if of_encoder and PICKLE not in names:
         if not os.path.lexists(folder / PICKLE_INDEX):
             raise CheckpointError(f"{folder}: no {SINGLE} and no {PICKLE} in it; is this a model folder?")
-        names += indexed(inside(folder / PICKLE_INDEX, model_root(folder)), ".bin")
+        names += indexed(inside(folder, PICKLE_INDEX), ".bin")
     if not names:
         raise CheckpointError(f"model {model}: its weights need no conversion; use it as it is")
-    return names, hub.wanted_files(folder, weights=not of_encoder)
+    return names
 
 
-def _write(place: Place, pickles: Sequence[str], copied: Sequence[str], new: Path) -> dict[str, Any]:
-    """Write the weights, then the files that are copied: only a whole folder has a config.json. Return the counts."""
+def _write(folder: Path, pickles: Sequence[str], new: Path) -> tuple[list[int], list[str]]:
+    """Write the weights, then copy the other files; return the bytes of each tensor and the names of what is no tensor.
+
+    Only a whole folder has a config.json.
+    """
     from safetensors.torch import save_file
 
     left_out: list[str] = []
@@ -177,62 +172,52 @@ def _write(place: Place, pickles: Sequence[str], copied: Sequence[str], new: Pat
     sizes: list[int] = []
     for name in pickles:
         made = name.replace(_STEM, "model").removesuffix(".bin") + ".safetensors"
-        tensors, others = _read(place.folder / name, _inside(place, name))
+        tensors, others = _read(folder, name)
         (new / made).parent.mkdir(exist_ok=True)
-        with checkpoint_errors(place.folder / name, "its tensors cannot be saved as safetensors"):
+        with checkpoint_errors(folder / name, "its tensors cannot be saved as safetensors"):
             save_file(tensors, new / made, metadata={"format": "pt"})
         left_out += others
         sizes += [tensor.nbytes for tensor in tensors.values()]
         for tensor in tensors if "/" not in name else ():
             if shards.setdefault(tensor, made) != made:
-                raise CheckpointError(f"{place.folder}: tensor {tensor!r:.100} is in two pickle files; download again")
+                raise CheckpointError(f"{folder}: tensor {tensor!r:.100} is in two pickle files; download again")
     if shards and not (new / SINGLE).exists():
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": shards}
         (new / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for name in copied:
+    for name in hub.wanted_files(folder, weights=not shards):
         (new / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(_inside(place, name), new / name)
-    return {"left_out": tuple(left_out), "n_tensors": len(sizes), "n_bytes": sum(sizes)}
+        shutil.copyfile(inside(folder, name), new / name)
+    return sizes, left_out
 
 
-def _read(path: Path, file: Path) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the tensors of a pickle file by name, each contiguous and in memory of its own, and the other names.
-
-    `path` is its name in the model folder, and `file` the file itself, links followed.
-    """
+def _read(folder: Path, name: str) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the tensors of a pickle file by name, each contiguous and in memory of its own, and the other names."""
     import torch
 
+    file = inside(folder, name)
     try:
         # Files from before torch 1.6 are not zip files, and cannot be mapped.
         loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
         if not isinstance(loaded, dict):
             raise TypeError(f"it holds a {type(loaded).__name__}")
-        found = {name: value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
-        _check_sizes(found, file)
+        found = {key: value.detach() for key, value in loaded.items() if isinstance(value, torch.Tensor)}
+        # A view may repeat its values, or be one of many.
+        n_bytes, n_in_file = sum(tensor.nbytes for tensor in found.values()), file.stat().st_size
+        if n_bytes > _MAX_GROWTH * n_in_file:
+            raise ValueError(f"{n_bytes} bytes of tensors from {n_in_file} in the file; limit {_MAX_GROWTH} times that")
         seen: set[int] = set()
-        for name, tensor in found.items():
+        for key, tensor in found.items():
             # safetensors knows no shared tensors: each of them is written.
-            place = tensor.untyped_storage().data_ptr()
-            is_own = place not in seen and tensor.is_contiguous()
-            found[name] = tensor.detach() if is_own else tensor.detach().clone(memory_format=torch.contiguous_format)
-            seen.add(place)
+            start = tensor.untyped_storage().data_ptr()
+            found[key] = tensor.clone(memory_format=torch.contiguous_format) if start in seen else tensor.contiguous()
+            seen.add(start)
     except Exception as error:
-        raise CheckpointError(f"{path}: {printable(_reason(error))}") from None
-    others = [str(name) for name in loaded if name not in found]
+        raise CheckpointError(f"{folder / name}: {printable(_reason(error))}") from None
+    others = [str(key) for key in loaded if key not in found]
     if not found:
         held = printable(listed(others))[:_MAX_REASON] or "nothing"
-        raise CheckpointError(f"{path}: no tensors by name in it, but {held}")
+        raise CheckpointError(f"{folder / name}: no tensors by name in it, but {held}")
     return found, others
-
-
-def _check_sizes(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Refuse tensors that take much more memory than their file: a view may repeat its values, or be one of many."""
-    for name, tensor in tensors.items():
-        if tensor.nbytes > tensor.untyped_storage().nbytes():
-            raise ValueError(f"tensor {name!r:.100} is larger than its values in the file")
-    n_bytes, n_in_file = sum(tensor.nbytes for tensor in tensors.values()), file.stat().st_size
-    if n_bytes > _MAX_GROWTH * n_in_file:
-        raise ValueError(f"{n_bytes} bytes of tensors from {n_in_file} in the file; limit {_MAX_GROWTH} times as many")
 
 
 def _reason(error: Exception) -> str:
@@ -257,15 +242,11 @@ def _checked(new: Path, folder: Path) -> str:
     return checkpoint.weights_sha256
 
 
-def _digests(place: Place, names: Sequence[str]) -> dict[str, str]:
-    return {name: weights_digest([_inside(place, name)]) for name in names}
-
-
-def _inside(place: Place, name: str) -> Path:
-    return inside(place.folder / name, model_root(place.folder))
+def _digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    return {name: weights_digest([inside(folder, name)]) for name in names}
 
 
 def _written(folder: Path) -> dict[str, str]:
     """Return the digest of every file but the note, by its name."""
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()]
-    return _digests(Place(folder), [name for name in sorted(files) if name != NOTE])
+    return _digests(folder, [name for name in sorted(files) if name != NOTE])

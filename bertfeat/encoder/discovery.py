@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,13 +115,11 @@ def build_config(folder: Path, content: Mapping[str, Any]) -> Any:
     with checkpoint_errors(folder / "config.json", "it does not fit its family"):
         config = CONFIG_MAPPING[model_type].from_dict(plain)
         # Every window is run once: keys and values for later tokens are not kept.
-        further: dict[str, Any] = dict.fromkeys(("use_cache", "use_mems_eval"), False)
+        values = {"use_cache": False, "use_mems_eval": False, **family_of(model_type).overrides}
         if getattr(config, "is_encoder_decoder", False):
-            further |= dict.fromkeys(_DECODER_DEPTHS, 0)
-        for key, value in {key: value for key, value in further.items() if hasattr(config, key)}.items():
-            setattr(config, key, value)
-        for key, value in family_of(model_type).overrides.items():
-            setattr(config, key, value)
+            values |= dict.fromkeys(_DECODER_DEPTHS, 0)
+        for key in filter(partial(hasattr, config), values):
+            setattr(config, key, values[key])
     return config
 
 
@@ -208,27 +207,23 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
         model = model_class._from_config(config, **pooler_options(model_class, with_pooler=False))
     if (n_values := sum(table.numel() for table in model.buffers())) > _MAX_TABLES:
         raise CheckpointError(f"{folder / 'config.json'}: it asks for tables of {n_values} values; limit {_MAX_TABLES}")
-    padding_idx = next(
-        (found for name, module in model.named_modules() if (found := _padding_idx(name, module)) is not None), None
-    )
+    # A table of positions has a padding token only where positions are counted from it.
+    tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
+    found = (getattr(table, "padding_idx", None) for table in tables)
+    padding_idx = next((number for number in found if isinstance(number, int)), None)
     n_before = 0 if padding_idx is None else padding_idx + 1
-    # XLNet's config has -1 here.
-    is_limited = getattr(config, family.positions, None) not in (None, -1)
+    # MPT has another name for it, and XLNet's config has -1 here.
+    positions = "max_position_embeddings" if hasattr(config, "max_position_embeddings") else "max_seq_len"
+    is_limited = getattr(config, positions, None) not in (None, -1)
     return Facts(
         model_class=model_class.__name__,
         n_layers=n_layers,
         hidden_size=hidden_size,
         n_ids=n_ids,
-        n_positions=_size(folder, config, family.positions, _MAX_POSITIONS, n_before) if is_limited else None,
+        n_positions=_size(folder, config, positions, _MAX_POSITIONS, n_before) if is_limited else None,
         padding_idx=padding_idx,
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
-
-
-def _padding_idx(name: str, module: Any) -> int | None:
-    """Return the padding token of a table of positions, which is in it only where positions are counted from it."""
-    found = getattr(module, "padding_idx", None) if name.endswith("position_embeddings") else None
-    return found if isinstance(found, int) else None
 
 
 def _size(folder: Path, config: Any, name: str, most: int, n_left_out: int = 0) -> int:

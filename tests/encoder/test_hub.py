@@ -198,4 +198,4 @@ def test_pickle_files_that_do_not_download_are_one_line(there: Hub, tmp_path: Pa
 
 
 def test_patterns_name_no_pickle_and_no_code() -> None:
-    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in (*hub._MODEL, *hub._SENTENCES, *hub._WEIGHTS))
+    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in hub._WANTED)

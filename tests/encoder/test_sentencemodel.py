@@ -319,7 +319,7 @@ def test_unknown_module_types(hostile: Path, name: str) -> None:
         ([1], "Expected `object`, got `int` - at `$[0]`"),
         ([{"type": "x", "path": 3}], "Expected `str`, got `int` - at `$[0].path`"),
         ([], "the modules are"),
-        ([{"type": "x", "path": ""}] * 1000, "1000 modules"),
+        ([{"type": "sentence_transformers.models.Dense", "path": ""}] * 1000, "the modules are"),
         ("[", "truncated"),
     ],
 )
@@ -332,9 +332,6 @@ def test_modules_that_are_not_modules(hostile: Path, content: object, reason: st
 @pytest.mark.parametrize(
     ("number", "changes", "reason"),
     [
-        (2, {"idx": 1}, "not in rising order"),
-        (1, {"idx": -1}, "not in rising order"),
-        (2, {"name": "1"}, "two modules have one name"),
         (0, {"path": "0_Transformer"}, "the Transformer lies in the folder '0_Transformer'"),
         (2, {"type": "sentence_transformers.models.Pooling"}, "not one Transformer, one Pooling"),
         (1, {"type": "sentence_transformers.models.Normalize"}, "not one Transformer, one Pooling"),
@@ -467,7 +464,7 @@ def test_any_odd_value_is_read_or_refused_in_one_line(hostile: Path, file: str) 
     messages = []
     for changed in _with_odd_values(content):
         (hostile / file).write_text(json.dumps(changed))
-        for reading in (lambda: read_sentence_model(hostile, hostile, HIDDEN), lambda: read_prompts(hostile, hostile)):
+        for reading in (lambda: read_sentence_model(hostile, HIDDEN), lambda: read_prompts(hostile)):
             try:
                 reading()
             except CheckpointError as error:
@@ -480,8 +477,3 @@ def test_a_transformer_one_folder_deeper_says_what_to_do(hostile: Path) -> None:
     (hostile / "config.json").rename(hostile / "1_Pooling" / "moved.json")
     with pytest.raises(CheckpointError, match=r"no config.json in it; .*save_pretrained\('NEW'\)"):
         open_checkpoint(str(hostile))
-
-
-def test_reading_takes_the_root_of_links(saved: Path) -> None:
-    assert read_sentence_model(saved, saved, HIDDEN) == read(saved)
-    assert read_prompts(saved, saved).texts == {"query": "q: ", "passage": "p: ", "document": ""}

@@ -12,8 +12,8 @@ import pytest
 from bertfeat.encoder import wordvectors
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.modelplaces import name_elsewhere
-from bertfeat.encoder.tokenvectors import TokenVectors, read_arrays
-from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors, read_vectors
+from bertfeat.encoder.tokenvectors import TokenVectors
+from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors
 from bertfeat.errors import CheckpointError
 from tests.support.static_files import LAYOUTS, write_model2vec, write_vectors
 
@@ -31,7 +31,7 @@ VECTORS = {
 
 def read(path: Path) -> dict[str, list[float]]:
     found = open_word_vectors(path)
-    table = read_vectors(found)
+    table = found.read()[0]
     assert table.dtype == np.float32
     assert table.shape == (found.n_rows + 1, found.dim)
     assert not table[-1].any()
@@ -191,7 +191,7 @@ def test_a_damaged_model2vec_folder_is_refused(tmp_path: Path, settings: dict[st
     def load() -> None:
         static = open_checkpoint(str(folder)).static
         assert isinstance(static, TokenVectors)
-        read_arrays(static)
+        static.read()
 
     with pytest.raises(CheckpointError) as caught:
         load()

@@ -22,7 +22,7 @@ import pytest
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.encoder.wordvectors import open_word_vectors, read_vectors
+from bertfeat.encoder.wordvectors import open_word_vectors
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.exports import exporting, selectedrows
 from bertfeat.exports.exporting import FORMATS
@@ -227,7 +227,7 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
     assert np.array_equal(np.array(values, np.float32), kept)
     found = open_word_vectors(tmp_path / "w.txt")
     assert [*found.rows] == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0", "x_y/d/0", "x\0/y/d/0"]
-    assert np.array_equal(read_vectors(found)[:-1], kept)
+    assert np.array_equal(found.read()[0][:-1], kept)
     for name in ("n/vectors.npy", "structural-probes-hdf5.hdf5"):
         ids = tmp_path / "n" / "rows.jsonl" if name.startswith("n") else None
         settings = {"level": "word", "ids": ids, "store_dtype": "float32"}

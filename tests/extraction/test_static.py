@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 import bertfeat
-from bertfeat.encoder import staticvectors
+from bertfeat.encoder import checkpoint
 from bertfeat.errors import UserError
 from bertfeat.store.provenance import FeatureSpec
 from tests.support.command_line import bertfeat as run
@@ -140,7 +140,7 @@ def test_a_long_document_is_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = write_vectors(tmp_path / "v.txt", VECTORS)
     text = "the bank , the river xyz " * 40
     whole = {level: vectors_of(path, [text], level) for level in ("word", "sentence")}
-    monkeypatch.setattr(staticvectors, "STATIC_WINDOW", 16)
+    monkeypatch.setattr(checkpoint, "STATIC_WINDOW", 16)
     for level, expected in whole.items():
         np.testing.assert_allclose(vectors_of(path, [text], level), expected, rtol=1e-6)
     mean = np.mean([VECTORS[word] for word in ("the", "bank", ",", "the", "river")], axis=0)

@@ -91,7 +91,7 @@ def fake_cuda() -> Iterator[dict[str, list[Any]]]:
         # Tensors without values cannot be compared.
         paths = {"bert": "packed"}
         patch.setattr(
-            loading, "read_kept", lambda _, config, *how: Way(paths.get(config["model_type"], "equal-length"), how[5])
+            loading, "read_kept", lambda _, config, *how: Way(paths.get(config["model_type"], "equal-length"), how[-2])
         )
         patch.setattr(devices, "_cuda_devices", lambda: (CUDA,))
         patch.setattr(devices, "_has_bfloat16", lambda device: True)
