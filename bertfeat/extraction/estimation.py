@@ -21,10 +21,10 @@ from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.caching import CachedTask
+from bertfeat.extraction.flow import tokens_of
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.pooling import needs_pooler
-from bertfeat.extraction.preparedtext import tokens_of
 from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.extraction.vectorcache import FILE
 from bertfeat.progress import Progress, reporting

@@ -10,11 +10,10 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import RunError
-from bertfeat.extraction.flow import Encoded
-from bertfeat.extraction.flowloading import load_flow
-from bertfeat.extraction.job import Job, load_tokenizer
+from bertfeat.extraction.flow import Encoded, Flow, Network, PreparedText
+from bertfeat.extraction.job import Job, gives_words
 from bertfeat.extraction.plan import versions
-from bertfeat.extraction.preparedtext import PreparedText
+from bertfeat.extraction.staticmodels import open_tokenizer
 from bertfeat.progress import Report
 from bertfeat.records import ModelInfo, Receipt, ShardSpec
 from bertfeat.runners.task import writers_for
@@ -37,10 +36,12 @@ class ShardTask:
         _check_plan(job, checkpoint)
         devices = resolve_device(config.device)
         device = devices[worker % len(devices)]
-        tokenizer = load_tokenizer(checkpoint, job.files, config, job.resolved.prompt)
+        tokenizer = open_tokenizer(checkpoint, given_words=gives_words(job.files, config), prompt=job.resolved.prompt)
+        network = Network(checkpoint, config, job.resolved, device)
+        network.load()
         self.job = job
         self.corpus = Corpus(job.files, config)
-        self.flow = load_flow(config, job.plan.schemas, job.resolved, checkpoint, tokenizer, device)
+        self.flow = Flow(config, job.plan.schemas, job.resolved, tokenizer, network)
         self.n_writers = writers_for(device.type)
 
     def prepare(self, shard: ShardSpec) -> PreparedText:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import xxhash
 
 from bertfeat.display import printable
+from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, UserError
@@ -77,7 +79,7 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
 
     def begin(self, run: str, *, is_new: bool) -> int:
         """Return the number below which a run reads: of what was there when it began, also after it was killed."""
-        with self.writing():
+        with self._writing():
             if is_new:
                 self._run("DELETE FROM runs WHERE name = ?", run)
             self._run("INSERT OR IGNORE INTO runs VALUES (?, ?)", run, self._next())
@@ -97,14 +99,14 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
                 if used != now:
                     changes.append(("UPDATE entries SET used = ? WHERE number = ?", now, number))
         if changes:
-            with self.writing():
+            with self._writing():
                 for change in changes:
                     self._run(*change)
         return found
 
     def put(self, values: Iterable[tuple[bytes, bytes]]) -> None:
         """Add values in one transaction; those whose keys are there stay as they are."""
-        with self.writing():
+        with self._writing():
             used = self._next()
             for key, value in values:
                 # SQLite takes values of up to a billion bytes.
@@ -124,12 +126,21 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
         step("vectors.committed")
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Run the block in one transaction, or in the open one; wait for other writers, however long they take."""
-        is_open = self._database.in_transaction
-        if is_open:
+    def turn(self) -> Iterator[None]:
+        """Run the block when no other process is in such a block; values may be read and put by others meanwhile."""
+        path = self._path.with_name("turn.lock")
+        try:
+            turn = lock(path, os.O_RDWR | os.O_CREAT, ALONE_AFTER_OTHERS)
+        except OSError as error:
+            raise self._refused(error) from error
+        try:
             yield
-            return
+        finally:
+            os.close(turn)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Run the block in one transaction; wait for other writers, however long they take."""
         self._run("BEGIN IMMEDIATE")
         try:
             yield

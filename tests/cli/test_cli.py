@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import bertfeat.encoder.loading
-import bertfeat.extraction.flowloading
+import bertfeat.extraction.flow
 import bertfeat.extraction.run
 import bertfeat.extraction.shardtask
 from bertfeat import BertfeatError, open_store
@@ -112,7 +112,7 @@ class TestExtract:
     ) -> None:
         good(*base)
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.parquet")}
-        for module in (bertfeat.extraction.flowloading, bertfeat.encoder.loading):
+        for module in (bertfeat.extraction.flow, bertfeat.encoder.loading):
             monkeypatch.setattr(module, "load_encoder", Mock(side_effect=AssertionError("a model was loaded")))
         assert "already complete" in good(*base).out
         assert good(*base, "--json").json["was_complete"] is True
