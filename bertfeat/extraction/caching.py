@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.extraction.flow import Encoded, Flow, PreparedText, run_together, tokens_of, vectors_of
-from bertfeat.extraction.job import Job
 from bertfeat.extraction.leveltables import document_starts
-from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.extraction.vectorcache import VectorCache
 from bertfeat.progress import Report
 from bertfeat.records import Document, FeatureColumn, Float32Array, Receipt, ShardResult, ShardSpec
-from bertfeat.runners.task import Task
+
+if TYPE_CHECKING:
+    from bertfeat.extraction.run import ShardTask
 
 # Texts in memory that are encoded and kept together.
 _BATCH_TEXTS = 256
@@ -118,12 +118,6 @@ class CachedTask:
         with VectorCache(*self._place) as cache:
             cache.put(joined.new_values())
         return receipt
-
-
-def task_of(job: Job, worker: int, n_workers: int) -> Task[Any]:
-    """Return the task of a job, with its cache or without one."""
-    task = ShardTask(job, worker, n_workers)
-    return task if job.config.cache is None else CachedTask(task)
 
 
 def cache_place(folder: str | Path | None, size: int | str) -> tuple[str, int] | None:

@@ -25,7 +25,7 @@ from bertfeat.extraction.flow import tokens_of
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.pooling import needs_pooler
-from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.run import ShardTask
 from bertfeat.extraction.vectorcache import FILE
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Pack, ShardSpec

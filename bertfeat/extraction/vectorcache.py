@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import fcntl
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,6 @@ from typing import Any
 import xxhash
 
 from bertfeat.display import printable
-from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, UserError
@@ -128,15 +127,9 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
         """Run the block when no other process is in such a block; values may be read and put by others meanwhile."""
-        path = self._path.with_name("turn.lock")
-        try:
-            turn = lock(path, os.O_RDWR | os.O_CREAT, ALONE_AFTER_OTHERS)
-        except OSError as error:
-            raise self._refused(error) from error
-        try:
+        with self._path.with_name("turn.lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
-        finally:
-            os.close(turn)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

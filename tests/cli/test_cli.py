@@ -18,7 +18,6 @@ from click.testing import CliRunner
 import bertfeat.encoder.loading
 import bertfeat.extraction.flow
 import bertfeat.extraction.run
-import bertfeat.extraction.shardtask
 from bertfeat import BertfeatError, open_store
 from bertfeat.cli import group
 from bertfeat.config import ExtractConfig, flag
@@ -249,7 +248,7 @@ class TestInspect:
     ) -> None:
         out = tmp_path / "out"
         run = ["extract", corpus, "-o", out, "--model", tiny_folder, "--layers", "all", "--shard-bytes", "1"]
-        plain = bertfeat.extraction.shardtask.commit_shard
+        plain = bertfeat.extraction.run.commit_shard
         n_done = 0
 
         def break_off(*arguments: object) -> object:
@@ -260,7 +259,7 @@ class TestInspect:
             return plain(*arguments)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(bertfeat.extraction.shardtask, "commit_shard", break_off)
+            patch.setattr(bertfeat.extraction.run, "commit_shard", break_off)
             broken = bertfeat_cli(*run)
         assert broken.code == 3
         assert broken.err.count("\n") == 1
