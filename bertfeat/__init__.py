@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from bertfeat.encoder.conversion import convert
     from bertfeat.exports.datasetcard import dataset_card
     from bertfeat.exports.exporting import export
-    from bertfeat.extraction.embedding import Encoder, embed
     from bertfeat.extraction.importing import import_vectors
     from bertfeat.extraction.run import append, extract
     from bertfeat.extraction.sklearntransformer import BertFeatures
+    from bertfeat.extraction.textencoder import Encoder, embed
     from bertfeat.geometry.layermeasures import compare_layers
     from bertfeat.geometry.layerresult import LayerComparison
     from bertfeat.probes.fitted import FittedProbe, load_probe
@@ -67,7 +67,7 @@ _HOMES = {
     "encoder.conversion": "convert",
     "exports.datasetcard": "dataset_card",
     "exports.exporting": "export",
-    "extraction.embedding": "Encoder embed",
+    "extraction.textencoder": "Encoder embed",
     "extraction.importing": "import_vectors",
     "extraction.run": "append extract",
     "extraction.sklearntransformer": "BertFeatures",

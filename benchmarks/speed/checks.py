@@ -19,7 +19,7 @@ from benchmarks.speed.harness import MAX_LENGTH, Setup, make_task
 from benchmarks.speed.models import get_model
 from benchmarks.speed.outputs import OUTPUTS
 from benchmarks.speed.rivals import Rival
-from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.run import ShardTask
 from bertfeat.progress import unreported
 from bertfeat.records import ShardSpec
 

@@ -20,7 +20,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
-from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.run import ShardTask
 from bertfeat.progress import Progress
 from bertfeat.records import Pack, ShardSpec
 from bertfeat.store.writer import open_for_writing

@@ -1,6 +1,6 @@
-"""Corpora in, stores out: the flow, its plan and jobs, and the estimate, embedding and deep check that run it too."""
+"""Corpora in, stores out: the flow, its plan and jobs, and what runs the flow on texts in memory and on samples."""
 
 __all__ = [
-    "appending", "deepcheck", "embedding", "estimation", "importing", "plan", "run",
+    "appending", "deepcheck", "documents", "estimation", "flow", "importing", "plan", "resolution", "run",
     "sklearntransformer", "textencoder",
 ]  # fmt: skip

@@ -7,24 +7,22 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.choices import Level
-from bertfeat.config import ExtractConfig
-from bertfeat.extraction.flow import Encoded, run_together
-from bertfeat.extraction.job import Job
+from bertfeat.config import ExtractConfig, parse_size
+from bertfeat.extraction.flow import Encoded, Flow, PreparedText, run_together, tokens_of, vectors_of
 from bertfeat.extraction.leveltables import document_starts
-from bertfeat.extraction.plan import vector_digest
-from bertfeat.extraction.preparedtext import PreparedText, tokens_of
-from bertfeat.extraction.shardtask import ShardTask
-from bertfeat.extraction.textencoder import TextEncoder, vectors_of
 from bertfeat.extraction.vectorcache import VectorCache
 from bertfeat.progress import Report
 from bertfeat.records import Document, FeatureColumn, Float32Array, Receipt, ShardResult, ShardSpec
-from bertfeat.runners.task import Task
+
+if TYPE_CHECKING:
+    from bertfeat.extraction.run import ShardTask
 
 # Texts in memory that are encoded and kept together.
 _BATCH_TEXTS = 256
@@ -85,7 +83,7 @@ class CachedTask:
         self.task, self.n_writers = task, task.n_writers
         config = task.job.config
         self._place = (str(config.cache), config.cache_size)
-        self._digest = vector_digest(config, task.job.resolved)
+        self._digest = task.flow.digest
         with VectorCache(*self._place) as cache:
             self._before = cache.begin(task.job.run_name, is_new=is_new)
 
@@ -122,24 +120,27 @@ class CachedTask:
         return receipt
 
 
-def task_of(job: Job, worker: int, n_workers: int) -> Task[Any]:
-    """Return the task of a job, with its cache or without one."""
-    task = ShardTask(job, worker, n_workers)
-    return task if job.config.cache is None else CachedTask(task)
+def cache_place(folder: str | Path | None, size: int | str) -> tuple[str, int] | None:
+    """Return the folder and the size in bytes of a cache, checked as the settings of an extraction; None without one.
+
+    Raises:
+        ConfigError: The size is not one.
+    """
+    config = ExtractConfig(cache=folder, cache_size=parse_size(size, "`cache_size`"))
+    return None if config.cache is None else (str(config.cache), config.cache_size)
 
 
 def cached_vectors(
-    place: tuple[str, int],
-    encoder: TextEncoder,
-    kept: Sequence[ExtractConfig],
-    column: FeatureColumn,
-    documents: Sequence[Document],
+    place: tuple[str, int] | None, flows: Sequence[Flow], column: FeatureColumn, documents: Sequence[Document]
 ) -> Float32Array:
-    """Return a column that the first of `kept` gives documents, float32 (n_documents, dim), by way of a cache.
+    """Return a column that the first flow gives documents, float32 (n_documents, dim).
 
-    `place` is its folder and its size. One run of the network gives all columns of all of `kept`, and they are kept.
+    With the `place` of a cache, only texts that it does not know go through the flows: one run of the network gives all
+    columns of all of them, and all are kept.
     """
-    keys = _keys(encoder.digest(kept[0]) + column.name, documents)
+    if place is None:
+        return flows[0].vectors(documents)
+    keys = _keys(flows[0].digest + column.name, documents)
     texts = dict(zip(keys, documents, strict=True))
     with VectorCache(*place) as cache:
         found = cache.get(texts)
@@ -147,21 +148,20 @@ def cached_vectors(
         for start in range(0, len(missing), _BATCH_TEXTS):
             some = missing[start : start + _BATCH_TEXTS]
             # Processes that encode the same texts take turns, so that each is encoded once.
-            with cache.writing():
+            with cache.turn():
                 found |= cache.get(some)
                 if new := [key for key in some if key not in found]:
-                    made = dict(_values(encoder, kept, [texts[key] for key in new]))
+                    made = dict(_values(flows, [texts[key] for key in new]))
                     cache.put(made.items())
                     found |= {key: made[key] for key in new}
     values = bytearray(b"".join(found[key] for key in keys))
     return np.frombuffer(values, np.float32).reshape(len(documents), column.dim)
 
 
-def _values(
-    encoder: TextEncoder, kept: Sequence[ExtractConfig], documents: Sequence[Document]
-) -> Iterator[tuple[bytes, bytes]]:
-    flows = [encoder.flow(documents, config) for config in kept]
-    for config, tables in zip(kept, run_together(flows, documents), strict=True):
-        for name in tables[Level.SENTENCE].vectors:
-            keys = _keys(encoder.digest(config) + name, documents)
-            yield from zip(keys, map(np.ndarray.tobytes, vectors_of(tables[Level.SENTENCE], name)), strict=True)
+def _values(flows: Sequence[Flow], documents: Sequence[Document]) -> Iterator[tuple[bytes, bytes]]:
+    for flow, tables in zip(flows, run_together(flows, documents), strict=True):
+        table = tables[Level.SENTENCE]
+        for name in table.vectors:
+            yield from zip(
+                _keys(flow.digest + name, documents), map(np.ndarray.tobytes, vectors_of(table, name)), strict=True
+            )

@@ -18,9 +18,9 @@ from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
-from bertfeat.extraction.job import Job, open_inputs, resolve_job
+from bertfeat.extraction.flow import Flow, Network
+from bertfeat.extraction.job import open_inputs, resolve_job
 from bertfeat.extraction.plan import FINISHED_NAMES, config_of, plan_fields, recorded
-from bertfeat.extraction.shardtask import ShardTask
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.manifest import COMPACTED
 from bertfeat.store.planfile import INPUTS, MODEL_NAMES, changes
@@ -59,14 +59,14 @@ def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int 
     problems: list[Problem] = []
     n_parts = n_rows = n_bytes = 0
     with open_inputs(_inputs(store, inputs, config), path, config) as files:
-        task = _task(store, config, files)
+        flow = _flow(store, config, files)
         chosen = spread([(plan, shard) for plan in plans for shard in plan.shards], n_documents)
         corpora = _corpora(plans, config, files)
         for number, (plan, shard) in enumerate(chosen):
             share = n_documents // len(chosen) + (number < n_documents % len(chosen))
             part = store.shard(shard.index)
             sample = _sample(corpora[plan.plan_hash], shard, share)
-            for level, table in task.flow.run(sample).items():
+            for level, table in flow.run(sample).items():
                 problems += _compare(part, shard.index, level, table, _tolerance(plan))
                 n_parts += 1
                 n_rows += table.n_rows
@@ -96,10 +96,10 @@ def _inputs(store: Store, inputs: Inputs | None, config: ExtractConfig) -> Input
     return planned
 
 
-def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> ShardTask:
+def _flow(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> Flow:
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
-    _, resolved = resolve_job(checkpoint, files, config)
+    tokenizer, resolved = resolve_job(checkpoint, files, config)
     planned = tuple(recorded(files))
     left_out = (*FINISHED_NAMES, *MODEL_NAMES, "base", COMPACTED)
     both = (plan.fields, plan_fields(config, resolved, files))
@@ -110,7 +110,7 @@ def _task(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> 
         changed = changes(fields, store.manifest.inputs, planned)
         text = f"{store.path}: cannot be encoded again, because the inputs or the model changed: {changed}"
         raise PlanMismatch(text, fields)
-    return ShardTask(Job(store.path, plan, config, files, resolved, 1))
+    return Flow(config, plan.schemas, resolved, tokenizer, Network(checkpoint, config, resolved))
 
 
 def _tolerance(plan: Plan) -> float:

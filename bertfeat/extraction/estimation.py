@@ -16,16 +16,15 @@ from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.devices import has_fast_bfloat16
-from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.caching import CachedTask
+from bertfeat.extraction.flow import Flow, tokens_of
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.pooling import needs_pooler
-from bertfeat.extraction.preparedtext import tokens_of
-from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.run import ShardTask
 from bertfeat.extraction.vectorcache import FILE
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Pack, ShardSpec
@@ -116,7 +115,7 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
             n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in prepared.text.documents)
         if not tokens_per_s:
             tokens_per_s = _calibrate(task.flow.encoder, prepared.packs)
-            in_bfloat16 = _calibrate_bfloat16(job, task.flow.encoder, prepared.packs) if tokens_per_s else None
+            in_bfloat16 = _calibrate_bfloat16(task.flow, prepared.packs) if tokens_per_s else None
     for level, n_rows in rows.items():
         n_bytes += n_rows * row_bytes(level, job.plan.schemas[level].features, job.config.store_dtype)
     return Estimate(
@@ -153,14 +152,13 @@ def _calibrate(encoder: PackEncoder, packs: Sequence[Pack]) -> float:
     return n_tokens / (time.perf_counter() - start)
 
 
-def _calibrate_bfloat16(job: Job, encoder: PackEncoder, packs: Sequence[Pack]) -> float | None:
+def _calibrate_bfloat16(flow: Flow, packs: Sequence[Pack]) -> float | None:
     """Return the tokens per second of the same layers in bfloat16; None where a run could not gain by it."""
+    encoder = flow.encoder
     could_gain = encoder.device.type == "cpu" and encoder.compute_dtype is torch.float32 and encoder.path != "lookup"
     if not could_gain or not has_fast_bfloat16():
         return None
-    config = job.config
-    checkpoint = open_checkpoint(config.model, config.revision)
     # A pooler needs all layers, whichever are asked for.
-    with_pooler = needs_pooler(config)
-    same = load_encoder(checkpoint, encoder.layers, compute_dtype=torch.bfloat16, with_pooler=with_pooler)
+    with_pooler = needs_pooler(flow.config)
+    same = load_encoder(flow.network.checkpoint, encoder.layers, compute_dtype=torch.bfloat16, with_pooler=with_pooler)
     return _calibrate(same, packs)

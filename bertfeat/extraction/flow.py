@@ -2,8 +2,8 @@
 
 corpus -> documents -> tokens -> windows -> packs -> encoder -> hidden states -> pooled features -> tables
 
-`extract` runs it on each shard, `Encoder` and `BertFeatures` on texts in memory, the estimate and the deep check on a
-sample of the corpus.
+`extract` runs it on each shard, `Encoder` and `BertFeatures` on texts in memory, searches and probes on queries and new
+texts, the estimate and the deep check on a sample of the corpus.
 """
 
 from __future__ import annotations
@@ -11,25 +11,81 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from threading import RLock
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
 
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus import CorpusSchema
+from bertfeat.devices import resolve_device
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.sentencesteps import apply_steps, load_steps
 from bertfeat.encoder.transfers import Fetches
-from bertfeat.extraction.encodedcount import EncodedCount
+from bertfeat.errors import ConfigError
 from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
-from bertfeat.extraction.pooling import Finish
-from bertfeat.extraction.preparedtext import PreparedText
-from bertfeat.extraction.resolution import Resolved
+from bertfeat.extraction.plan import level_schema, vector_digest
+from bertfeat.extraction.pooling import Finish, needs_pooler
+from bertfeat.extraction.resolution import Resolved, check_model, resolve
 from bertfeat.progress import Report, unreported
-from bertfeat.records import BadRow, BoolArray, Document, LevelSchema, LevelTable, Pack, ShardResult
+from bertfeat.records import (
+    BadRow,
+    BoolArray,
+    Document,
+    FeatureColumn,
+    Float32Array,
+    LevelSchema,
+    LevelTable,
+    Pack,
+    ShardResult,
+)
 from bertfeat.stopwatch import Stopwatch
+from bertfeat.store.provenance import FeatureSpec
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
 
 Tables = Mapping[Level, LevelTable]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """Documents that are ready for the encoder, and the rows that could not be read."""
+
+    text: ShardText
+    packs: Sequence[Pack]
+    bad_rows: Sequence[BadRow]
+    clock: Stopwatch
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of documents, tokens, windows and packs, for the receipt."""
+        return {
+            "n_documents": len(self.text.documents),
+            **self.text.counts(),
+            "n_packs": len(self.packs),
+            "n_encoded_tokens": tokens_of(self.packs),
+            "n_repeated_windows": sum(len(pack.copies) for pack in self.packs),
+        }
+
+    def notes(self) -> dict[str, int]:
+        """Return the number of documents without a token, and the number of the longest one, from 1, and its tokens."""
+        sizes = self.text.tokens.n_texts.sum(axis=1)
+        if not len(sizes):
+            return {}
+        longest = int(sizes.argmax())
+        found = {"n_empty_documents": int((sizes == 0).sum())}
+        return {**found, "longest_document": self.text.documents[longest].index + 1, "n_longest": int(sizes[longest])}
+
+
+def tokens_of(packs: Sequence[Pack]) -> int:
+    """Return the number of tokens in packs, special tokens included."""
+    return sum(pack.n_tokens for pack in packs)
 
 
 @dataclass(frozen=True)
@@ -45,16 +101,141 @@ class Encoded:
         return dataclasses.replace(self.result, seconds={**self.result.seconds, **seconds})
 
 
-@dataclass(frozen=True, slots=True)
+class Loaded(NamedTuple):
+    """An encoder, and what makes the model's own sentence embedding; None if that is not asked for."""
+
+    encoder: PackEncoder
+    finish: Finish | None = None
+
+
+class Network:
+    """A model's network, which flows and threads may share; it is loaded on first use.
+
+    Args:
+        checkpoint: The model.
+        config: The settings that decide what is loaded.
+        resolved: The same with the model's defaults; blocks above the highest of its layers are not loaded.
+        device: The device that computes; by default, the first one of the settings.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: ExtractConfig, resolved: Resolved, device: torch.device | None = None
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.lock = RLock()
+        # By their settings.
+        self.flows: dict[ExtractConfig, Flow] = {}
+        self._config, self._resolved, self._device = config, resolved, device
+        self._loaded: Loaded | None = None
+
+    def load(self) -> Loaded:
+        """Load the network if that was not done before."""
+        with self.lock:
+            if self._loaded is None:
+                self._loaded = self._load(self._device or resolve_device(self._config.device)[0])
+            return self._loaded
+
+    def _load(self, device: torch.device) -> Loaded:
+        columns = [column for found in self._resolved.columns.values() for column in found]
+        encoder = load_encoder(
+            self.checkpoint,
+            sorted({layer for column in columns for layer in column.layers}),
+            device=device,
+            compute_dtype=getattr(torch, self._resolved.compute_dtype),
+            with_pooler=needs_pooler(self._config),
+        )
+        if (sentence := self._resolved.sentence) is None:
+            return Loaded(encoder)
+        return Loaded(encoder, partial(apply_steps, loaded=load_steps(sentence, device)))
+
+
+@dataclass(frozen=True)
 class Flow:
-    """The flow, with the settings, the tokenizer and the encoder that it needs."""
+    """The flow, with the settings, the tokenizer and the network that it needs; threads may share it."""
 
     config: ExtractConfig
     schemas: Mapping[Level, LevelSchema]
     resolved: Resolved
     tokenizer: Tokenizer
-    encoder: PackEncoder
-    finish: Finish | None = None  # makes the model's own sentence embedding, if that is asked for
+    network: Network
+
+    @classmethod
+    def of(cls, config: ExtractConfig, checkpoint: Checkpoint | None = None) -> Self:
+        """Return the flow of documents in memory, each of them alone.
+
+        Args:
+            config: The settings. Of those of the corpus, only the kind of documents has an effect.
+            checkpoint: The model, if it is open.
+
+        Raises:
+            UserError: The model or a setting cannot be used.
+        """
+        config = dataclasses.replace(config, document_context=False).effective()
+        checkpoint = checkpoint or open_checkpoint(config.model, config.revision)
+        tokenizer, resolved = resolve(config, checkpoint, given_words=config.is_split_into_words)
+        return cls(config, _schemas(config, resolved), resolved, tokenizer, Network(checkpoint, config, resolved))
+
+    @classmethod
+    def of_feature(cls, spec: FeatureSpec, *, mine: str, **settings: Any) -> Self:
+        """Return the flow that encodes documents in memory as the rows of a store's feature were encoded.
+
+        Args:
+            spec: The feature.
+            mine: What has the feature, for messages.
+            **settings: Settings in the place of those of the feature.
+
+        Raises:
+            UserError: The model is not the one that made the feature, or cannot be used.
+        """
+        config = spec.extract_config(**settings)
+        checkpoint = open_checkpoint(config.model, config.revision)
+        check_model(spec, checkpoint, mine=mine)
+        return cls.of(config, checkpoint)
+
+    def under(self, config: ExtractConfig, documents: Sequence[Document] = ()) -> Flow:
+        """Return the flow with other settings, and for documents of the kind of these: texts, pairs, or given words.
+
+        It shares the network, which must have all layers that the settings need.
+
+        Raises:
+            ConfigError: The settings do not fit the model.
+        """
+        if documents:
+            words, pairs = documents[0].words is not None, documents[0].text_pair is not None
+            config = dataclasses.replace(config, is_split_into_words=words, text_pairs=pairs)
+        with self.network.lock:
+            known = self.network.flows
+            if config not in known:
+                words = config.is_split_into_words
+                # Loading a tokenizer takes longer than anything else here.
+                alike = (flow for flow in (self, *known.values()) if flow.config.is_split_into_words == words)
+                loaded = next((flow.tokenizer for flow in alike), None)
+                tokenizer, resolved = resolve(config, self.network.checkpoint, given_words=words, tokenizer=loaded)
+                schemas = _schemas(config, resolved)
+                known[config] = Flow(config, schemas, resolved, tokenizer, self.network)
+            return known[config]
+
+    @property
+    def encoder(self) -> PackEncoder:
+        """The encoder."""
+        return self.network.load().encoder
+
+    @property
+    def only_column(self) -> FeatureColumn:
+        """The vector column of the sentence level.
+
+        Raises:
+            ConfigError: There are several.
+        """
+        columns = self.resolved.columns[Level.SENTENCE]
+        if len(columns) > 1:
+            raise ConfigError(f"combine none gives {len(columns)} columns; choose concat, sum or mean")
+        return columns[0]
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
+        return vector_digest(self.config, self.resolved)
 
     def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
         """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
@@ -89,6 +270,15 @@ class Flow:
         """Return the tables of documents, with all vectors on the host."""
         return self.encode(self.prepare(documents), unreported).finish().tables
 
+    def vectors(self, documents: Sequence[Document]) -> Float32Array:
+        """Return one vector per document: float32 (n_documents, dim), NaN for a document without tokens.
+
+        Raises:
+            ConfigError: The sentence level has several columns of vectors.
+        """
+        column = self.only_column
+        return vectors_of(self.run(documents)[Level.SENTENCE], column.name)
+
 
 def run_together(flows: Sequence[Flow], documents: Sequence[Document]) -> list[Tables]:
     """Run the encoder once, and return what `run` of each flow does; they differ in their poolings only."""
@@ -104,9 +294,10 @@ def _pooled(
     flows: Sequence[Flow], texts: Sequence[ShardText], prepared: PreparedText, fetches: Fetches, report: Report
 ) -> list[Tables]:
     """Run the encoder once on packs, and pool its states into the rows that each flow finds in them."""
-    encoder, clock, count = flows[0].encoder, prepared.clock, EncodedCount(prepared, report)
+    (encoder, finish), clock = flows[0].network.load(), prepared.clock
+    count = _EncodedCount(prepared, report)
     buffers = [
-        make_buffers(text, flow.schemas, flow.config, flow.resolved, flow.finish, encoder.device)
+        make_buffers(text, flow.schemas, flow.config, flow.resolved, finish, encoder.device)
         for flow, text in zip(flows, texts, strict=True)
     ]
     for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
@@ -123,3 +314,46 @@ def _pooled(
             }
             for flow, text, found in zip(flows, texts, buffers, strict=True)
         ]
+
+
+class _EncodedCount:
+    """Counter of what is encoded of a shard; reports the start, and the state after each pack.
+
+    A document is encoded when all its windows are. With document context, a window counts for its first document and
+    for those after it that have no window of their own.
+    """
+
+    def __init__(self, prepared: PreparedText, report: Report) -> None:
+        n_documents = len(prepared.text.documents)
+        self._document = prepared.text.windows.spans.document
+        owners, n_windows = np.unique(self._document, return_counts=True)
+        self._n_left = np.zeros(n_documents, np.int64)
+        self._n_left[owners] = n_windows
+        self._size = np.zeros(n_documents, np.int64)
+        self._size[owners] = np.diff(owners, append=n_documents)
+        self._n_documents = self._n_tokens = 0
+        self._n_in_all = tokens_of(prepared.packs)
+        self._report = report
+        self._report(0, 0, self._n_in_all)
+
+    def add(self, pack: Pack) -> None:
+        """Count a pack, or the part of one."""
+        documents = self._document[pack.served[0]]
+        np.subtract.at(self._n_left, documents, 1)
+        touched = np.unique(documents)
+        self._n_documents += int(self._size[touched[self._n_left[touched] == 0]].sum())
+        self._n_tokens += pack.n_tokens
+        self._report(self._n_documents, self._n_tokens, self._n_in_all)
+
+
+def vectors_of(table: LevelTable, column: str) -> Float32Array:
+    """Return the vectors of a column, (n_rows, dim) as float32, with NaN in rows that have none."""
+    vectors: Float32Array = table.vectors[column].astype(np.float32, copy=False)
+    if table.valid is not None:
+        vectors[~table.valid] = np.nan
+    return vectors
+
+
+def _schemas(config: ExtractConfig, resolved: Resolved) -> dict[Level, LevelSchema]:
+    corpus = CorpusSchema(has_pairs=config.text_pairs)
+    return {level: level_schema(level, corpus, columns) for level, columns in resolved.columns.items()}

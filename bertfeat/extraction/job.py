@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertfeat.choices import Level, Pooling, Runner
+from bertfeat.choices import Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
@@ -23,11 +23,9 @@ from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.modelplaces import name_elsewhere
-from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts
-from bertfeat.errors import CheckpointError, InputError
+from bertfeat.errors import InputError
 from bertfeat.extraction.plan import FINISHED_NAMES, make_plan, plan_fields
-from bertfeat.extraction.resolution import AuthorsAdvice, Resolved, check_settings, resolve
-from bertfeat.extraction.staticmodels import check_static, open_tokenizer
+from bertfeat.extraction.resolution import Resolved, resolve
 from bertfeat.forks import check_polars
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
@@ -213,63 +211,16 @@ def resolve_job(
     Raises:
         UserError: The settings do not fit the model, or the model or the corpus cannot be used.
     """
-    check_static(config, checkpoint)
-    prompt, advice = find_prompt(checkpoint, config), authors_advice(checkpoint, config)
-    check_settings(config, checkpoint.info())
-    tokenizer = load_tokenizer(checkpoint, files, config, prompt)
-    return tokenizer, resolve(config, checkpoint, tokenizer, advice)
+    return resolve(config, checkpoint, given_words=gives_words(files, config))
 
 
-def load_tokenizer(checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig, prompt: str) -> Tokenizer:
-    """Load the tokenizer of a model for the words or the running text of a corpus.
+def gives_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
+    """Return whether the documents of a corpus are lists of words.
 
     Raises:
-        UserError: Some files give words and others text, or the tokenizer cannot be used.
+        InputError: Some files give words and others text.
     """
     first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
     if len(first) > 1:
         raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
-    return open_tokenizer(checkpoint, given_words=True in first, prompt=prompt)
-
-
-def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
-    """Return the text that is put before each document; the model's default prompt counts with pooling `model` only.
-
-    Raises:
-        UserError: The model has no prompt of the name asked for, or its list of prompts cannot be used.
-    """
-    if config.prompt is not None:
-        return config.prompt
-    name = config.prompt_name
-    if name is None and config.pooling is not Pooling.MODEL:
-        return ""
-    prompts = checkpoint.prompts()
-    name = prompts.default_name if name is None else name
-    return "" if name is None else prompts.text_of(name)
-
-
-def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvice:
-    """Return how a model is meant to be used at the sentence level; nothing if no such rows are asked for.
-
-    Raises:
-        CheckpointError: Pooling `model` is asked for, and the model has no sentence embedding of its own, or one that
-            is not supported.
-    """
-    if Level.SENTENCE not in config.levels:
-        return AuthorsAdvice()
-    if config.pooling is Pooling.MODEL:
-        sentence = checkpoint.sentence_model()
-        if sentence is None:
-            online = "" if checkpoint.revision is None else ", or connect to the hub once if its page has that file"
-            raise CheckpointError(
-                f"`pooling='model'`: {checkpoint.folder} has no modules.json, so the model has no sentence embedding "
-                f"of its own; pass `pooling='mean'`{online}"
-            )
-        return AuthorsAdvice(sentence.describe(), checkpoint.prompts().texts, sentence)
-    description, prompts = UNSUPPORTED, Prompts()
-    with contextlib.suppress(CheckpointError):
-        sentence = checkpoint.sentence_model()
-        description = sentence.describe() if sentence else ""
-    with contextlib.suppress(CheckpointError):
-        prompts = checkpoint.prompts()
-    return AuthorsAdvice(description, prompts.texts)
+    return True in first

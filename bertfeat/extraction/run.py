@@ -1,28 +1,46 @@
-"""`extract` and `append`: the plan, the flow for every shard on the workers, and the manifest."""
+"""`extract` and `append`, which run the flow on a corpus.
+
+Plan, shards still to do, prepare (a thread), encode (the device), commit (a thread), manifest.
+
+`job` makes the plan. `runners/overlap` runs the three stages of `ShardTask` on the shards, in this process or in each
+worker. The store's writer makes the manifest.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import socket
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import Inputs
+from bertfeat.corpus import Corpus, Inputs
 from bertfeat.corpus.inputs import has_changed, shown_path
+from bertfeat.devices import resolve_device, share_threads
+from bertfeat.durable.differences import differing, named
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError, InputError, RunError, TokenizingError
 from bertfeat.extraction.appending import append_jobs, open_growing
-from bertfeat.extraction.job import Job, open_inputs, open_job
+from bertfeat.extraction.job import Job, gives_words, open_inputs, open_job
+from bertfeat.extraction.plan import versions
+from bertfeat.extraction.staticmodels import open_tokenizer
 from bertfeat.extraction.vectorcache import VectorCache
-from bertfeat.progress import Progress, reporting
-from bertfeat.records import InputFile, ShardSpec
+from bertfeat.progress import Progress, Report, reporting
+from bertfeat.records import InputFile, ModelInfo, Receipt, ShardSpec
 from bertfeat.runners.dispatch import run_shards
+from bertfeat.runners.task import Task, writers_for
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import AnyPath, as_path
+from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
+
+if TYPE_CHECKING:
+    from bertfeat.extraction.flow import Encoded, PreparedText
 
 
 def extract(
@@ -149,9 +167,6 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> 
         with VectorCache(job.config.cache, job.config.cache_size) as cache:
             cache.begin(job.run_name, is_new=not writer.receipts())
     job = job.for_workers()
-    # torch is imported here: a finished store and a user's mistake are reported without it.
-    from bertfeat.extraction.caching import task_of
-
     share, n_shares = job.config.share or (1, 1)
     pending = tuple(shard for shard in writer.pending() if shard.index % n_shares == share - 1)
     mine = tuple(shard for shard in writer.plan.shards if shard.index % n_shares == share - 1)
@@ -163,6 +178,56 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> 
     _check_encoded(job.files, pending, writer, since)
     if job.config.share is None or not writer.pending():
         writer.complete()
+
+
+def task_of(job: Job, worker: int, n_workers: int) -> Task[Any]:
+    """Return the task of a worker, behind the cache if there is one."""
+    task = ShardTask(job, worker, n_workers)
+    if job.config.cache is None:
+        return task
+    from bertfeat.extraction.caching import CachedTask
+
+    return CachedTask(task)
+
+
+class ShardTask:
+    """The work on a shard in three stages, which a runner may overlap; made once per worker.
+
+    The task is deterministic and idempotent: it reads only the slice of its shard, so the bytes are the same on every
+    worker and in every run.
+    """
+
+    def __init__(self, job: Job, worker: int = 0, n_workers: int = 1) -> None:
+        """Load the tokenizer and the encoder; workers take the devices in turn and share the threads of the machine."""
+        # torch is imported here: a finished store and a user's mistake are reported without it.
+        from bertfeat.extraction.flow import Flow, Network
+
+        if n_workers > 1:
+            share_threads(n_workers)
+        config = job.config
+        checkpoint = open_checkpoint(config.model, config.revision)
+        _check_plan(job, checkpoint)
+        devices = resolve_device(config.device)
+        device = devices[worker % len(devices)]
+        tokenizer = open_tokenizer(checkpoint, given_words=gives_words(job.files, config), prompt=job.resolved.prompt)
+        network = Network(checkpoint, config, job.resolved, device)
+        network.load()
+        self.job = job
+        self.corpus = Corpus(job.files, config)
+        self.flow = Flow(config, job.plan.schemas, job.resolved, tokenizer, network)
+        self.n_writers = writers_for(device.type)
+
+    def prepare(self, shard: ShardSpec) -> PreparedText:
+        """Read the rows of a shard and make packs of them."""
+        return self.flow.prepare(self.corpus.read(shard))
+
+    def encode(self, prepared: PreparedText, report: Report) -> Encoded:
+        """Encode the packs and make the tables, rows in corpus order."""
+        return self.flow.encode(prepared, report)
+
+    def commit(self, shard: ShardSpec, encoded: Encoded) -> Receipt:
+        """Write the parts and, once they are safe on disk, the receipt."""
+        return commit_shard(self.job.root, self.job.plan, shard, encoded.finish())
 
 
 def _check_read(files: Sequence[InputFile], since: float) -> None:
@@ -190,3 +255,32 @@ def _check_encoded(files: Sequence[InputFile], shards: Sequence[ShardSpec], writ
             f"{files[changed[0]].path}: changed while its rows were encoded; the same command repeats them with the "
             "old file, or pass `overwrite` to take the new one"
         )
+
+
+def _check_plan(job: Job, checkpoint: Checkpoint) -> None:
+    """Check that this process gives the bytes of the plan.
+
+    Raises:
+        RunError: The model, or a library of another machine, is not that of the plan.
+    """
+    sentence = checkpoint.sentence_model() if job.resolved.sentence is not None else None
+    planned = _model_digests(job.resolved.model, job.resolved.config_sha256, job.resolved.sentence)
+    found = _model_digests(checkpoint.info(), checkpoint.config_sha256, sentence)
+    if job.on_cluster:
+        planned, found = {**job.plan.metadata["versions"], **planned}, {**versions(), **found}
+    if not (fields := differing(planned, found)):
+        return
+    if not job.on_cluster:
+        raise RunError(f"{checkpoint.folder}: {', '.join(fields)} changed since the run was planned; start it again")
+    differences = named(fields, "{} is {} in the plan, {} here")
+    raise RunError(f"{socket.gethostname()}: differs from the plan: {differences}; install the same on every machine")
+
+
+def _model_digests(model: ModelInfo, config_sha256: str, sentence: SentenceModel | None) -> dict[str, str]:
+    """Return the digests of all files of a model that decide vectors."""
+    return {
+        "weights": model.weights_sha256,
+        "tokenizer": model.tokenizer_sha256,
+        "config.json": config_sha256,
+        "sentence embedding": "none" if sentence is None else sentence.sha256,
+    }

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.choices import Combine, Level, Pooling
-from bertfeat.config import ExtractConfig, parse_size
+from bertfeat.config import ExtractConfig
 from bertfeat.errors import ConfigError, UserError
 
 # Before torch is loaded.
@@ -22,16 +22,14 @@ try:
 except ImportError:
     raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from None
 
-from bertfeat.extraction.caching import cached_vectors
-from bertfeat.extraction.textencoder import (
-    TextEncoder,
-    documents_of,
-    memory_config,
-    normalized,
-    only_column,
-    sentence_vectors,
-)
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.extraction.caching import cache_place, cached_vectors
+from bertfeat.extraction.documents import documents_of
+from bertfeat.extraction.flow import Flow
+from bertfeat.extraction.resolution import authors_advice, find_prompt
+from bertfeat.extraction.textencoder import memory_config, normalized
 from bertfeat.records import Document, FeatureColumn, Float32Array
+from bertfeat.store.vectors import add_layers
 
 # Poolings of hidden states, which cost little beside the network. The model's pooler and its own sentence embedding
 # need other weights or other windows, and are encoded apart.
@@ -137,11 +135,8 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         documents = _documents(X)
         config = self._config()
-        encoder = self._encoder(config)
-        if self.cache is None:
-            vectors = sentence_vectors(encoder, config, documents)
-        else:
-            vectors = self._cached(encoder, config, documents)
+        flow = self._flow(config)
+        vectors = flow.vectors(documents) if self.cache is None else self._cached(flow, config, documents)
         return normalized(vectors) if self.normalize else vectors
 
     def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:  # noqa: ARG002
@@ -155,41 +150,38 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         # A search sets parameters one by one: some combinations ignore one of them, without a warning.
         return memory_config(settings, (Level.SENTENCE,)).effective()
 
-    def _cached(self, encoder: TextEncoder, config: ExtractConfig, documents: Sequence[Document]) -> Float32Array:
+    def _cached(self, flow: Flow, config: ExtractConfig, documents: Sequence[Document]) -> Float32Array:
         """Return vectors by way of the cache: one run of the network gives all layers, and all poolings of states."""
-        column = only_column(encoder.resolved(config))
-        kept = [dataclasses.replace(encoder.config, pooling=config.pooling).effective()]
+        flows = [flow.under(dataclasses.replace(flow.config, pooling=config.pooling).effective())]
         for pooling in _OF_STATES if config.pooling in _OF_STATES else ():
-            other = dataclasses.replace(encoder.config, pooling=pooling).effective()
             # A model may lack the token of `cls`.
             with contextlib.suppress(ConfigError):
-                kept += [other] if encoder.resolved(other) and pooling is not config.pooling else []
-        place = (str(self.cache), _checked_size(self.cache_size))
+                other = flow.under(dataclasses.replace(flow.config, pooling=pooling).effective())
+                flows += [other] if pooling is not config.pooling else []
+        place, wanted = cache_place(self.cache, self.cache_size), flow.under(config).only_column
         layers = [
-            cached_vectors(place, encoder, kept, one, documents)
-            for one in encoder.resolved(kept[0]).columns[Level.SENTENCE]
-            if {*one.layers} <= {*column.layers}
+            cached_vectors(place, flows, one, documents)
+            for one in flows[0].resolved.columns[Level.SENTENCE]
+            if {*one.layers} <= {*wanted.layers}
         ]
-        if column.combine in (Combine.NONE, Combine.CONCAT):
+        if wanted.combine in (Combine.NONE, Combine.CONCAT):
             return np.concatenate(layers, axis=1)
-        total: Float32Array = functools.reduce(np.add, layers)
-        return total / np.float32(len(layers)) if column.combine == Combine.MEAN else total
+        return add_layers(layers, wanted.combine, np.empty_like(layers[0]))
 
-    def _encoder(self, config: ExtractConfig) -> TextEncoder:
+    def _flow(self, config: ExtractConfig) -> Flow:
         if self.cache is not None:
             # One network for all layers, and for all poolings of states.
             pooling = Pooling.MEAN if config.pooling in _OF_STATES else config.pooling
             config = dataclasses.replace(config, layers="all", combine=(Combine.NONE,), pooling=pooling).effective()
-        encoder = _text_encoder(config)
-        if not encoder.is_current():
-            # The files of the model have changed since.
-            _text_encoder.cache_clear()
-            encoder = _text_encoder(config)
-        return encoder
+        flow = _loaded_flow(config)
+        if not _is_current(flow):
+            _loaded_flow.cache_clear()
+            flow = _loaded_flow(config)
+        return flow
 
     def _column(self) -> FeatureColumn:
         config = self._config()
-        return only_column(self._encoder(config).resolved(config))
+        return self._flow(config).under(config).only_column
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -201,14 +193,25 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _checked_size(cache_size: int | str) -> int:
-    """Return the size in bytes, as the settings of an extraction check it."""
-    return ExtractConfig(cache="cache", cache_size=parse_size(cache_size, "`cache_size`")).cache_size
-
-
 @functools.lru_cache(maxsize=2)
-def _text_encoder(config: ExtractConfig) -> TextEncoder:
-    return TextEncoder(config)
+def _loaded_flow(config: ExtractConfig) -> Flow:
+    return Flow.of(config)
+
+
+def _is_current(flow: Flow) -> bool:
+    """Return whether the files of the model are those that were opened; a commit of the hub never changes.
+
+    Raises:
+        CheckpointError: The model is no longer there, or its files cannot be used.
+    """
+    opened = flow.network.checkpoint
+    if opened.revision is not None:
+        return True
+    now = open_checkpoint(flow.config.model)
+    if (now.info(), now.config_sha256) != (opened.info(), opened.config_sha256):
+        return False
+    used, prompt = authors_advice(now, flow.config).used, find_prompt(now, flow.config)
+    return (used, prompt) == (flow.resolved.sentence, flow.resolved.prompt)
 
 
 def _documents(X: Any) -> list[Document]:  # noqa: N803

@@ -1,164 +1,199 @@
-"""Encoder of documents in memory: the rows that a store would hold, made by the same flow."""
+"""Vectors of texts in memory: `Encoder`, which is loaded once, and `embed`, its form of one call."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from threading import RLock
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from bertfeat.choices import Combine, Level, StoreDtype
+from bertfeat.choices import Combine, Level, Pooling, StoreDtype
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.columns import CorpusSchema
-from bertfeat.corpus.content import clean
-from bertfeat.devices import resolve_device
-from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import ConfigError
+from bertfeat.extraction.caching import cache_place, cached_vectors
+from bertfeat.extraction.documents import Text, documents_from
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.flowloading import load_flow
-from bertfeat.extraction.job import authors_advice, find_prompt
-from bertfeat.extraction.plan import level_schema, vector_digest
-from bertfeat.extraction.resolution import Resolved, resolve
-from bertfeat.extraction.staticmodels import check_static, open_tokenizer
-from bertfeat.records import Document, FeatureColumn, Float32Array, LevelSchema, LevelTable
+from bertfeat.records import Float32Array
 from bertfeat.settings import EncodeSettings
-from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.store.parts import frame_of
 
-# A text, a list of words, or a pair of texts.
-Text = str | list[str] | tuple[str, str]
+if TYPE_CHECKING:
+    import polars as pl
 
 
-class TextEncoder:
-    """A model and its settings that turns documents into the rows of a store; threads may share it.
+def embed(
+    texts: str | Iterable[Text],
+    model: str = "minilm",
+    *,
+    pooling: str = "mean",
+    layers: str | int | Iterable[int] = -1,
+    combine: str = "concat",
+    normalize: bool = False,
+    device: str = "auto",
+    **settings: Unpack[EncodeSettings],
+) -> Float32Array:
+    """Load a model and return one vector per text, in memory.
 
-    The settings are checked on construction. The network is loaded once, by `load` or on first use. Methods that take a
-    `config` use it in the place of the settings; it may ask for nothing that the network was not loaded for.
+    To encode more than once, keep an `Encoder`; for more than a few thousand texts, use `extract`.
 
     Args:
-        config: The settings. Of those of the corpus, only `is_split_into_words` has an effect: it is the kind of
-            documents that the encoder is made ready for; those of another kind are encoded as well.
+        texts: The texts, or lists of words, or pairs of texts; or one text. See `Encoder`.
+        model: See `Encoder`, also for all that follows.
+        pooling: How tokens become one vector.
+        layers: The layer, or several.
+        combine: How several layers become one vector.
+        normalize: Divide each vector by its Euclidean length.
+        device: `auto`, `cpu`, `cuda`, ...
+        **settings: `max_length`, `include_special_tokens`, ...
 
-    Attributes:
-        config: The settings; each document is alone.
-        info: The model, with the digests of its weights and tokenizer.
+    Returns:
+        float32 (n_texts, dim), or (dim,) for one text that is not in a list. A text without tokens has no mean and no
+        maximum: its vector is NaN.
+
+    Raises:
+        UserError: The model or a setting cannot be used, or an item of `texts` is not a text.
+
+    Examples:
+        >>> embed(["a river bank", "a savings bank"]).shape
+        (2, 384)
+    """
+    named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
+    flow = Flow.of(ExtractConfig.of(memory_config({**named, **settings}, (Level.SENTENCE,)), {}))
+    documents = documents_from(texts)
+    vectors = flow.under(flow.config, documents).vectors(documents)
+    vectors = normalized(vectors) if normalize else vectors
+    return vectors[0] if isinstance(texts, str) else vectors
+
+
+class Encoder:
+    """A model that is loaded once and turns texts in memory into vectors; threads may share it.
+
+    An item of `texts` is a text, a list of words (a document whose words are given), or a tuple of two texts (a pair,
+    which the model sees together). The items of one call are of one kind. One string alone is one text, and gives one
+    vector. Long texts are split into windows.
+
+    Args:
+        model: Installed model package, local folder, or hub id.
+        pooling: How the tokens of a text become one vector: `model` (the model's own sentence embedding), `mean`,
+            `max`, `cls`, `lasttoken`, `weightedmean` or `pooler`.
+        layers: The layer, or several: `-1`, `"last4"`, `[9, 12]`. Blocks above the highest are not loaded.
+        combine: How several layers become one vector: `concat`, `sum` or `mean`; `none` gives `tokens` and `words` a
+            column per layer.
+        normalize: Divide each vector of a text by its Euclidean length.
+        device: `auto`, `cpu`, `cuda`, ...
+        cache: A folder on a local disk where the vectors of texts are kept, so that a text is encoded once. It serves
+            `encode`, `encode_query` and `encode_document`.
+        cache_size: The largest size of the cache, in bytes or as `"10GB"`.
+        **settings: `revision`, `word_pooling`, `include_special_tokens`, `prompt`, `prompt_name`,
+            `max_length`, `stride`, `on_overlong`, `compute_dtype`, `max_batch_tokens`; they mean the same as for
+            `extract`.
 
     Raises:
         UserError: The model or a setting cannot be used.
+
+    Examples:
+        >>> encoder = Encoder("minilm", normalize=True)
+        >>> vectors = encoder.encode(["a river bank", "a savings bank"])
+        >>> vectors.shape, float(vectors[0] @ vectors[1]) > 0.3
+        ((2, 384), True)
+        >>> encoder.words(["a river bank"])["word"].to_list()
+        ['a', 'river', 'bank']
     """
 
-    def __init__(self, config: ExtractConfig) -> None:
-        self.config = dataclasses.replace(config, document_context=False).effective()
-        self._checkpoint = open_checkpoint(config.model, config.revision)
-        self.info = self._checkpoint.info()
-        self._lock = RLock()
-        self._tokenizers: dict[bool, Tokenizer] = {}
-        self._known: dict[ExtractConfig, _Settings] = {}
-        self._digests: dict[ExtractConfig, str] = {}
-        self._loaded: Flow | None = None
-        self._settings(self.config)
+    def __init__(
+        self,
+        model: str = "minilm",
+        *,
+        pooling: str = "mean",
+        layers: str | int | Iterable[int] = -1,
+        combine: str = "concat",
+        normalize: bool = False,
+        device: str = "auto",
+        cache: str | Path | None = None,
+        cache_size: int | str = 10_000_000_000,
+        **settings: Unpack[EncodeSettings],
+    ) -> None:
+        self._cache = cache_place(cache, cache_size)
+        named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
+        self._flow = Flow.of(ExtractConfig.of(memory_config({**named, **settings}), {}))
+        self._flow.network.load()
+        self._normalize = normalize
 
-    @property
-    def sentence_sha256(self) -> str | None:
-        """The digest of the model's own sentence embedding if the settings ask for it, else None."""
-        sentence = self.resolved().sentence
-        return sentence.sha256 if sentence else None
-
-    def prompts(self) -> Prompts:
-        """Read the model's prompts."""
-        return self._checkpoint.prompts()
-
-    def resolved(self, config: ExtractConfig | None = None) -> Resolved:
-        """Return the settings with the model's defaults filled in."""
-        return self._settings(config or self.config).resolved
-
-    def is_current(self) -> bool:
-        """Return whether the files of the model are those that were opened; a commit of the hub never changes.
+    def encode(self, texts: str | Iterable[Text]) -> Float32Array:
+        """Return one vector per text: float32 (n_texts, dim), or (dim,) for one string; NaN for a text without tokens.
 
         Raises:
-            CheckpointError: The model is no longer there, or its files cannot be used.
+            UserError: An item of `texts` is not a text, or `combine` gives several columns.
         """
-        if self.info.revision is not None:
-            return True
-        now, opened = open_checkpoint(self.config.model), self._checkpoint
-        if (now.info(), now.config_sha256) != (opened.info(), opened.config_sha256):
-            return False
-        advice, known = authors_advice(now, self.config), self.resolved()
-        return (advice.used, find_prompt(now, self.config)) == (known.sentence, known.prompt)
+        return self._encoded(texts)
 
-    def digest(self, config: ExtractConfig) -> str:
-        """Return a digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
-        if config not in self._digests:
-            self._digests[config] = vector_digest(config, self.resolved(config))
-        return self._digests[config]
+    def encode_query(self, texts: str | Iterable[Text]) -> Float32Array:
+        """Return one vector per query, after the model's own prompt for queries where it has one; see `encode`.
 
-    def encode(self, documents: Sequence[Document]) -> Mapping[Level, LevelTable]:
-        """Return the rows of each level in the order of the documents, with vectors of the stored type.
-
-        Args:
-            documents: All of one kind: texts, pairs, or given words.
+        Without one, the prompt that was passed to `Encoder` is used, and not the model's default prompt.
         """
-        return self.flow(documents, self.config).run(documents)
+        return self._encoded(texts, self._with_prompt(self._flow.network.checkpoint.prompts().query))
 
-    def flow(self, documents: Sequence[Document], config: ExtractConfig) -> Flow:
-        """Return the flow that encodes documents of their kind; all flows share one network."""
-        if documents:
-            words, pairs = documents[0].words is not None, documents[0].text_pair is not None
-            config = dataclasses.replace(config, is_split_into_words=words, text_pairs=pairs)
-        tokenizer, resolved, schemas = self._settings(config)
-        loaded = self.load()
-        return dataclasses.replace(loaded, config=config, schemas=schemas, resolved=resolved, tokenizer=tokenizer)
+    def encode_document(self, texts: str | Iterable[Text]) -> Float32Array:
+        """Return one vector per document, after the model's own prompt for documents; see `encode_query`."""
+        return self._encoded(texts, self._with_prompt(self._flow.network.checkpoint.prompts().document))
 
-    def load(self) -> Flow:
-        """Load the network, without blocks above the highest layer of any level, and return its flow."""
-        with self._lock:
-            if self._loaded is None:
-                tokenizer, resolved, schemas = self._settings(self.config)
-                device = resolve_device(self.config.device)[0]
-                self._loaded = load_flow(self.config, schemas, resolved, self._checkpoint, tokenizer, device)
-            return self._loaded
+    def tokens(self, texts: str | Iterable[Text]) -> pl.DataFrame:
+        """Return one row per token, special tokens included, with its vectors.
 
-    def _settings(self, config: ExtractConfig) -> _Settings:
-        with self._lock:
-            if config not in self._known:
-                checkpoint, words = self._checkpoint, config.is_split_into_words
-                # The encoder is made ready for every level, whether it will be asked for or not.
-                check_static(config, checkpoint, tokens=config != self.config)
-                if words not in self._tokenizers:
-                    self._tokenizers[words] = open_tokenizer(checkpoint, given_words=words)
-                tokenizer = self._tokenizers[words].with_prompt(find_prompt(checkpoint, config))
-                advice = authors_advice(checkpoint, config)
-                resolved = resolve(config, checkpoint, tokenizer, advice)
-                corpus = CorpusSchema(has_pairs=config.text_pairs)
-                schemas = {level: level_schema(level, corpus, found) for level, found in resolved.columns.items()}
-                self._known[config] = _Settings(tokenizer, resolved, schemas)
-            return self._known[config]
+        Returns:
+            The columns of a store's token level: `doc_id` (the number of the text), `token_index`, `token`,
+            `token_id`, `word_index`, `char_start`, `char_end`, `is_special`, `segment` (pairs), and the vectors as
+            Arrays of float32, such as `layer_06`.
+
+        Raises:
+            UserError: An item of `texts` is not a text.
+        """
+        return self._frame(texts, Level.TOKEN)
+
+    def words(self, texts: str | Iterable[Text]) -> pl.DataFrame:
+        """Return one row per word with its vectors, which are null for a word that lost its tokens to truncation.
+
+        Returns:
+            The columns of a store's word level: `doc_id` (the number of the text), `word_index`, `word`,
+            `char_start`, `char_end`, `n_tokens`, `segment` (pairs), and the vectors as Arrays of float32.
+
+        Raises:
+            UserError: An item of `texts` is not a text.
+        """
+        return self._frame(texts, Level.WORD)
+
+    def _encoded(self, texts: str | Iterable[Text], config: ExtractConfig | None = None) -> Float32Array:
+        documents = documents_from(texts)
+        flow = self._flow.under(config or self._config(Level.SENTENCE), documents)
+        vectors = cached_vectors(self._cache, [flow], flow.only_column, documents)
+        vectors = normalized(vectors) if self._normalize else vectors
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def _frame(self, texts: str | Iterable[Text], level: Level) -> pl.DataFrame:
+        documents = documents_from(texts)
+        flow = self._flow.under(self._config(level), documents)
+        return frame_of(flow.run(documents)[level], flow.schemas[level], StoreDtype.FLOAT32)
+
+    def _config(self, level: Level) -> ExtractConfig:
+        config = self._flow.config
+        # The model's own sentence embedding also decides the windows of tokens and words.
+        levels = {level, Level.SENTENCE} if config.pooling is Pooling.MODEL else {level}
+        return dataclasses.replace(config, levels=tuple(levels)).effective()
+
+    def _with_prompt(self, prompt: str | None) -> ExtractConfig:
+        config = self._config(Level.SENTENCE)
+        if prompt is None and (config.prompt is not None or config.prompt_name is not None):
+            return config
+        return dataclasses.replace(config, prompt=prompt or "", prompt_name=None)
 
 
-class _Settings(NamedTuple):
-    """Settings with a model's defaults, the tokenizer that they need, and the columns of each level."""
-
-    tokenizer: Tokenizer
-    resolved: Resolved
-    schemas: Mapping[Level, LevelSchema]
-
-
-def only_column(resolved: Resolved) -> FeatureColumn:
-    """Return the vector column of the sentence level.
-
-    Raises:
-        ConfigError: There are several.
-    """
-    columns = resolved.columns[Level.SENTENCE]
-    if len(columns) > 1:
-        raise ConfigError(f"combine none gives {len(columns)} columns; choose concat, sum or mean")
-    return columns[0]
-
-
-def memory_config(settings: Mapping[str, Any], levels: Sequence[Level] = tuple(Level)) -> ExtractConfig:
+def memory_config(settings: Mapping[str, Any], levels: Sequence[Level] = (Level.WORD, Level.SENTENCE)) -> ExtractConfig:
     """Return the settings of texts in memory, whose vectors are float32.
+
+    The token level has no settings of its own.
 
     Raises:
         ConfigError: A setting does not apply to texts in memory, or has a wrong value.
@@ -175,77 +210,7 @@ def memory_config(settings: Mapping[str, Any], levels: Sequence[Level] = tuple(L
     return dataclasses.replace(config, combine=()) if is_usual or is_single else config
 
 
-def sentence_vectors(encoder: TextEncoder, config: ExtractConfig, documents: Sequence[Document]) -> Float32Array:
-    """Return one vector per document: float32 (n_documents, dim), NaN for a document without tokens.
-
-    Raises:
-        ConfigError: The sentence level has several columns of vectors.
-    """
-    column = only_column(encoder.resolved(config))
-    return vectors_of(encoder.flow(documents, config).run(documents)[Level.SENTENCE], column.name)
-
-
-def vectors_of(table: LevelTable, column: str) -> Float32Array:
-    """Return the vectors of a column, (n_rows, dim) as float32, with NaN in rows that have none."""
-    vectors: Float32Array = table.vectors[column].astype(np.float32, copy=False)
-    if table.valid is not None:
-        vectors[~table.valid] = np.nan
-    return vectors
-
-
 def normalized(vectors: Float32Array) -> Float32Array:
     """Divide each vector by its Euclidean length, in place; return the same array (n_rows, dim)."""
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     return vectors
-
-
-def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:
-    """Make documents from texts, numbered from 0; invalid characters such as surrogates are replaced as in files.
-
-    Raises:
-        ConfigError: `texts` is a single string, or an item is not a string.
-    """
-    found = _listed(texts, what)
-    for number, text in enumerate(found):
-        if not isinstance(text, str):
-            raise ConfigError(f"{what}[{number}] must be a string, not {text!r:.60}")
-    return [_document(number, text) for number, text in enumerate(found)]
-
-
-def documents_from(texts: str | Iterable[Text]) -> list[Document]:
-    """Make documents, numbered from 0, from a text, or from texts, lists of words or pairs, all of one kind.
-
-    Raises:
-        ConfigError: `texts` is a table, or an item is none of these or of another kind than the first.
-    """
-    listed = [texts] if isinstance(texts, str) else _listed(texts, "texts")
-    documents = [_document(number, item) for number, item in enumerate(listed)]
-    kinds = [(document.words is not None, document.text_pair is not None) for document in documents]
-    for number, kind in enumerate(kinds):
-        if kind != kinds[0]:
-            raise ConfigError(
-                f"texts[{number}] is not of the kind of texts[0]; encode texts, lists of words and pairs apart"
-            )
-    return documents
-
-
-def _listed(texts: Iterable[object], what: str) -> list[object]:
-    if isinstance(texts, str):
-        raise ConfigError(f"{what} takes a list of texts, not one string; put the text into a list")
-    if isinstance(texts, Mapping) or hasattr(texts, "columns"):
-        # The items of a table are the names of its columns.
-        raise ConfigError(f"{what} is a {type(texts).__name__}; pass its column of texts")
-    return list(texts)
-
-
-def _document(number: int, item: object) -> Document:
-    parts = [item] if isinstance(item, str) else list(item) if isinstance(item, list | tuple) else [None]
-    is_pair = isinstance(item, tuple)
-    if not all(isinstance(part, str) for part in parts) or (is_pair and len(parts) != 2):
-        raise ConfigError(
-            f"texts[{number}] must be a string, a list of words, or a pair of texts as a tuple, not {item!r:.60}"
-        )
-    cleaned = [clean(str(part)) for part in parts]
-    if isinstance(item, list):
-        return Document(number, number, " ".join(cleaned), words=tuple(cleaned))
-    return Document(number, number, cleaned[0], text_pair=cleaned[1] if is_pair else None)

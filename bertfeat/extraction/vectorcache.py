@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
@@ -77,7 +78,7 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
 
     def begin(self, run: str, *, is_new: bool) -> int:
         """Return the number below which a run reads: of what was there when it began, also after it was killed."""
-        with self.writing():
+        with self._writing():
             if is_new:
                 self._run("DELETE FROM runs WHERE name = ?", run)
             self._run("INSERT OR IGNORE INTO runs VALUES (?, ?)", run, self._next())
@@ -97,14 +98,14 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
                 if used != now:
                     changes.append(("UPDATE entries SET used = ? WHERE number = ?", now, number))
         if changes:
-            with self.writing():
+            with self._writing():
                 for change in changes:
                     self._run(*change)
         return found
 
     def put(self, values: Iterable[tuple[bytes, bytes]]) -> None:
         """Add values in one transaction; those whose keys are there stay as they are."""
-        with self.writing():
+        with self._writing():
             used = self._next()
             for key, value in values:
                 # SQLite takes values of up to a billion bytes.
@@ -124,12 +125,15 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
         step("vectors.committed")
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Run the block in one transaction, or in the open one; wait for other writers, however long they take."""
-        is_open = self._database.in_transaction
-        if is_open:
+    def turn(self) -> Iterator[None]:
+        """Run the block when no other process is in such a block; values may be read and put by others meanwhile."""
+        with self._path.with_name("turn.lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
-            return
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Run the block in one transaction; wait for other writers, however long they take."""
         self._run("BEGIN IMMEDIATE")
         try:
             yield

@@ -34,7 +34,7 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
-    from bertfeat.extraction.textencoder import TextEncoder
+    from bertfeat.extraction.flow import Flow
 
 _GOLD = "gold"
 
@@ -58,7 +58,7 @@ class FittedProbe:
     first_tokens: bool
     training: Training
     name: str
-    _encoders: dict[str, TextEncoder] = field(default_factory=dict, init=False, repr=False)
+    _flows: dict[str, Flow] = field(default_factory=dict, init=False, repr=False)
 
     def __repr__(self) -> str:
         what = f"{self.probe.head} on {self.spec.feature}, level {self.level}, label {self.label!r}"
@@ -180,15 +180,15 @@ class FittedProbe:
             UserError: The model is missing or has changed, or `texts` holds other values than strings.
         """
         # Imported here because scoring and fitting linear heads need no torch.
-        from bertfeat.extraction.textencoder import TextEncoder, documents_of
+        from bertfeat.extraction.documents import documents_of
+        from bertfeat.extraction.flow import Flow
 
         documents = documents_of(texts)
         if not documents:
             raise UserError("texts is empty; pass one text or more")
-        if device not in self._encoders:
-            self._check_model()
-            self._encoders[device] = TextEncoder(self.spec.extract_config(device=device))
-        table = self._encoders[device].encode(documents)[self.level]
+        if device not in self._flows:
+            self._flows[device] = Flow.of_feature(self.spec, mine=self._mine, device=device)
+        table = self._flows[device].run(documents)[self.level]
         return predict_table(self.probe, table, self.spec, first_tokens=self.first_tokens)
 
     def predict_input(
@@ -224,6 +224,8 @@ class FittedProbe:
             UserError: The inputs or settings cannot be used, the model has changed, or the file is already there.
             RunError: The run failed; no files are left.
         """
+        from bertfeat.encoder.checkpoint import open_checkpoint
+        from bertfeat.extraction.resolution import check_model
         from bertfeat.extraction.run import extract
 
         out = check_output(path, overwrite=overwrite)
@@ -235,7 +237,7 @@ class FittedProbe:
         reader = reader_of(corpus, asked.format)
         kept = kept_settings(self.level, names, gold, reader)
         config = self.spec.extract_config(**{**kept, **settings})
-        self._check_model()
+        check_model(self.spec, open_checkpoint(config.model, config.revision), mine=self._mine)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
             features = Path(folder) / "features"
             try:
@@ -307,16 +309,6 @@ class FittedProbe:
             yield frame.filter(wrong)
         if beside.only_errors and not counts[_GOLD]:
             raise beside.none_given(store, self.level)
-
-    def _check_model(self) -> None:
-        """Refuse a model whose weights, tokenizer, config.json or sentence embedding are not those of the features."""
-        from bertfeat.encoder.checkpoint import open_checkpoint
-
-        self.spec.require_known_model()
-        checkpoint = open_checkpoint(self.spec.model, self.spec.revision)
-        sentence = checkpoint.sentence_model() if self.spec.sentence_sha256 else None
-        digests = checkpoint.config_sha256, sentence.sha256 if sentence else None
-        self.spec.require_model(checkpoint.info(), *digests, mine=self._mine)
 
 
 @os_errors(UserError)

@@ -20,7 +20,7 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
 if TYPE_CHECKING:
-    from bertfeat.extraction.textencoder import TextEncoder
+    from bertfeat.extraction.flow import Flow
 
 # Texts whose rows are in memory at once.
 _ENCODED_AT_ONCE = 1024
@@ -87,7 +87,7 @@ class QueryEncoder:
         self._prompt = spec.prompt if prompt is None else prompt
         self._given_words = given_words
         self._name = name
-        self._encoder: TextEncoder | None = None
+        self._flow: Flow | None = None
 
     def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
         """Encode queries.
@@ -117,22 +117,19 @@ class QueryEncoder:
         Raises:
             UserError: The model is not the one that the store was made with, or cannot be used.
         """
-        self._loaded().load()
+        self._opened().network.load()
 
-    def _loaded(self) -> TextEncoder:
+    def _opened(self) -> Flow:
         # Imported here, because building and searching by vectors need no torch.
-        from bertfeat.extraction.textencoder import TextEncoder
+        from bertfeat.extraction.flow import Flow
 
-        if self._encoder is None:
+        if self._flow is None:
             settings: dict[str, Any] = {"prompt": self._prompt, "is_split_into_words": self._given_words}
             if self._prompt != self.spec.prompt:
                 # A longer prompt may leave no room for the stride of the rows.
                 settings["stride"] = None
-            encoder = TextEncoder(self.spec.extract_config(**settings))
-            digests = encoder.resolved().config_sha256, encoder.sentence_sha256
-            self.spec.require_model(encoder.info, *digests, mine=self._name)
-            self._encoder = encoder
-        return self._encoder
+            self._flow = Flow.of_feature(self.spec, mine=self._name, **settings)
+        return self._flow
 
     def _sentences(self, texts: Sequence[str], names: Sequence[str]) -> EncodedQueries:
         rows = self._rows(texts)
@@ -159,7 +156,7 @@ class QueryEncoder:
         return EncodedQueries(rows.vectors[chosen], tuple(rows.surfaces[row] for row in chosen))
 
     def _rows(self, texts: Sequence[str]) -> _Rows:
-        from bertfeat.extraction.textencoder import documents_of
+        from bertfeat.extraction.documents import documents_of
 
         documents = documents_of(texts, what="queries")
         if self._given_words:
@@ -168,9 +165,8 @@ class QueryEncoder:
                 Document(document.index, document.doc_id, " ".join(words), words=words)
                 for document, words in zip(documents, split, strict=True)
             ]
-        encoder = self._loaded()
         level = self.spec.level
-        table = encoder.encode(documents)[level]
+        table = self._opened().run(documents)[level]
         return _Rows(table, self.spec.vectors_in(table), LEVELS[level].surface)
 
 

@@ -16,9 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 import bertfeat.encoder.loading
-import bertfeat.extraction.flowloading
+import bertfeat.extraction.flow
 import bertfeat.extraction.run
-import bertfeat.extraction.shardtask
 from bertfeat import BertfeatError, open_store
 from bertfeat.cli import group
 from bertfeat.config import ExtractConfig, flag
@@ -112,7 +111,7 @@ class TestExtract:
     ) -> None:
         good(*base)
         before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.parquet")}
-        for module in (bertfeat.extraction.flowloading, bertfeat.encoder.loading):
+        for module in (bertfeat.extraction.flow, bertfeat.encoder.loading):
             monkeypatch.setattr(module, "load_encoder", Mock(side_effect=AssertionError("a model was loaded")))
         assert "already complete" in good(*base).out
         assert good(*base, "--json").json["was_complete"] is True
@@ -244,7 +243,7 @@ class TestInspect:
     ) -> None:
         out = tmp_path / "out"
         run = ["extract", corpus, "-o", out, "--model", tiny_folder, "--layers", "all", "--shard-bytes", "1"]
-        plain = bertfeat.extraction.shardtask.commit_shard
+        plain = bertfeat.extraction.run.commit_shard
         n_done = 0
 
         def break_off(*arguments: object) -> object:
@@ -255,7 +254,7 @@ class TestInspect:
             return plain(*arguments)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(bertfeat.extraction.shardtask, "commit_shard", break_off)
+            patch.setattr(bertfeat.extraction.run, "commit_shard", break_off)
             broken = bertfeat_cli(*run)
         assert broken.code == 3
         assert broken.err.count("\n") == 1

@@ -22,7 +22,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, minilm, packaged_names
 from bertfeat.errors import CheckpointError, RunError
-from bertfeat.extraction.job import authors_advice
+from bertfeat.extraction.resolution import authors_advice
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
 

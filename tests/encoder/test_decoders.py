@@ -19,7 +19,6 @@ from bertfeat.encoder.linears import PackedLinear
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError
 from bertfeat.extraction import flow
-from bertfeat.extraction.textencoder import TextEncoder
 from tests.support.deep_models import BLOCK_VALUES, write_decoder
 from tests.support.families import N_LAYERS, SENTENCES, build_model, reference_encoder
 from tests.support.oracle import assert_close
@@ -75,7 +74,7 @@ def test_windows_are_shorter_than_the_limit_unless_asked_otherwise(in_bfloat16: 
 
 def window_of(model: str, **settings: int | None) -> int:
     config = ExtractConfig.of(None, {"model": model, "levels": "sentence", "layers": "-1", **settings})
-    return TextEncoder(config).resolved().limits.max_length
+    return flow.Flow.of(config).resolved.limits.max_length
 
 
 @pytest.mark.parametrize(

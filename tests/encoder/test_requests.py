@@ -12,7 +12,7 @@ from bertfeat.encoder import transfers
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.transfers import Fetches, gathering_device, to_device
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.textencoder import TextEncoder
+from bertfeat.extraction.flow import Flow
 from bertfeat.records import FeatureColumn
 
 CPU = torch.device("cpu")
@@ -140,8 +140,7 @@ class TestDevices:
     ) -> None:
         monkeypatch.setattr(devices, "_cuda_devices", lambda: (torch.device("cuda:0"),))
         monkeypatch.setattr(devices, "_has_bfloat16", lambda device: has_bfloat16)
-        encoder = TextEncoder(ExtractConfig(device="cuda:0"))
-        assert encoder.resolved().compute_dtype == dtype
+        assert Flow.of(ExtractConfig(device="cuda:0")).resolved.compute_dtype == dtype
 
     def test_the_planned_kind_is_that_of_the_first_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert devices.planned_kind("auto", elsewhere=False) == devices.resolve_device("auto")[0].type

@@ -10,7 +10,8 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.extraction.textencoder import TextEncoder, documents_of
+from bertfeat.extraction.documents import documents_of
+from bertfeat.extraction.flow import Flow
 
 TEXTS = ["one quick fox", "", "she sells sea shells by the sea shore " * 20, "über naïve cafés", " \t "]
 EMPTY = [False, True, False, False, True]
@@ -113,7 +114,7 @@ def test_unknown_model() -> None:
 def test_an_encoder_gives_the_rows_of_a_store(corpus: Path, tiny_folder: Path, tmp_path: Path) -> None:
     settings = {"model": str(tiny_folder), "levels": "token,word,sentence", "layers": "1,3", "store_dtype": "float32"}
     store = bertfeat.extract(corpus, tmp_path / "out", **settings)
-    tables = TextEncoder(ExtractConfig.from_dict(settings)).encode(documents_of(TEXTS))
+    tables = Flow.of(ExtractConfig.from_dict(settings)).run(documents_of(TEXTS))
     assert set(tables) == set(store.levels)
     for level, table in tables.items():
         frame = store.polars(level, list(table.columns))

@@ -19,8 +19,8 @@ import bertfeat
 from bertfeat.choices import Level
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.extraction import flowloading
-from bertfeat.extraction.textencoder import TextEncoder, documents_of
+from bertfeat.extraction import flow
+from bertfeat.extraction.documents import documents_of
 from bertfeat.settings import EncodeSettings, ExtractSettings
 from tests.support.families import build_model
 from tests.support.sentence_models import save_sentence_model
@@ -113,8 +113,8 @@ def test_the_model_is_loaded_once_and_cut_at_the_highest_layer(
         loaded.append(plain(*arguments, **options))
         return loaded[-1]
 
-    plain = flowloading.load_encoder
-    monkeypatch.setattr(flowloading, "load_encoder", load)
+    plain = flow.load_encoder
+    monkeypatch.setattr(flow, "load_encoder", load)
     encoder = bertfeat.Encoder(str(tiny_folder), layers="0,2")
     encoder.encode(TEXTS)
     encoder.tokens(TEXTS)
@@ -214,7 +214,7 @@ def test_its_settings_are_those_of_an_extraction() -> None:
 
 def test_an_encoder_made_for_one_level_has_that_level_only(tiny_folder: Path) -> None:
     config = bertfeat.ExtractConfig(model=str(tiny_folder), levels=("word",), layers="1")
-    tables = TextEncoder(config).encode(documents_of(TEXTS))
+    tables = flow.Flow.of(config).run(documents_of(TEXTS))
     assert set(tables) == {Level.WORD}
 
 

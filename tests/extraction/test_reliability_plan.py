@@ -15,8 +15,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.errors import PlanMismatch, RunError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
-from bertfeat.extraction.run import extract
-from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.run import ShardTask, extract
 from bertfeat.progress import Progress
 from tests.support.cli_runs import three_shards
 from tests.support.drill import result_files

@@ -17,7 +17,7 @@ from bertfeat.encoder.packaged import minilm
 from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, RunError, UserError
 from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
-from bertfeat.extraction.shardtask import ShardTask
+from bertfeat.extraction.run import ShardTask
 from bertfeat.progress import Progress
 from tests.support.command_line import good
 from tests.support.families import build_model

@@ -91,7 +91,7 @@ class TestRawText:
 
     def test_the_encoder_is_loaded_once(self, sentences: FittedProbe, monkeypatch: pytest.MonkeyPatch) -> None:
         first = sentences.predict_texts(["a patient with fever"])
-        monkeypatch.setattr("bertfeat.extraction.flowloading.load_encoder", None)
+        monkeypatch.setattr("bertfeat.extraction.flow.load_encoder", None)
         assert sentences.predict_texts(["a patient with fever"]).equals(first)
         assert sentences.predict_texts([" "])["prediction"].to_list() == [None]
 

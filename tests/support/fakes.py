@@ -19,7 +19,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.layers import feature_columns
-from bertfeat.extraction.flow import Flow
+from bertfeat.extraction.flow import Flow, Loaded
 from bertfeat.extraction.leveltables import ShardText
 from bertfeat.extraction.plan import level_schema
 from bertfeat.progress import unreported
@@ -131,7 +131,8 @@ def run(
     schemas = {level: level_schema(level, corpus, features[level]) for level in config.levels}
     limits = WindowLimits(max_length=max_length, stride=stride, on_overlong=config.on_overlong)
     resolved = SimpleNamespace(limits=limits, max_batch_tokens=max_batch_tokens, sentence=None)
-    flow = Flow(config, schemas, resolved, tokenizer, FakeEncoder())  # type: ignore[arg-type]
+    network = SimpleNamespace(load=lambda: Loaded(FakeEncoder()))
+    flow = Flow(config, schemas, resolved, tokenizer, network)  # type: ignore[arg-type]
     prepared = flow.prepare(documents)
     return Features(prepared.text, flow.encode(prepared, unreported).finish().tables, prepared.packs)
 

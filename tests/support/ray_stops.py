@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.durable import steps
-from bertfeat.extraction import caching
+from bertfeat.extraction import run
 from bertfeat.extraction.job import Job
 
-_task_of = caching.task_of
+_task_of = run.task_of
 
 
 def stopping_task_of(job: Job, *share: Any) -> Any:
@@ -46,7 +46,7 @@ def main() -> None:
     from bertfeat.cli import main as bertfeat_main
     from tests.support.ray_stops import stopping_task_of as task_of
 
-    caching.task_of = task_of
+    run.task_of = task_of
     bertfeat_main()
 
 

@@ -1,6 +1,6 @@
 """bertfeat: `bertfeat.extract` as users call it. Every call opens and checks the model again.
 
-In memory, the model is loaded once and `TextEncoder` encodes the texts: `bertfeat.embed` without its loading.
+In memory, the model is loaded once and `Flow` encodes the texts: `bertfeat.embed` without its loading.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 import bertfeat
 from benchmarks.speed.peers import Task
 from bertfeat.choices import Level
-from bertfeat.extraction.textencoder import TextEncoder, documents_of
+from bertfeat.extraction.documents import documents_of
+from bertfeat.extraction.flow import Flow
 
 
 class Peer:
@@ -33,7 +34,7 @@ class Peer:
             "is_split_into_words": task.output.level == "word",
             **task.settings,
         }
-        self._encoder: TextEncoder | None = None
+        self._flow: Flow | None = None
 
     def run(self, corpus: Path, output: Path, batch: int) -> dict[str, Any]:  # noqa: ARG002
         """Encode a corpus to a store."""
@@ -46,7 +47,7 @@ class Peer:
 
     def embed(self, texts: Sequence[str], batch: int) -> np.ndarray:  # noqa: ARG002
         """Return sentence embeddings, (n_texts, hidden)."""
-        if self._encoder is None:
-            self._encoder = TextEncoder(bertfeat.ExtractConfig.from_dict(self._settings))
-        table = self._encoder.encode(documents_of(texts))[Level.SENTENCE]
+        if self._flow is None:
+            self._flow = Flow.of(bertfeat.ExtractConfig.from_dict(self._settings))
+        table = self._flow.run(documents_of(texts))[Level.SENTENCE]
         return next(iter(table.vectors.values()))
