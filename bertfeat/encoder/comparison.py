@@ -191,7 +191,8 @@ class Comparison:
             return
         n = self._checkpoint.max_length // self._pack.n_tokens + 2
         names = ("input_ids", "position_ids", "type_ids", "lengths")
-        pack = Pack(*(np.tile(getattr(self._pack, name), n) for name in names), windows=np.arange(n * len(_LENGTHS)))
+        tiled = {name: np.tile(getattr(self._pack, name), n) for name in names}
+        pack = Pack(**tiled, windows=np.arange(n * len(_LENGTHS)))
         # The pooler needs the last layer.
         restore = cut(self._model, blocks, self._n_blocks if self._with_pooler else 1)
         try:

@@ -161,7 +161,7 @@ def _pickles(model: str, place: Place) -> list[str]:
 
 
 def _write(folder: Path, pickles: Sequence[str], new: Path) -> tuple[list[int], list[str]]:
-    """Write the weights, then copy the other files; return the bytes of each tensor and the names of what is no tensor.
+    """Write the weights, then copy the other files; return the bytes of each tensor and the names of other values.
 
     Only a whole folder has a config.json.
     """
