@@ -63,8 +63,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         cache: A folder on a local disk where vectors are kept, so that cross-validation and a search over layers and
             poolings run the network once per text. A new text is encoded whole and stored with all layers and all
             poolings of hidden states: `4 * hidden_size * (n_layers + 1)` bytes for each of them.
-        cache_size: The largest size of the cache, in bytes or as `"10GB"`; vectors that were not used for longest make
-            room.
+        cache_size: The largest size of the cache, in bytes or as `"10GB"`; the oldest vectors make room.
 
     Examples:
         >>> BertFeatures("minilm", layers=[5, 6]).fit_transform(["a river bank", "a savings bank"]).shape

@@ -19,29 +19,22 @@ from bertfeat.errors import RunError, UserError
 from bertfeat.storage import AnyPath, local_path
 
 #: The number is that of the layout, so that none is misread.
-FILE = "vectors-3.sqlite3"
+FILE = "vectors-1.sqlite3"
 # In SQLite's usual pages of 4 KB, vectors of 1.5 KB would leave a quarter empty.
 _PAGE_BYTES = 8192
-# `number` counts entries. `used` is the number that the next entry had when this one was last read, so that reading
-# again writes nothing. Values have a table of their own, because a new `used` writes its whole row. A power failure may
-# lose the last commits of this mode, but damages nothing.
+# A power failure may lose the last commits of this mode, but damages nothing. No number is given twice.
 _PREPARATION = (
     f"PRAGMA page_size = {_PAGE_BYTES}",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = NORMAL",
-    "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, key BLOB UNIQUE, used INTEGER)",
-    "CREATE INDEX IF NOT EXISTS by_use ON entries (used)",
-    "CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, digest BLOB, value BLOB)",
-    "CREATE TRIGGER IF NOT EXISTS gone DELETE ON entries BEGIN DELETE FROM vectors WHERE number = old.number; END",
+    """CREATE TABLE IF NOT EXISTS vectors
+    (number INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB UNIQUE, digest BLOB, value BLOB)""",
     "CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, before INTEGER)",
 )
-_SELECT = """SELECT entries.number, used, digest, value FROM entries LEFT JOIN vectors USING (number)
-    WHERE key = ? AND entries.number < ?"""
-_DROP_OLDEST = "DELETE FROM entries WHERE number = (SELECT number FROM entries ORDER BY used, number LIMIT 1)"
 
 
 class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
-    """Values by key in a file in a local `folder`; those not used for longest make room, so that it keeps `max_bytes`.
+    """Values by key in a file in a local `folder`; the oldest make room, so that it keeps `max_bytes`.
 
     Readers and one writer work at the same time, and what a killed process had not committed is not there. An object
     serves one thread, in a `with` block. A value of more than a quarter of the size, or of 500 MB, is not kept.
@@ -81,46 +74,42 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
         with self._writing():
             if is_new:
                 self._run("DELETE FROM runs WHERE name = ?", run)
-            self._run("INSERT OR IGNORE INTO runs VALUES (?, ?)", run, self._next())
+            now = self._number("SELECT coalesce(max(number), 0) + 1 FROM vectors")
+            self._run("INSERT OR IGNORE INTO runs VALUES (?, ?)", run, now)
             return self._number("SELECT before FROM runs WHERE name = ?", run)
 
     def get(self, keys: Iterable[bytes], before: int = sys.maxsize) -> dict[bytes, bytes]:
-        """Return the values that are there, which then count as used; a damaged one is removed."""
+        """Return the values that are there; a damaged one is removed."""
         found: dict[bytes, bytes] = {}
-        changes: list[tuple[Any, ...]] = []
-        now = self._next()
+        damaged: list[int] = []
         for key in keys:
-            for number, used, digest, value in self._run(_SELECT, key, before):
-                if not isinstance(value, bytes) or digest != _digest(key, value):
-                    changes.append(("DELETE FROM entries WHERE number = ?", number))
-                    continue
-                found[key] = value
-                if used != now:
-                    changes.append(("UPDATE entries SET used = ? WHERE number = ?", now, number))
-        if changes:
+            statement = "SELECT number, digest, value FROM vectors WHERE key = ? AND number < ?"
+            for number, digest, value in self._run(statement, key, before):
+                if isinstance(value, bytes) and digest == _digest(key, value):
+                    found[key] = value
+                else:
+                    damaged.append(number)
+        if damaged:
             with self._writing():
-                for change in changes:
-                    self._run(*change)
+                for number in damaged:
+                    self._run("DELETE FROM vectors WHERE number = ?", number)
         return found
 
     def put(self, values: Iterable[tuple[bytes, bytes]]) -> None:
         """Add values in one transaction; those whose keys are there stay as they are."""
         with self._writing():
-            used = self._next()
             for key, value in values:
                 # SQLite takes values of up to a billion bytes.
                 is_large = len(value) > min(self._max_bytes // 4, 500_000_000)
-                if is_large or self._run("SELECT 1 FROM entries WHERE key = ?", key):
+                if is_large or self._run("SELECT 1 FROM vectors WHERE key = ?", key):
                     continue
                 # With the pages that an entry may take beside its value.
                 most = (self._max_bytes - len(value)) // _PAGE_BYTES - 4
                 while self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count") > most:
-                    self._run(_DROP_OLDEST)
+                    self._run("DELETE FROM vectors WHERE number = (SELECT min(number) FROM vectors)")
                     if not self._number("SELECT changes()"):
                         break
-                self._run("INSERT INTO entries (key, used) VALUES (?, ?)", key, used)
-                statement = "INSERT OR REPLACE INTO vectors VALUES (last_insert_rowid(), ?, ?)"
-                self._run(statement, _digest(key, value), value)
+                self._run("INSERT INTO vectors (key, digest, value) VALUES (?, ?, ?)", key, _digest(key, value), value)
             step("vectors.written")
         step("vectors.committed")
 
@@ -141,9 +130,6 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
         finally:
             if self._database.in_transaction:
                 self._run("ROLLBACK")
-
-    def _next(self) -> int:
-        return self._number("SELECT coalesce(max(number), 0) + 1 FROM entries")
 
     def _number(self, statement: str, *values: object) -> int:
         return int(self._run(statement, *values)[0][0])

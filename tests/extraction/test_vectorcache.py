@@ -51,15 +51,13 @@ def test_a_run_reads_what_was_there_when_it_began(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [700, 20_000, 120_000])
-def test_the_file_keeps_its_size_and_the_oldest_used_goes_first(tmp_path: Path, size: int) -> None:
-    most, read = 2 * MB, some(3, size=size)
-    put(tmp_path, read, most)
+def test_the_file_keeps_its_size_and_the_oldest_goes_first(tmp_path: Path, size: int) -> None:
+    most = 2 * MB
     n_all, step = 3 * most // (size + 100), max(most // (20 * size), 1)
-    for start in range(3, n_all, step):
+    for start in range(0, n_all, step):
         put(tmp_path, some(min(step, n_all - start), start, size), most)
-        assert found(tmp_path, read) == read
         assert (tmp_path / FILE).stat().st_size <= most
-    everything = some(n_all - 3, 3, size)
+    everything = some(n_all, 0, size)
     kept = found(tmp_path, everything)
     is_kept = [key in kept for key in everything]
     assert is_kept == sorted(is_kept), "the newest are kept"
@@ -86,10 +84,7 @@ def test_processes_put_and_read_at_once(tmp_path: Path, warm: Zygote) -> None:
     assert [warm.wait(pid) for pid in running] == [0] * 4
     with closing(sqlite3.connect(tmp_path / "cache" / FILE)) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        n_entries, n_vectors = (
-            database.execute(f"SELECT count(*) FROM {t}").fetchone() for t in ("entries", "vectors")
-        )
-    assert n_entries == n_vectors > (0,)
+        assert database.execute("SELECT count(*) FROM vectors").fetchone() > (0,)
 
 
 @pytest.mark.long
@@ -151,7 +146,7 @@ def test_a_damaged_value_is_encoded_again(tmp_path: Path) -> None:
             "UPDATE vectors SET value = x'00' WHERE number = 2",
             "UPDATE vectors SET value = CAST(value AS TEXT) || 'x' WHERE number = 2",
             "UPDATE vectors SET value = (SELECT value FROM vectors WHERE number = 1) WHERE number = 2",
-            "REPLACE INTO vectors SELECT 2, digest, value FROM vectors WHERE number = 1",
+            "REPLACE INTO vectors SELECT 2, x'02', digest, value FROM vectors WHERE number = 1",
             "DELETE FROM vectors WHERE number = 2",
             "UPDATE vectors SET value = 7, digest = NULL WHERE number = 2",
         )
