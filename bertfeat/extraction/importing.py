@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.vectorfiles import VectorFile, open_vectors, vector_file
 from bertfeat.corpus.vectorrows import Group, RowFile
 from bertfeat.errors import ConfigError, InputError
-from bertfeat.extraction.plan import describe, row_bytes
+from bertfeat.extraction.plan import describe, row_bytes, stored_plan
 from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress, reporting
 from bertfeat.ragged import ragged_arange, word_bounds
@@ -39,10 +38,9 @@ from bertfeat.records import (
     ShardResult,
     ShardSpec,
 )
-from bertfeat.storage import AnyPath, as_path
-from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import IMPORTED, newest_readable
-from bertfeat.store.planfile import PlanDamaged, check_same_plan, hash_of_plan, plan_hashes, read_plan
+from bertfeat.storage import as_path
+from bertfeat.store.manifest import IMPORTED
+from bertfeat.store.planfile import hash_of_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 
@@ -121,7 +119,7 @@ def import_vectors(
     target = as_path(output)
     with reporting(progress) as reports:
         fields = _fields(config, columns)
-        plan = None if overwrite else _stored_plan(target, fields, files)
+        plan = None if overwrite else stored_plan(target, fields, files)
         if plan is None:
             reports.stage("checking the vectors")
             with closing(_open_sources(config, columns, files)) as sources:
@@ -148,29 +146,6 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     """Return the size and the time of change of a file; None for a missing file."""
     status = path.stat() if path.is_file() else None
     return None if status is None else (status.st_size, status.st_mtime_ns)
-
-
-def _stored_plan(target: AnyPath, fields: dict[str, Any], files: Sequence[InputFile]) -> Plan | None:
-    """Return the plan of the store at a place, if there is one; its files are then not checked again.
-
-    Raises:
-        PlanMismatch: The store was made by another import, or extracted.
-    """
-    folder = folder_at(target)
-    newest = newest_readable(folder)
-    for plan_hash in [newest.plan_hash] if newest else plan_hashes(folder):
-        try:
-            stored = read_plan(folder, plan_hash)
-        except PlanDamaged:
-            # The plan is made again, and opening the store for writing repairs the file.
-            return None
-        if stored is not None:
-            # A finished store has its shards, whatever size another run asks for.
-            now = fields | ({"shard_bytes": stored.fields.get("shard_bytes")} if newest else {})
-            asked = dataclasses.replace(stored, plan_hash=hash_of_plan(now, files), fields=now, inputs=tuple(files))
-            check_same_plan(target, stored, asked)
-            return stored
-    return None
 
 
 @dataclass(frozen=True, slots=True)

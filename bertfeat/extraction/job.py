@@ -5,7 +5,6 @@ Nothing here needs torch: wrong inputs and settings, and a finished store, are r
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.modelplaces import name_elsewhere
 from bertfeat.errors import InputError
-from bertfeat.extraction.plan import FINISHED_NAMES, make_plan, plan_fields
+from bertfeat.extraction.plan import make_plan, plan_fields, stored_plan
 from bertfeat.extraction.resolution import Resolved, resolve
 from bertfeat.forks import check_polars
 from bertfeat.progress import Progress
@@ -32,9 +31,6 @@ from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray import OnRay
 from bertfeat.runners.ray_cluster import check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
-from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import newest_readable
-from bertfeat.store.planfile import PlanDamaged, hash_of_plan, plan_hashes, read_plan
 from bertfeat.text.tokenizer import Tokenizer
 
 _TEXTS = "for texts in memory pass {'text': [...]}, a Series or a data frame, or use bertfeat.Encoder"
@@ -166,10 +162,11 @@ def open_job(
     corpus.check_head()
     checkpoint = open_checkpoint(config.model, config.revision)
     tokenizer, resolved = resolve_job(checkpoint, files, config)
-    plan = None if overwrite else _stored_plan(output, config, resolved, files)
+    fields = plan_fields(config, resolved, files)
+    plan = None if overwrite else stored_plan(output, fields, files)
     if plan is None:
         progress.stage("reading the corpus")
-        plan = make_plan(plan_fields(config, resolved, files), config, resolved, files, corpus, tokenizer)
+        plan = make_plan(fields, config, resolved, files, corpus, tokenizer)
     return make_job(output, plan, config, files, resolved)
 
 
@@ -184,23 +181,6 @@ def make_job(
     # The commit that the hub's branch is at now; a stored plan may have another name for the model.
     config = dataclasses.replace(config, revision=resolved.model.revision)
     return Job(output, plan, config, files, resolved, workers)
-
-
-def _stored_plan(output: AnyPath, config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> Plan | None:
-    """Return the plan of the same settings and inputs that lies in a store; None if it must be made."""
-    folder = folder_at(output)
-    newest = newest_readable(folder)
-    fields = plan_fields(config, resolved, files)
-    with contextlib.suppress(PlanDamaged):
-        for plan_hash in [state.plan_hash for state in newest.history] if newest else plan_hashes(folder):
-            stored = read_plan(folder, plan_hash)
-            if stored is None:
-                continue
-            # A finished store has its shards, whatever size and versions another run has.
-            done = {name: stored.fields.get(name) for name in FINISHED_NAMES} if newest else {}
-            if hash_of_plan(fields | done, files) == stored.plan_hash:
-                return stored
-    return None
 
 
 def resolve_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import warnings
@@ -30,7 +31,10 @@ from bertfeat.records import (
     ShardSpec,
     is_most,
 )
-from bertfeat.store.planfile import MODEL_NAMES, hash_of_plan
+from bertfeat.storage import AnyPath
+from bertfeat.store.folder import folder_at
+from bertfeat.store.manifest import newest_readable
+from bertfeat.store.planfile import MODEL_NAMES, PlanDamaged, hash_of_plan, plan_hashes, read_plan
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 
@@ -156,6 +160,22 @@ def make_plan(
         ),
         kept_schema=corpus.schema().kept_arrow,
     )
+
+
+def stored_plan(output: AnyPath, fields: Mapping[str, Any], inputs: Sequence[InputFile]) -> Plan | None:
+    """Return the plan of these fields and inputs that lies in a store; None if it must be made."""
+    folder = folder_at(output)
+    newest = newest_readable(folder)
+    with contextlib.suppress(PlanDamaged):
+        for plan_hash in [state.plan_hash for state in newest.history] if newest else plan_hashes(folder):
+            stored = read_plan(folder, plan_hash)
+            if stored is None:
+                continue
+            # A finished store has its shards, whatever size and versions another run has.
+            done = {name: stored.fields[name] for name in FINISHED_NAMES if newest and name in stored.fields}
+            if hash_of_plan({**fields, **done}, inputs) == stored.plan_hash:
+                return stored
+    return None
 
 
 def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
