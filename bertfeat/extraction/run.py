@@ -34,7 +34,7 @@ from bertfeat.records import InputFile, ModelInfo, Receipt, ShardSpec
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.task import Task, writers_for
 from bertfeat.settings import ExtractSettings
-from bertfeat.storage import AnyPath, as_path
+from bertfeat.storage import as_path
 from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
@@ -83,7 +83,7 @@ def extract(
         (206, 384)
     """
     config = ExtractConfig.of(config, settings)
-    _check_together(config, as_path(output), overwrite=overwrite)
+    _check_share(config, overwrite=overwrite)
     since = time.time()
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
         job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
@@ -131,7 +131,7 @@ def append(
     """
     path = store.path if isinstance(store, Store) else as_path(store)
     grown, config = open_growing(path, settings)
-    _check_together(config, path, overwrite=overwrite)
+    _check_share(config, overwrite=overwrite)
     since = time.time()
     with reporting(progress) as progress, open_inputs(inputs, path, config) as files:
         for job in append_jobs(grown, config, files, progress):
@@ -143,17 +143,9 @@ def append(
     return open_store(path)
 
 
-def _check_together(config: ExtractConfig, place: AnyPath, *, overwrite: bool) -> None:
-    """Refuse what does not go together, and a cache that cannot be used beside this store.
-
-    Raises:
-        UserError: The message says what to do.
-    """
+def _check_share(config: ExtractConfig, *, overwrite: bool) -> None:
     if overwrite and config.shards is not None:
         raise ConfigError("`overwrite` does not go with `shards`, because other processes write too; pass one of them")
-    if config.cache is not None:
-        with VectorCache(config.cache, config.cache_size, place):
-            pass
 
 
 def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> None:
@@ -164,7 +156,7 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> 
     if writer.is_complete:
         return
     if job.config.cache is not None:
-        with VectorCache(job.config.cache, job.config.cache_size) as cache:
+        with VectorCache(job.config.cache, job.config.cache_size, job.root) as cache:
             cache.begin(job.run_name, is_new=not writer.receipts())
     job = job.for_workers()
     share, n_shares = job.config.share or (1, 1)
