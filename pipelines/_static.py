@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.wordvectors import WordVectors
 from bertfeat.errors import ConfigError
 
 
@@ -35,5 +34,5 @@ def static_settings(name: str | None, level: str) -> dict[str, Any]:
     if checkpoint.static is None:
         kind = checkpoint.family.model_type
         raise ConfigError(f"`static={name!r}`: {kind} is a contextual model; name word vectors or a model2vec folder")
-    has_zeros = isinstance(checkpoint.static, WordVectors) and level == "word"
+    has_zeros = checkpoint.static.words is not None and level == "word"
     return {"model": name, "layers": "0", "unknown_words": "zero" if has_zeros else "null"}

@@ -11,7 +11,6 @@ from bertfeat.display import printable
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.conversion import NOTE, read_note
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
-from bertfeat.encoder.wordvectors import WordVectors
 from bertfeat.errors import CheckpointError
 
 _NO_MODULES = "its folder describes none (no modules.json)"
@@ -46,15 +45,10 @@ def _summary(checkpoint: Checkpoint) -> dict[str, Any]:
         problem = str(error)
     prompts = checkpoint.prompts()
     static: dict[str, Any] = {}
-    if isinstance(words := checkpoint.static, WordVectors):
+    if checkpoint.static is not None and (words := checkpoint.static.words) is not None:
         problem = "word vectors have none; the mean of the known words is stored"
-        static = {
-            "layout": words.layout.title,
-            "n_words": len(words.rows),
-            "n_repeated": words.n_repeated,
-            "n_left_out": words.n_left_out,
-            "is_uncased": words.is_uncased,
-        }
+        names = ("layout", "n_words", "n_repeated", "n_left_out", "is_uncased")
+        static = {name: getattr(words, name) for name in names}
     return {
         "model": checkpoint.name,
         "folder": str(checkpoint.folder),

@@ -29,7 +29,7 @@ from bertfeat.encoder.weights import (
     read_json,
     read_tokenizer_config,
 )
-from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors
+from bertfeat.encoder.wordvectors import words_folder
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 
@@ -84,7 +84,7 @@ class Checkpoint:
     is_bfloat16: bool
     config: Mapping[str, Any] = field(repr=False)
     facts: Facts | None = None
-    static: WordVectors | TokenVectors | None = None
+    static: TokenVectors | None = None
 
     @property
     def config_sha256(self) -> str:
@@ -166,13 +166,16 @@ def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
-    """Return static vectors: those of a file, or those of a folder of model2vec."""
-    found: WordVectors | TokenVectors
+    """Return static vectors: those of a file, by its folder in the cache, or those of a folder of model2vec."""
+    folder, files = place.folder, (place.folder,)
     if place.folder.is_file():
-        found = open_word_vectors(place.folder)
+        folder = words_folder(place.folder)
+        config = read_json(folder / "config.json")
+        found = open_token_vectors(folder, config)
     else:
-        _check_tokenizer_size(place.folder, "tokenizer.json")
-        found = open_token_vectors(place.folder, config)
+        _check_tokenizer_size(folder, "tokenizer.json")
+        found = open_token_vectors(folder, config)
+        files = (found.file,)
     return Checkpoint(
         name=name,
         folder=place.folder,
@@ -182,8 +185,8 @@ def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
         hidden_size=found.dim,
         n_ids=found.n_ids,
         max_length=STATIC_WINDOW,
-        weights_files=(found.file,),
-        weights_sha256=weights_digest([found.file]),
+        weights_files=files,
+        weights_sha256=weights_digest(files),
         tokenizer_sha256=found.tokenizer_sha256,
         n_values=found.n_values,
         is_bfloat16=False,

@@ -1,7 +1,8 @@
-"""Reader of model2vec folders: a table of token vectors beside a tokenizer."""
+"""Reader of model2vec folders: token vectors beside a tokenizer. Files of word vectors become such folders."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
+from bertfeat.durable.files import digest_of
+from bertfeat.durable.records import from_values
 from bertfeat.encoder.filedigests import named_digest
 from bertfeat.encoder.sentencemodel import NormalizeStep, SentenceMode, SentenceModel
 from bertfeat.encoder.weights import SINGLE, inside, read_header
@@ -26,6 +29,31 @@ _TYPES = {"embeddings": np.float32, "mapping": np.int64, "weights": np.float32}
 _MAX_DIM = 65_536
 
 
+# Changes when the words of a file are found in text by other rules.
+_WORD_RULES = "bertfeat words 1"
+
+
+@dataclass(frozen=True, slots=True)
+class WordFile:
+    """What a folder keeps of the file of word vectors that it was made of.
+
+    Attributes:
+        layout: How the rows of the file are laid out, in words.
+        n_words: The words that have a vector.
+        n_repeated: Rows of words that came before.
+        n_left_out: Rows whose word is empty or not UTF-8.
+        is_uncased: No word has an upper-case letter, so that text is lower-cased; marks such as `<UNK>` do not count.
+        digest: The xxh3-128 (hex) of the safetensors file.
+    """
+
+    layout: str
+    n_words: int
+    n_repeated: int
+    n_left_out: int
+    is_uncased: bool
+    digest: str
+
+
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
     """The vectors of a model2vec folder, checked and not loaded.
@@ -38,6 +66,7 @@ class TokenVectors:
         tokenizer_sha256: sha256 (hex) over the tokenizer.
         normalizes: The mean of a text is divided by its length.
         max_length: The tokens of a text that model2vec reads; None for all.
+        words: The file of word vectors that the folder was made of, if it was.
     """
 
     file: Path
@@ -47,9 +76,12 @@ class TokenVectors:
     tokenizer_sha256: str
     normalizes: bool
     max_length: int | None
+    words: WordFile | None
 
-    def sentence_model(self) -> SentenceModel:
-        """Return how model2vec makes the vector of a text."""
+    def sentence_model(self) -> SentenceModel | None:
+        """Return how model2vec makes the vector of a text; None for word vectors, which say nothing of texts."""
+        if self.words is not None:
+            return None
         steps = (NormalizeStep(),) if self.normalizes else ()
         length = self.max_length
         return SentenceModel((SentenceMode.MEAN,), True, steps, max_length=length, has_special_tokens=False)
@@ -60,6 +92,8 @@ class TokenVectors:
         Raises:
             CheckpointError: A row is out of range, or a number is not finite.
         """
+        if self.words is not None and digest_of(self.file) != self.words.digest:
+            raise CheckpointError(f"{self.file}: its bytes are not those that were written; delete {self.file.parent}")
         with checkpoint_errors(self.file, "it does not load"), safe_open(self.file, framework="np") as file:
             present = [name for name in _TYPES if name in file.keys()]  # noqa: SIM118
             arrays: dict[str, Any] = {name: file.get_tensor(name).astype(_TYPES[name], copy=False) for name in present}
@@ -97,12 +131,15 @@ def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
         raise CheckpointError(
             f"{folder / 'config.json'}: max_length is {length!r:.60}; expected a whole number from 1 on, or null"
         )
+    words = from_values(WordFile, config["word_file"]) if "word_file" in config else None
+    rules = hashlib.sha256(f"{_WORD_RULES}, uncased {words.is_uncased}".encode()).hexdigest() if words else None
     return TokenVectors(
         file,
         n_ids,
         dim=shape[1],
         n_values=sum(math.prod(found) for _, found in arrays.values()),
-        tokenizer_sha256=named_digest([folder / "tokenizer.json"]),
+        tokenizer_sha256=rules or named_digest([folder / "tokenizer.json"]),
         normalizes=normalizes,
         max_length=length,
+        words=words,
     )

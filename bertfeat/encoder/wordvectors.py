@@ -1,29 +1,34 @@
-"""Reader of word vectors in a file: text of word2vec, fastText and GloVe, and word2vec's binary format, also as .gz.
+"""Files of word vectors: text of word2vec, fastText and GloVe, and word2vec's binary format, also as .gz.
 
-The words are read first, and each row's number of fields is checked. The numbers are read when the vectors are loaded.
-A word that is repeated has the vector of its first row, as in gensim.
+A file becomes a folder as model2vec has it, once, in the user's cache: vectors, and a tokenizer of its words. A word
+that is repeated has the vector of its first row, as in gensim.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import hashlib
 import io
 import itertools
+import json
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from bertfeat.durable.files import digest_of
+from bertfeat.durable.publication import publish_folder
+from bertfeat.durable.records import encode
+from bertfeat.durable.usercache import cache_path
 from bertfeat.encoder.filedigests import weights_digest
-from bertfeat.errors import CheckpointError
+from bertfeat.encoder.tokenvectors import MODEL_TYPE, WordFile
+from bertfeat.encoder.weights import SINGLE
+from bertfeat.errors import CheckpointError, RunError, StoreError
 from bertfeat.records import Float32Array
 
 _MAX_DIM = 65_536
@@ -32,8 +37,10 @@ _MAX_NUMBER, _MAX_WORD = 64, 65_536
 _CHUNK = 1 << 20
 _BLOCK_VALUES = 1 << 20
 _EXPECTED = "expected a word and its numbers in each line, with one space between them"
-# Changes when the words of a file are found in text by other rules.
-_WORD_RULES = "bertfeat words 1"
+# The folders in the cache; the number is that of their form.
+_FOLDERS = "words-1"
+# Of a safetensors file: the length of its header, the header, and spaces, since the number of rows is known last.
+_HEADER_BYTES = 256
 _GZIP, _BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 _FASTTEXT = struct.pack("<i", 793712314)
 # The first bytes of files that are often taken for word vectors, and what to do.
@@ -70,98 +77,79 @@ class _Row(NamedTuple):
     numbers: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class WordVectors:
-    """A file of word vectors whose words were read.
-
-    Attributes:
-        layout: How its rows are laid out.
-        rows: The row of each word, from 0 on; of a word that is repeated, the first one.
-        n_repeated: Rows of words that came before.
-        n_left_out: Rows whose word is empty or not UTF-8.
-        is_uncased: No word has an upper-case letter, so that text is lower-cased; marks such as `<UNK>` do not count.
-    """
-
-    layout: _Layout
-    rows: Mapping[str, int] = field(repr=False)
-    n_repeated: int
-    n_left_out: int
-    is_uncased: bool
-
-    @property
-    def file(self) -> Path:
-        """The file, resolved."""
-        return self.layout.path
-
-    @property
-    def dim(self) -> int:
-        """The numbers of each vector."""
-        return self.layout.dim
-
-    @property
-    def n_rows(self) -> int:
-        """The rows of the file, repeated words included; this is also the id of all words that it lacks."""
-        return self.n_left_out + self.n_repeated + len(self.rows)
-
-    @property
-    def n_ids(self) -> int:
-        """The ids that have a vector; that of unknown words is zero."""
-        return self.n_rows + 1
-
-    @property
-    def n_values(self) -> int:
-        """The numbers in the file."""
-        return self.n_rows * self.dim
-
-    @property
-    def tokenizer_sha256(self) -> str:
-        """sha256 (hex) over the rules that find words in text."""
-        return hashlib.sha256(f"{_WORD_RULES}, uncased {self.is_uncased}".encode()).hexdigest()
-
-    def sentence_model(self) -> None:
-        """Return None: a file of words says nothing of texts."""
-
-    def read(self) -> tuple[Float32Array, None, None]:
-        """Return the vector of each id, float32 (n_ids, dim), and nothing else, as `TokenVectors.read` does.
-
-        Raises:
-            CheckpointError: A field is not a finite number.
-        """
-        table = np.zeros((self.n_ids, self.dim), dtype=np.float32)
-        rows, end = _rows(self.layout), 0
-        while block := list(itertools.islice(rows, max(1, _BLOCK_VALUES // self.dim))):
-            table[end : end + len(block)] = _values_in(self.layout, block)
-            end += len(block)
-        return table, None, None
+class _MadeMeanwhile(Exception):
+    """Another process has made the folder."""
 
 
-def open_word_vectors(path: Path) -> WordVectors:
-    """Find the layout of a file of word vectors, and read its words.
+def words_folder(path: Path) -> Path:
+    """Return the folder of a file of word vectors, which is made in the user's cache if it is not there.
+
+    `config.json` has the `WordFile` beside the settings of model2vec. The last row is that of unknown words.
 
     Raises:
-        CheckpointError: The file is not one of word vectors, is damaged, or cannot be read.
+        CheckpointError: The file is not one of word vectors, is damaged, or cannot be read; or the cache cannot be
+            written.
     """
-    return _scanned(path, weights_digest([path]))
+
+    def check() -> None:
+        if folder.is_dir():
+            raise _MadeMeanwhile
+
+    sha256 = weights_digest([path])
+    try:
+        folder = cache_path(_FOLDERS, sha256)
+        if not folder.is_dir():
+            layout = _find_layout(path)
+            with contextlib.suppress(_MadeMeanwhile), publish_folder(folder, check) as new:
+                _write(layout, new)
+    except (StoreError, RunError, RuntimeError) as error:
+        remedy = "set BERTFEAT_CACHE to a folder that can be written"
+        raise CheckpointError(f"{path}: its vectors are kept in a cache, and {error}; {remedy}") from error
+    return folder
 
 
-@lru_cache(maxsize=2)
-def _scanned(path: Path, sha256: str) -> WordVectors:  # noqa: ARG001 - the digest tells whether the words are known
-    layout = _find_layout(path)
-    rows: dict[str, int] = {}
+def _write(layout: _Layout, folder: Path) -> None:
+    """Write the files of a folder; memory holds the words, and the vectors of a block."""
+    words: dict[str, int] = {}
     n_rows = n_left_out = n_cased = n_longer = 0
-    for n_rows, row in enumerate(_rows(layout), start=1):
-        word = _decoded(layout, row)
-        n_longer += _NUMBER_AT_END.search(word) is not None
-        if not word:
-            n_left_out += 1
-        elif rows.setdefault(word, n_rows - 1) == n_rows - 1:
-            n_cased += word[0] not in "<[" and word.lower() != word
-    if not rows:
-        raise CheckpointError(f"{path}: holds no words")
+    with (folder / SINGLE).open("wb") as file:
+        file.write(bytes(_HEADER_BYTES))
+        rows = _rows(layout)
+        while block := list(itertools.islice(rows, max(1, _BLOCK_VALUES // layout.dim))):
+            n_rows += len(block)
+            new = []
+            for row in block:
+                word = _decoded(layout, row)
+                n_longer += _NUMBER_AT_END.search(word) is not None
+                n_left_out += not word
+                if word and word not in words:
+                    words[word] = len(words)
+                    n_cased += word[0] not in "<[" and word.lower() != word
+                    new.append(row)
+            if new:
+                file.write(_values_in(layout, new).astype("<f4", copy=False).tobytes())
+        n_bytes = file.write(bytes(4 * layout.dim)) * (len(words) + 1)
+        arrays = {"dtype": "F32", "shape": [len(words) + 1, layout.dim], "data_offsets": [0, n_bytes]}
+        header = json.dumps({"embeddings": arrays}).ljust(_HEADER_BYTES - 8)
+        file.seek(0)
+        file.write(struct.pack("<Q", len(header)) + header.encode())
+    if not words:
+        raise CheckpointError(f"{layout.path}: holds no words")
     if 2 * n_longer > n_rows:
         # The first row lacks numbers, a header is damaged, or a tab follows each word.
-        raise CheckpointError(f"{path}:1: vectors of {layout.dim} numbers, but most rows have more; {_EXPECTED}")
-    return WordVectors(layout, rows, n_rows - n_left_out - len(rows), n_left_out, is_uncased=not n_cased)
+        raise CheckpointError(f"{layout.path}:1: vectors of {layout.dim} numbers, but most rows have more; {_EXPECTED}")
+    n_repeated, digest = n_rows - n_left_out - len(words), digest_of(folder / SINGLE)
+    found = WordFile(layout.title, len(words), n_repeated, n_left_out, is_uncased=not n_cased, digest=digest)
+    (folder / "config.json").write_bytes(encode({"model_type": MODEL_TYPE, "max_length": None, "word_file": found}))
+    normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": False}
+    tokenizer = {
+        "added_tokens": [],
+        "normalizer": {**normalizer, "lowercase": found.is_uncased},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        # No file has a row for the empty word.
+        "model": {"type": "WordLevel", "vocab": {**words, "": len(words)}, "unk_token": ""},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
 
 
 def _decoded(layout: _Layout, row: _Row) -> str:

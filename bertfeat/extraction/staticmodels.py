@@ -5,9 +5,8 @@ from __future__ import annotations
 from bertfeat.choices import ComputeDtype, Level, OnOverlong, Pooling, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.checkpoint import Checkpoint
-from bertfeat.encoder.wordvectors import WordVectors
 from bertfeat.errors import ConfigError
-from bertfeat.text.statictokenizer import folder_tokenizer, word_tokenizer
+from bertfeat.text.statictokenizer import folder_tokenizer
 from bertfeat.text.tokenizer import Tokenizer
 
 # Settings of windows, special tokens and prompts, with the values that change nothing.
@@ -34,7 +33,7 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
         ConfigError: A setting would be ignored.
     """
     static = checkpoint.static
-    has_words = isinstance(static, WordVectors)
+    has_words = static is not None and static.words is not None
     if config.unknown_words is not UnknownWords.NULL and not has_words:
         raise ConfigError("`unknown_words` has an effect with files of word vectors only; drop it")
     if static is None:
@@ -67,13 +66,7 @@ def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "
     static, n_ids = checkpoint.static, checkpoint.n_ids
     if static is None:
         return Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=n_ids, prompt=prompt)
-    if isinstance(static, WordVectors):
-        return word_tokenizer(
-            static.rows,
-            static.file,
-            unknown_id=static.n_rows,
-            is_uncased=static.is_uncased,
-            given_words=given_words,
-            prompt=prompt,
-        )
-    return folder_tokenizer(checkpoint.folder, n_ids=n_ids, given_words=given_words, prompt=prompt)
+    is_uncased = static.words.is_uncased if static.words else None
+    return folder_tokenizer(
+        static.file.parent, n_ids=n_ids, given_words=given_words, prompt=prompt, is_uncased=is_uncased
+    )

@@ -1,64 +1,32 @@
-"""Tokenizers of static vectors: the words of a file of vectors, or the tokenizer.json of a model2vec folder.
-
-Running text is split into words as BERT's tokenizer does: at whitespace, around each punctuation mark and each Chinese
-character. Given words are looked up as they are. Special tokens are never added.
-"""
+"""Tokenizer of static vectors: the tokenizer.json of a model2vec folder, without special tokens."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer as BackendTokenizer
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import models, normalizers
 
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import CheckpointError, checkpoint_errors
 from bertfeat.text.backend import check_ids
 from bertfeat.text.tokenizer import Tokenizer
 
-# No file of vectors has a row for the empty word.
-_UNKNOWN = ""
-
-
-def word_tokenizer(
-    rows: Mapping[str, int], path: Path, *, unknown_id: int, is_uncased: bool, given_words: bool, prompt: str = ""
-) -> Tokenizer:
-    """Return a tokenizer whose tokens are the words of a file of vectors.
-
-    Args:
-        rows: The id of each word.
-        path: The file, for messages.
-        unknown_id: The id of all other words, greater than any of `rows`.
-        is_uncased: Words are lower-cased before they are looked up.
-        given_words: Documents are lists of words.
-        prompt: See `Tokenizer`.
-    """
-    backend = BackendTokenizer(models.WordLevel({**rows, _UNKNOWN: unknown_id}, unk_token=_UNKNOWN))
-    if not given_words:
-        backend.normalizer = normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=is_uncased
-        )
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    elif is_uncased:
-        backend.normalizer = normalizers.Lowercase()
-    return Tokenizer(
-        backend,
-        cls_id=None,
-        given_words=given_words,
-        folder=path,
-        n_ids=unknown_id + 1,
-        prompt=prompt,
-        unknown_id=unknown_id,
-        looks_up="words, text lower-cased" if is_uncased else "words",
-    )
-
 
 @os_errors(CheckpointError)
-def folder_tokenizer(folder: Path, *, n_ids: int, given_words: bool, prompt: str = "") -> Tokenizer:
+def folder_tokenizer(
+    folder: Path, *, n_ids: int, given_words: bool, prompt: str = "", is_uncased: bool | None = None
+) -> Tokenizer:
     """Return the tokenizer of a model2vec folder; its unknown token has no vector, as in model2vec.
+
+    Args:
+        folder: The folder.
+        n_ids: The ids that have a vector.
+        given_words: Documents are lists of words.
+        prompt: See `Tokenizer`.
+        is_uncased: For word vectors, whose given words are looked up whole: whether they are lower-cased; else None.
 
     Raises:
         CheckpointError: The folder's tokenizer.json cannot be used.
@@ -74,6 +42,9 @@ def folder_tokenizer(folder: Path, *, n_ids: int, given_words: bool, prompt: str
         unknown_id = json.loads(backend.to_str())["model"].get("unk_id") if is_unigram else None
         if isinstance(name, str):
             unknown_id = backend.token_to_id(name)
+    if is_uncased is not None and given_words:
+        backend.pre_tokenizer, backend.normalizer = None, normalizers.Lowercase() if is_uncased else None
+    is_words = is_uncased is not None
     return Tokenizer(
         backend,
         cls_id=None,
@@ -82,6 +53,7 @@ def folder_tokenizer(folder: Path, *, n_ids: int, given_words: bool, prompt: str
         n_ids=n_ids,
         prompt=prompt,
         unknown_id=unknown_id,
-        looks_up="tokens",
-        chars_per_token=int(np.median([len(token) for token in backend.get_vocab()])),
+        looks_up=("words, text lower-cased" if is_uncased else "words") if is_words else "tokens",
+        # Word vectors read a text whole.
+        chars_per_token=None if is_words else int(np.median([len(token) for token in backend.get_vocab()])),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 from pathlib import Path
 
@@ -12,8 +13,7 @@ import pytest
 from bertfeat.encoder import wordvectors
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.modelplaces import name_elsewhere
-from bertfeat.encoder.tokenvectors import TokenVectors
-from bertfeat.encoder.wordvectors import WordVectors, open_word_vectors
+from bertfeat.encoder.tokenvectors import TokenVectors, WordFile
 from bertfeat.errors import CheckpointError
 from tests.support.static_files import LAYOUTS, write_model2vec, write_vectors
 
@@ -30,12 +30,17 @@ VECTORS = {
 
 
 def read(path: Path) -> dict[str, list[float]]:
-    found = open_word_vectors(path)
+    found = open_checkpoint(str(path)).static
     table = found.read()[0]
-    assert table.dtype == np.float32
-    assert table.shape == (found.n_rows + 1, found.dim)
+    rows = json.loads((found.file.parent / "tokenizer.json").read_bytes())["model"]["vocab"]
+    assert rows.pop("") == len(rows) == found.words.n_words
+    assert (table.dtype, table.shape) == (np.float32, (found.n_ids, found.dim))
     assert not table[-1].any()
-    return {word: table[row].tolist() for word, row in found.rows.items()}
+    return {word: table[row].tolist() for word, row in rows.items()}
+
+
+def words_of(path: Path) -> WordFile:
+    return open_checkpoint(str(path)).static.words
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
@@ -44,8 +49,8 @@ def test_every_layout_gives_the_vectors_that_were_written(tmp_path: Path, layout
     path = write_vectors(tmp_path / f"{layout}{packed}", VECTORS)
     expected = {word: np.array(values, np.float32).tolist() for word, values in VECTORS.items()}
     assert read(path) == expected
-    found = open_word_vectors(path)
-    assert (found.layout.is_binary, found.is_uncased, found.n_repeated) == (".bin" in layout, True, 0)
+    found = words_of(path)
+    assert ("binary" in found.layout, found.is_uncased, found.n_repeated) == (".bin" in layout, True, 0)
     checkpoint = open_checkpoint(str(path))
     assert (checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size) == ("static", 0, 3)
     assert checkpoint.info().weights_sha256 == checkpoint.weights_sha256
@@ -65,12 +70,11 @@ def test_odd_words_are_read_or_left_out(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_bytes(b"the 1 2\n. . . 3 4\nthe 5 6\n\xff\xfe 7 8\nat name@x.org 9 9\n 1 1\n\xc2\xa0 2 2\n<UNK> 0 0\n")
     assert read(path) == {"the": [1, 2], ". . .": [3, 4], "at name@x.org": [9, 9], "\xa0": [2, 2], "<UNK>": [0, 0]}
-    found = open_word_vectors(path)
-    assert (found.n_rows, found.n_repeated, found.n_left_out, found.is_uncased) == (8, 1, 2, True)
+    assert words_of(path) == WordFile("GloVe text", 5, 1, 2, is_uncased=True, digest=words_of(path).digest)
     path.write_bytes(b"2 2\nNew York 1 2\n4 U 3 4\n")
     assert read(path) == {"New York": [1, 2], "4 U": [3, 4]}
     path.write_bytes(b"the 1 2\nBank 3 4\n")
-    assert not open_word_vectors(path).is_uncased
+    assert not words_of(path).is_uncased
 
 
 @pytest.mark.parametrize("content", ["2 2\nthe 1 2\nof 3 4\n", "the 1 2\r\nof 3 4\r\n"])
@@ -159,6 +163,26 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert read(path) == {"b": [3, 4, 5]}
 
 
+def test_the_folder_of_a_file_is_made_once_and_damage_of_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+    path = write_vectors(tmp_path / "glove.txt", VECTORS)
+    assert read(path) == read(path)
+    (folder,) = (tmp_path / "cache" / "words-1").iterdir()
+    made = folder.stat().st_mtime_ns
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-20] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=rf"not those that were written; delete {folder}"):
+        read(path)
+    assert folder.stat().st_mtime_ns == made
+    monkeypatch.setenv("BERTFEAT_CACHE", str(path))
+    with pytest.raises(CheckpointError, match=r"glove\.txt: its vectors are kept in a cache, and .*set BERTFEAT_CACHE"):
+        read(path)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -202,6 +226,6 @@ def test_a_damaged_model2vec_folder_is_refused(tmp_path: Path, settings: dict[st
 def test_a_name_without_a_slash_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
-    assert isinstance(open_checkpoint("glove.txt").static, WordVectors)
+    assert words_of(Path("glove.txt")).n_words == 1
     with pytest.raises(CheckpointError, match="is not a hub model; drop `revision`"):
         open_checkpoint("glove.txt", "main")

@@ -22,7 +22,7 @@ import pytest
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.encoder.wordvectors import open_word_vectors
+from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.exports import exporting, selectedrows
 from bertfeat.exports.exporting import FORMATS
@@ -89,6 +89,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:
     return np.stack([store.numpy(level, name) for name in LAYERS])
+
+
+def words_of(path: Path) -> list[str]:
+    """Return the words of a file of word vectors."""
+    folder = open_checkpoint(str(path)).static.file.parent
+    return [*json.loads((folder / "tokenizer.json").read_bytes())["model"]["vocab"]][:-1]
 
 
 def test_npy_comes_back(store: Store, tmp_path: Path) -> None:
@@ -225,8 +231,8 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
     assert {len(row) for row in rows} == {len(columns)}
     values = rows_of_projector((tmp_path / "p" / "vectors.tsv").read_text())
     assert np.array_equal(np.array(values, np.float32), kept)
-    found = open_word_vectors(tmp_path / "w.txt")
-    assert [*found.rows] == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0", "x_y/d/0", "x\0/y/d/0"]
+    found = open_checkpoint(str(tmp_path / "w.txt")).static
+    assert words_of(tmp_path / "w.txt") == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0", "x_y/d/0", "x\0/y/d/0"]
     assert np.array_equal(found.read()[0][:-1], kept)
     for name in ("n/vectors.npy", "structural-probes-hdf5.hdf5"):
         ids = tmp_path / "n" / "rows.jsonl" if name.startswith("n") else None
@@ -553,7 +559,7 @@ def test_gensim_reads_it(store: Store, gaps: Store, tmp_path: Path) -> None:
         pytest.skip("gensim is not installed; point STATIC_PYTHON at the python of an environment that has it")
     for made, feature in ((store, "layer_03"), (gaps, "embedding")):
         bertfeat.export(made, tmp_path / "w.vec", to="word2vec", level="word", feature=feature, overwrite=True)
-        keys = [*open_word_vectors(tmp_path / "w.vec").rows]
+        keys = words_of(tmp_path / "w.vec")
         (tmp_path / "keys.json").write_text(json.dumps([keys]), "utf-8")
         script = [python, str(TESTS / "peers" / "static_vectors.py"), "gensim", str(tmp_path / "w.vec")]
         subprocess.run([*script, str(tmp_path / "keys.json"), str(tmp_path / "o.npy")], check=True, timeout=300)
