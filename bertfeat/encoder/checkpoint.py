@@ -167,15 +167,16 @@ def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
     """Return static vectors: those of a file, by its folder in the cache, or those of a folder of model2vec."""
-    folder, files = place.folder, (place.folder,)
-    if place.folder.is_file():
+    folder = place.folder
+    is_file = place.folder.is_file()
+    if is_file:
         folder = words_folder(place.folder)
         config = read_json(folder / "config.json")
-        found = open_token_vectors(folder, config)
     else:
         _check_tokenizer_size(folder, "tokenizer.json")
-        found = open_token_vectors(folder, config)
-        files = (found.file,)
+    found = open_token_vectors(folder, config)
+    # The file itself is known by its bytes, in whatever form it is kept.
+    files = (place.folder,) if is_file else (found.file,)
     return Checkpoint(
         name=name,
         folder=place.folder,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from bertfeat.durable.records import seal, unseal
 from bertfeat.durable.usercache import read_cached, write_cached
 from bertfeat.errors import CheckpointError
 
@@ -24,6 +25,11 @@ _SETTLED_NS = 100_000_000
 _known: dict[str, str] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    sha256: str
+
+
 def weights_digest(files: Sequence[Path]) -> str:
     """Return the sha256 (hex) of the files' bytes, in the given order; for one file it is that of `sha256sum`.
 
@@ -31,9 +37,10 @@ def weights_digest(files: Sequence[Path]) -> str:
         CheckpointError: A file cannot be read, or changes meanwhile.
     """
     name, youngest_ns = _identity(files)
-    kept = _known.get(name) or (read_cached(name) or b"").decode(errors="replace")
-    if re.fullmatch("[0-9a-f]{64}", kept):
-        return kept
+    if name in _known:
+        return _known[name]
+    with contextlib.suppress(ValueError):
+        return unseal(_Kept, read_cached(name) or b"").sha256
     digest = hashlib.sha256()
     for path in files:
         with _reading(path), path.open("rb") as file:
@@ -46,7 +53,7 @@ def weights_digest(files: Sequence[Path]) -> str:
     found = digest.hexdigest()
     if youngest_ns < time.time_ns() - _SETTLED_NS:
         _known[name] = found
-        write_cached(name, found.encode())
+        write_cached(name, seal(_Kept(found)))
     return found
 
 

@@ -27,8 +27,6 @@ _FLOATS, _INTS = ("F32", "F16", "F64", "I8"), ("I64", "I32", "I16", "U8", "U16",
 # The arrays of a file, and the types in which they are used. With a mapping, several tokens share a row of embeddings.
 _TYPES = {"embeddings": np.float32, "mapping": np.int64, "weights": np.float32}
 _MAX_DIM = 65_536
-
-
 # Changes when the words of a file are found in text by other rules.
 _WORD_RULES = "bertfeat words 1"
 
@@ -131,7 +129,8 @@ def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
         raise CheckpointError(
             f"{folder / 'config.json'}: max_length is {length!r:.60}; expected a whole number from 1 on, or null"
         )
-    words = from_values(WordFile, config["word_file"]) if "word_file" in config else None
+    with checkpoint_errors(folder / "config.json", "word_file is not that of a file of word vectors"):
+        words = from_values(WordFile, config["word_file"]) if "word_file" in config else None
     rules = hashlib.sha256(f"{_WORD_RULES}, uncased {words.is_uncased}".encode()).hexdigest() if words else None
     return TokenVectors(
         file,

@@ -102,7 +102,9 @@ def words_folder(path: Path) -> Path:
             layout = _find_layout(path)
             with contextlib.suppress(_MadeMeanwhile), publish_folder(folder, check) as new:
                 _write(layout, new)
-    except (StoreError, RunError, RuntimeError) as error:
+                if weights_digest([path]) != sha256:
+                    raise CheckpointError(f"{path}: changes while it is read; wait until it is whole")
+    except (StoreError, RunError, RuntimeError, OSError) as error:
         remedy = "set BERTFEAT_CACHE to a folder that can be written"
         raise CheckpointError(f"{path}: its vectors are kept in a cache, and {error}; {remedy}") from error
     return folder

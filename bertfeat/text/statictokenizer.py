@@ -42,9 +42,13 @@ def folder_tokenizer(
         unknown_id = json.loads(backend.to_str())["model"].get("unk_id") if is_unigram else None
         if isinstance(name, str):
             unknown_id = backend.token_to_id(name)
-    if is_uncased is not None and given_words:
-        backend.pre_tokenizer, backend.normalizer = None, normalizers.Lowercase() if is_uncased else None
-    is_words = is_uncased is not None
+    if is_uncased is None:
+        looks_up, chars_per_token = "tokens", int(np.median([len(token) for token in backend.get_vocab()]))
+    else:
+        # Word vectors read a text whole.
+        looks_up, chars_per_token = "words, text lower-cased" if is_uncased else "words", None
+        if given_words:
+            backend.pre_tokenizer, backend.normalizer = None, normalizers.Lowercase() if is_uncased else None
     return Tokenizer(
         backend,
         cls_id=None,
@@ -53,7 +57,6 @@ def folder_tokenizer(
         n_ids=n_ids,
         prompt=prompt,
         unknown_id=unknown_id,
-        looks_up=("words, text lower-cased" if is_uncased else "words") if is_words else "tokens",
-        # Word vectors read a text whole.
-        chars_per_token=None if is_words else int(np.median([len(token) for token in backend.get_vocab()])),
+        looks_up=looks_up,
+        chars_per_token=chars_per_token,
     )

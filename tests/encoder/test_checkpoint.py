@@ -244,7 +244,8 @@ def test_a_digest_is_cached(folder: Path, cache: Path, monkeypatch: pytest.Monke
     weights = folder / "model.safetensors"
     time.sleep(0.2)
     first = filedigests.weights_digest([weights])
-    assert [path.read_text() for path in (cache / "digests").iterdir()] == [first]
+    (kept,) = (cache / "digests").iterdir()
+    assert first in kept.read_text()
     forbid_reading(monkeypatch)
     assert filedigests.weights_digest([weights]) == first
     filedigests._known.clear()
@@ -262,7 +263,7 @@ def test_digests_of_young_files_are_not_cached(folder: Path, cache: Path) -> Non
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("spoilt", ["", "{", "0" * 63, None])
+@pytest.mark.parametrize("spoilt", ["", "{", "another digest", None])
 def test_spoilt_or_unwritable_cache_is_harmless(
     folder: Path, cache: Path, spoilt: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +275,7 @@ def test_spoilt_or_unwritable_cache_is_harmless(
         monkeypatch.setenv("BERTFEAT_CACHE", str(folder / "config.json"))
     else:
         for path in (cache / "digests").iterdir():
-            path.write_text(spoilt)
+            path.write_text(path.read_text().replace(first, "0" * 64) if "digest" in spoilt else spoilt)
     assert filedigests.weights_digest([weights]) == first
     forbid_reading(monkeypatch)
     assert filedigests.weights_digest([weights]) == first

@@ -163,6 +163,23 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert read(path) == {"b": [3, 4, 5]}
 
 
+def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+    path = write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
+    find = wordvectors._find_layout
+
+    def change_before(place: Path) -> object:
+        write_vectors(path, {"a": [1, 2], "b": [3, 4]})
+        return find(place)
+
+    monkeypatch.setattr(wordvectors, "_find_layout", change_before)
+    with pytest.raises(CheckpointError, match=r"glove\.txt: changes while it is read"):
+        read(path)
+    assert list((tmp_path / "cache" / "words-1").iterdir()) == []
+    monkeypatch.undo()
+    assert read(path) == {"a": [1, 2], "b": [3, 4]}
+
+
 def test_the_folder_of_a_file_is_made_once_and_damage_of_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +205,7 @@ def test_the_folder_of_a_file_is_made_once_and_damage_of_it_is_found(
     [
         ({"normalize": "yes"}, "normalize is 'yes'"),
         ({"max_length": 0}, "max_length is 0"),
+        ({"word_file": {"layout": 5}}, "word_file is not that of a file of word vectors"),
         ({"dtype": "int64"}, "embeddings is I64"),
         ({"n_rows": 4, "break": "mapping"}, "mapping names rows outside"),
         ({"break": "embeddings"}, "embeddings holds nan"),

@@ -52,6 +52,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
     (folder / "five.txt").write_text("one\ntwo\nthree\nfour\nfive\n")
     (folder / "table.csv").write_text("text,label\none,a\ntwo,b\n")
     (folder / "glove.txt").write_text("one 1 2\n")
+    # The first reading of a file of word vectors parses it, with polars; what it finds is kept.
+    good("inspect", folder / "glove.txt")
     (folder / "rows.jsonl").write_text('{"text": "one", "label": "a"}\n')
     flags = ("--model", tiny_folder, "--level", "sentence", "--layers", "-1")
     good("extract", folder / "five.txt", "-o", folder / "store", *flags)
