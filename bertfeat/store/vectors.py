@@ -190,7 +190,7 @@ class StoredPart:
         check_size(self, status.st_size)
         identity = status.st_ino, status.st_size, status.st_mtime_ns
         if identity not in self._checked:
-            if files.digest_of(self.path, follow_links=True) != self.info.digest:
+            if files.digest_of(self.path) != self.info.digest:
                 raise ValueError("its bytes are not those that were written")
             self._checked.add(identity)
 
