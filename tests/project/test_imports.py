@@ -72,7 +72,7 @@ STORE_FLOORS = [
     ["layout", "offsets", "vectorlayout"],
     ["schema"],
     ["vectors", "folder"],
-    ["partreader", "runs", "receipts"],
+    ["partreader", "receipts"],
     ["parts", "selection", "manifest"],
     ["commit", "planfile"],
     ["storedescription", "writer"],
