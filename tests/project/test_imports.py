@@ -77,7 +77,7 @@ STORE_FLOORS = [
     ["commit", "planfile"],
     ["storedescription", "writer"],
     ["reader"],
-    ["verification", "provenance", "rowcolumns", "compaction"],
+    ["verification", "provenance", "compaction"],
 ]
 # library -> floors that may import it
 HOMES = {
