@@ -80,15 +80,6 @@ def to_values(record: Any) -> Any:
     return msgspec.json.decode(encode(record))
 
 
-def from_values(kind: type[_T], values: Any) -> _T:
-    """Return a record from plain JSON values.
-
-    Raises:
-        ValueError: A value has the wrong type, or a key is missing; the message has its path.
-    """
-    return msgspec.convert(values, kind)
-
-
 def hash_of_json(value: Any) -> str:
     """Return the sha256 of the canonical JSON of a value, hex."""
     return hashlib.sha256(encode(value)).hexdigest()
