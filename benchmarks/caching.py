@@ -25,7 +25,7 @@ import numpy as np
 
 import bertfeat
 from benchmarks.machine import describe_machine
-from bertfeat.durable.files import sync_file
+from bertfeat.durable.files import sync_path
 from bertfeat.store.reader import Store
 
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ class Workload:
         shutil.copytree(self.cache, self.folder / "copy")
         # As after an earlier run: otherwise the run that is timed would wait until the copy is on disk.
         for file in (self.folder / "copy").iterdir():
-            sync_file(file)
+            sync_path(file)
         runs = {"loading": (self.one, plain), "plain": (self.second, plain), "cached": (self.second, cached)}
         found = {name: timed(text, place / name, settings) for name, (text, settings) in runs.items()}
         n_bytes = sum(file.stat().st_size for file in (self.folder / "copy").iterdir())

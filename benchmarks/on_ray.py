@@ -26,8 +26,7 @@ from benchmarks.machine import describe_machine
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.dispatch import run_shards
-from bertfeat.runners.ray import OnRay
-from bertfeat.runners.ray_cluster import connection
+from bertfeat.runners.ray import OnRay, connection
 
 TEXT = Path(__file__).parent.parent / "examples" / "data" / "peps.txt"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from bertfeat.durable.filelock import FolderLock
+from bertfeat.durable.filelock import folder_lock
 from bertfeat.durable.files import make_parents, remove_empty
 from bertfeat.durable.publication import publish_bytes
 
@@ -30,13 +30,12 @@ def alone_in(out: Path) -> Iterator[None]:
     path = out / _LOCK
     made = make_parents(path)
     try:
-        lock = FolderLock(out, _LOCK, "is running a recipe with this --out")
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                path.unlink()
-            lock.release()
+        with folder_lock(out, _LOCK, "is running a recipe with this --out"):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    path.unlink()
     finally:
         remove_empty(made)
 

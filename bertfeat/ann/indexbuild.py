@@ -236,7 +236,7 @@ class _Builder:
         with files.write_errors(target):
             target.unlink(missing_ok=True)
             files.link_exclusive(self.workdir / f"candidate-{best}" / INDEX, target)
-            files.sync_folder(self.workdir)
+            files.sync_path(self.workdir)
         step(f"{INDEX}.linked")
         indexfiles.write_json(self.workdir / RESULT, values)
         result = self.result()

@@ -31,7 +31,7 @@ _COMMANDS = {
     "export": ("bertfeat.cli.export", "Write vectors of a store as files of other tools."),
     "card": ("bertfeat.cli.card", "Write the card of a store for a hub of data sets."),
     "compact": ("bertfeat.cli.compact", "Join the small parts of many appends."),
-    "verify": ("bertfeat.cli.verify", "Check every digest and row count of a store."),
+    "verify": ("bertfeat.cli.verify", "Check the digest of every file of a store."),
     "models": ("bertfeat.cli.models", "List the model types of text of the installed transformers."),
     "convert": ("bertfeat.cli.convert", "Write the weights of a pickle-only model as safetensors."),
     "help": ("bertfeat.cli.help", "Show the help of a command."),

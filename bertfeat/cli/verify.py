@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only what is wrong.")
 def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_json: bool, quiet: bool) -> None:
-    """Check every digest, row count and schema of a store, and that manifest, receipts and parts agree.
+    """Check the digest of every file of a store, and that its manifest, plans and receipts agree.
 
     If something is wrong, the exit code is 1 and each bad file is named. The bad shards are marked in the store, and
     the same extract command does only these again. Nothing else is written; the store may be read-only.

@@ -7,9 +7,8 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from bertfeat.durable.files import read_small, write_errors
 from bertfeat.errors import StoreError
@@ -56,8 +55,9 @@ def _is_at(path: Path, fd: int) -> bool:
         return False
 
 
-class FolderLock:
-    """The lock on a file in a folder, held from construction until `release` or the end of a `with` block.
+@contextlib.contextmanager
+def folder_lock(root: Path, name: str, what: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock on a file in a folder during the block.
 
     Args:
         root: The folder.
@@ -69,39 +69,23 @@ class FolderLock:
         StoreError: Another process holds it; the message has its id and host.
         RunError: The system refused to write the owner's name into the file.
     """
-
-    def __init__(self, root: Path, name: str, what: str, *, shared: bool = False) -> None:
-        path = root / name
-        try:
-            self._fd = lock(path, os.O_RDWR | os.O_CREAT, SHARED if shared else ALONE)
-        except BlockingIOError:
-            raise StoreError(f"{root}: {_owner(path)} {what}; wait for it or stop it") from None
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be locked: {(error.strerror or str(error)).lower()}") from error
-        try:
-            with write_errors(path):
-                owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n"
-                os.ftruncate(self._fd, 0)
-                os.pwrite(self._fd, owner.encode(), 0)
-        except BaseException:
-            self.release()
-            raise
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Let another process write; the file stays."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            # The lock ends even if closing reports an error; the file holds only the owner's name.
-            with contextlib.suppress(OSError):
-                os.close(fd)
+    path = root / name
+    try:
+        fd = lock(path, os.O_RDWR | os.O_CREAT, SHARED if shared else ALONE)
+    except BlockingIOError:
+        raise StoreError(f"{root}: {_owner(path)} {what}; wait for it or stop it") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be locked: {(error.strerror or str(error)).lower()}") from error
+    try:
+        with write_errors(path):
+            owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n"
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, owner.encode(), 0)
+        yield
+    finally:
+        # The lock ends even if closing reports an error; the file holds only the owner's name.
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def _owner(path: Path) -> str:

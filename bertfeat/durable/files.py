@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import hashlib
 import io
 import os
 import stat
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_CHUNK_BYTES = 4 << 20
 # Errors of os.link on file systems without hard links (FAT, some network and FUSE mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
 # Errors of F_FULLFSYNC on file systems that do not support it (network mounts, some folders).
@@ -151,17 +151,6 @@ def os_errors(kind: type[BertfeatError]) -> Callable[[Callable[_P, _R]], Callabl
     return decorate
 
 
-@contextlib.contextmanager
-def removed_on_error(path: Path) -> Iterator[None]:
-    """Remove an unfinished file when the block raises."""
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise
-
-
 def link_exclusive(source: Path, target: Path) -> bool:
     """Give a finished file its final name unless that name exists; return whether the file has it now.
 
@@ -180,18 +169,9 @@ def link_exclusive(source: Path, target: Path) -> bool:
     return True
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    _sync(folder, os.O_DIRECTORY)
-
-
-def sync_file(path: Path) -> None:
-    """Wait until a file is on the disk; a symbolic link is not followed."""
-    _sync(path, os.O_NOFOLLOW)
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+def sync_path(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         sync_fd(fd)
     finally:
@@ -230,7 +210,7 @@ def make_folder(folder: Path) -> bool:
     except OSError as error:
         raise StoreError(f"{folder}: cannot create the folder: {(error.strerror or str(error)).lower()}") from error
     with write_errors(folder):
-        sync_folder(folder.parent)
+        sync_path(folder.parent)
     return True
 
 
@@ -269,45 +249,30 @@ def kind_of(path: Path) -> str:
     return "a file" if path.is_file() else "a special file"
 
 
-def read_small(path: Path, *, follow_links: bool = False) -> bytes:
-    """Read a whole file, never a special file.
-
-    Args:
-        path: The file.
-        follow_links: Follow a symbolic link, as in download caches; writers must not.
+def read_small(path: Path) -> bytes:
+    """Read a whole file, or what a symbolic link leads to, as in a download cache.
 
     Raises:
         FileNotFoundError: There is no such file.
         OSError: The file is not a regular one, or cannot be read.
     """
-    with _opened(path, follow_links=follow_links) as file:
-        # A read that would block returns None, without an error.
-        data: bytes | None = file.readall()
-    if data is None:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
-    return data
+    with _opened(path) as file:
+        return file.readall()
 
 
-def digest_of(path: Path, *, follow_links: bool = False) -> str:
-    """Return the xxh3-128 of a file, hex.
+def digest_of(path: Path) -> str:
+    """Return the xxh3-128 of a file, hex, or of what a symbolic link leads to.
 
     Raises:
         OSError: The file is not a regular one, or cannot be read.
     """
-    hasher = xxhash.xxh3_128()
-    with _opened(path, follow_links=follow_links) as file:
-        buffer = bytearray(min(_CHUNK_BYTES, max(1, os.fstat(file.fileno()).st_size)))
-        view = memoryview(buffer)
-        while n_read := file.readinto(buffer):
-            hasher.update(view[:n_read])
-        if n_read is None:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
-    return hasher.hexdigest()
+    with _opened(path) as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
-def _opened(path: Path, *, follow_links: bool = False) -> io.FileIO:
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
-    fd = os.open(path, flags)
+def _opened(path: Path) -> io.FileIO:
+    # Without O_NONBLOCK, to open a pipe waits for its other end.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))

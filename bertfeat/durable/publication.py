@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
-from bertfeat.durable.files import Sink, make_parents, removed_on_error, sync_file, sync_folder, write_errors
+from bertfeat.durable.files import Sink, make_parents, sync_path, write_errors
 from bertfeat.durable.steps import step
 
 
@@ -46,18 +46,23 @@ def publish_file(
     """
     kind = kind or final.name
     new = aside or unfinished(final)
-    with removed_on_error(new), write_errors(final):
-        new.unlink(missing_ok=True)
-        with contextlib.closing(Sink(new)) as sink, write_errors(final, sink):
-            step(f"{kind}.opened")
-            yield sink
-            step(f"{kind}.written")
-            sink.sync()
-        step(f"{kind}.synced")
-        place(new, final)
-        step(f"{kind}.renamed")
-        sync_folder(final.parent)
-        step(f"{kind}.durable")
+    try:
+        with write_errors(final):
+            new.unlink(missing_ok=True)
+            with contextlib.closing(Sink(new)) as sink, write_errors(final, sink):
+                step(f"{kind}.opened")
+                yield sink
+                step(f"{kind}.written")
+                sink.sync()
+            step(f"{kind}.synced")
+            place(new, final)
+            step(f"{kind}.renamed")
+            sync_path(final.parent)
+            step(f"{kind}.durable")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
 
 
 def publish_bytes(final: Path, data: bytes, *, kind: str = "", aside: Path | None = None) -> None:
@@ -103,8 +108,8 @@ def replace_folder(new: Path, final: Path, check: Callable[[], object] | None = 
     step("folder.written")
     with write_errors(final):
         for file in new.iterdir():
-            sync_file(file)
-        sync_folder(new)
+            sync_path(file)
+        sync_path(new)
     step("folder.synced")
     with write_errors(final), _alone_in(old.parent):
         _recover(final)
@@ -112,7 +117,7 @@ def replace_folder(new: Path, final: Path, check: Callable[[], object] | None = 
             check()
         if final.is_dir() and any(final.iterdir()):
             final.rename(old)
-            sync_folder(old.parent)
+            sync_path(old.parent)
             step("folder.aside")
         try:
             new.rename(final)
@@ -121,7 +126,7 @@ def replace_folder(new: Path, final: Path, check: Callable[[], object] | None = 
                 _recover(final)
             raise
         step("folder.renamed")
-        sync_folder(old.parent)
+        sync_path(old.parent)
         step("folder.durable")
         shutil.rmtree(old, ignore_errors=True)
 
@@ -158,7 +163,7 @@ def _recover(final: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     else:
         old.rename(final)
-        sync_folder(old.parent)
+        sync_path(old.parent)
 
 
 @contextlib.contextmanager

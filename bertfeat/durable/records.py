@@ -32,13 +32,8 @@ class FileDigest:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Return the size and digest of a file, or of what a symbolic link leads to, as in a download cache.
-
-        Raises:
-            OSError: The file is missing, not a regular one, or cannot be read.
-        """
-        real = path.resolve()
-        return cls(real.stat().st_size, digest_of(real))
+        """Return the size and digest of a file; errors are those of `digest_of`."""
+        return cls(path.stat().st_size, digest_of(path))
 
 
 class _Version(msgspec.Struct):
@@ -83,15 +78,6 @@ def to_values(record: Any) -> Any:
         [1, {'a': [2]}]
     """
     return msgspec.json.decode(encode(record))
-
-
-def from_values(kind: type[_T], values: Any) -> _T:
-    """Return a record from plain JSON values.
-
-    Raises:
-        ValueError: A value has the wrong type, or a key is missing; the message has its path.
-    """
-    return msgspec.convert(values, kind)
 
 
 def hash_of_json(value: Any) -> str:
@@ -151,7 +137,7 @@ def read_record(kind: type[_T], folder: Path, what: str, newest: int, remedy: st
     """
     path = folder / KINDS[what][0]
     try:
-        return unseal(kind, read_small(path, follow_links=True), newest)
+        return unseal(kind, read_small(path), newest)
     except (FileNotFoundError, NotADirectoryError):
         missing = f"{other_kind(folder, what)}not {named_kind(what)}: it has no {path.name}"
         reason = missing if folder.exists() else "no such folder"
@@ -170,7 +156,7 @@ def read_checked(path: Path, wanted: FileDigest, remedy: str) -> bytes:
         UserError: The file is missing or damaged; `remedy` is what to do about that.
     """
     try:
-        data = read_small(path, follow_links=True)
+        data = read_small(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}; {remedy}") from None
     if FileDigest(len(data), xxhash.xxh3_128_hexdigest(data)) != wanted:

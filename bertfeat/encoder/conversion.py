@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bertfeat._version import __version__
 from bertfeat.display import printable
-from bertfeat.durable.files import os_errors, sync_file, sync_folder
+from bertfeat.durable.files import os_errors, sync_path
 from bertfeat.durable.placecheck import check_folder, listed
 from bertfeat.durable.publication import publish_folder
 from bertfeat.durable.records import decode, encode
@@ -121,7 +121,7 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
         )
         (new / NOTE).write_bytes(encode(made) + b"\n")
         for path in (*new.rglob("*"), new):
-            (sync_folder if path.is_dir() else sync_file)(path)
+            sync_path(path)
     return made
 
 

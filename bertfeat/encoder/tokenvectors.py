@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from safetensors import safe_open
 
 from bertfeat.durable.files import digest_of
-from bertfeat.durable.records import from_values
 from bertfeat.encoder.filedigests import named_digest
 from bertfeat.encoder.sentencemodel import NormalizeStep, SentenceMode, SentenceModel
 from bertfeat.encoder.weights import SINGLE, inside, read_header
@@ -130,7 +130,7 @@ def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
             f"{folder / 'config.json'}: max_length is {length!r:.60}; expected a whole number from 1 on, or null"
         )
     with checkpoint_errors(folder / "config.json", "word_file is not that of a file of word vectors"):
-        words = from_values(WordFile, config["word_file"]) if "word_file" in config else None
+        words = msgspec.convert(config["word_file"], WordFile) if "word_file" in config else None
     rules = hashlib.sha256(f"{_WORD_RULES}, uncased {words.is_uncased}".encode()).hexdigest() if words else None
     return TokenVectors(
         file,

@@ -264,4 +264,4 @@ def _publish(writer: Output, path: Path, *, overwrite: bool) -> None:
     elif not files.link_exclusive(writer.result, path):
         check()
     step("export.renamed")
-    files.sync_folder(path.absolute().parent)
+    files.sync_path(path.absolute().parent)

@@ -18,7 +18,7 @@ from bertfeat.extraction.job import Job, make_job, resolve_job
 from bertfeat.extraction.plan import config_of, corpus_schema, make_plan, plan_fields, recorded
 from bertfeat.progress import Progress
 from bertfeat.records import DocId, InputFile, Plan
-from bertfeat.runners.ray_cluster import check_ray
+from bertfeat.runners.ray import check_ray
 from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.folder import folder_at

@@ -28,8 +28,7 @@ from bertfeat.extraction.resolution import Resolved, resolve
 from bertfeat.forks import check_polars
 from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
-from bertfeat.runners.ray import OnRay
-from bertfeat.runners.ray_cluster import check_ray
+from bertfeat.runners.ray import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
 from bertfeat.text.tokenizer import Tokenizer
 

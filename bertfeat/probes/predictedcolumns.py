@@ -17,8 +17,7 @@ from bertfeat.levels import LEVELS
 from bertfeat.probes.labels import LabelSource, label_rows, none_matches
 from bertfeat.probes.learningrows import as_labels, is_given
 from bertfeat.records import BoolArray
-from bertfeat.store.reader import Store
-from bertfeat.store.rowcolumns import check_columns, read_columns
+from bertfeat.store.reader import Store, check_columns, read_columns
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
-from bertfeat.durable.records import from_values, to_values
+from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.heads.probedocument import DOCUMENT, ProbeDocument, check_target, read_document
 from bertfeat.storage import local_path
@@ -140,7 +142,7 @@ def description_of(extra: Any, where: object) -> ProbeDescription:
         UserError: Something else was saved with it.
     """
     try:
-        return from_values(ProbeDescription, extra)
+        return msgspec.convert(extra, ProbeDescription)
     except ValueError as error:
         raise UserError(f"{where}: {DOCUMENT}: extra: {error}; fit the probe again") from None
 

@@ -3,4 +3,4 @@
 The room imports none of its modules: a worker process takes what it needs.
 """
 
-__all__ = ["dispatch", "ray", "ray_cluster", "task"]
+__all__ = ["dispatch", "ray", "task"]

@@ -10,8 +10,7 @@ from bertfeat.choices import Level
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray
-from bertfeat.store.reader import Store
-from bertfeat.store.rowcolumns import read_columns, row_columns
+from bertfeat.store.reader import Store, read_columns, row_columns
 
 
 class PositionFilters:

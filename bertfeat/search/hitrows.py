@@ -17,8 +17,7 @@ from bertfeat.errors import StoreError, UserError
 from bertfeat.levels import LEVELS, WORDS
 from bertfeat.records import IntArray
 from bertfeat.search.kwic import Context, context_of
-from bertfeat.store.reader import Store, open_store
-from bertfeat.store.rowcolumns import check_columns, row_columns
+from bertfeat.store.reader import Store, check_columns, open_store, row_columns
 
 
 class HitRows:

@@ -11,8 +11,7 @@ from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.search.hitrows import HitRows
-from bertfeat.store.reader import Store
-from bertfeat.store.rowcolumns import check_columns, row_columns
+from bertfeat.store.reader import Store, check_columns, row_columns
 
 _TEXTS = ("text", "text_pair")
 _MADE = ("x", "y", "neighbors")

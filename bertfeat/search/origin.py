@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from bertfeat.ann.description import IndexDescription
-from bertfeat.durable.records import from_values
 from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.storage import as_path, is_url
 from bertfeat.store.provenance import FeatureSpec
@@ -86,7 +87,7 @@ class Origin:
     @classmethod
     def at(cls, description: IndexDescription) -> Self:
         """Return the origin of an index."""
-        return from_values(cls, description.source)
+        return msgspec.convert(description.source, cls)
 
     def find_store(self, index: Path, override: str | Path | Store | None = None) -> Store:
         """Open the store that an index was built from.

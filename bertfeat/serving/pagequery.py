@@ -13,8 +13,7 @@ import polars as pl
 from bertfeat.choices import Level
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
-from bertfeat.store.reader import Store
-from bertfeat.store.rowcolumns import row_columns
+from bertfeat.store.reader import Store, row_columns
 
 MAX_QUERY, MAX_VALUE, MAX_HITS = 2000, 200, 100
 WORDS = {"": "all words", "same": "only the same word", "other": "only other words"}

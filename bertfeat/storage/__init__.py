@@ -6,6 +6,5 @@ from bertfeat.storage.objectpath import ObjectInfo, ObjectPath, ObjectReader
 from bertfeat.storage.paths import AnyPath, as_path, is_url, local_path
 
 __all__ = [
-    "AnyPath", "ObjectInfo", "ObjectPath", "ObjectReader", "as_path", "clients", "is_url", "local_path",
-    "objectpath",
+    "AnyPath", "ObjectInfo", "ObjectPath", "ObjectReader", "as_path", "is_url", "local_path", "objectpath",
 ]  # fmt: skip

@@ -56,11 +56,6 @@ def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
     return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
 
 
-def forget_filesystems() -> None:
-    """Forget the file systems: their next use reads the environment and fsspec's configuration again."""
-    _filesystem.cache_clear()
-
-
 @contextlib.contextmanager
 def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Iterator[None]:
     """Turn the errors of a file system into a few kinds.

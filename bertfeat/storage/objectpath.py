@@ -192,6 +192,31 @@ class ObjectPath:
         """Open an object for reading from beginning to end."""
         return io.BufferedReader(self.open(), _READ_AHEAD_BYTES)
 
+    def scan_options(self) -> dict[str, Any]:
+        """Return the arguments with which `polars.scan_parquet` reads an object as fsspec does.
+
+        Endpoint, region and credentials of `s3://` are those of s3fs: from its configuration, or from the environment
+        and files of AWS. For `gs://` polars itself finds Google's default credentials, as gcsfs does.
+        """
+        if self.scheme != "s3":
+            return {}
+        with self._errors():
+            filesystem: Any = self.filesystem
+            meta = filesystem.s3.meta
+            options = {"aws_endpoint_url": str(meta.endpoint_url)}
+            if meta.region_name:
+                options["aws_region"] = str(meta.region_name)
+            if options["aws_endpoint_url"].startswith("http://"):
+                options["aws_allow_http"] = "true"
+            if filesystem.anon:
+                return {"storage_options": {**options, "aws_skip_signature": "true"}, "credential_provider": None}
+
+        def credentials() -> tuple[dict[str, str], int | None]:
+            with self._errors():
+                return _aws_credentials(filesystem)
+
+        return {"storage_options": options, "credential_provider": credentials}
+
 
 class ObjectReader(io.RawIOBase):
     """An object as a seekable file; each read is one request."""
@@ -238,6 +263,26 @@ def _info(entry: dict[str, Any]) -> ObjectInfo:
     when = modified if isinstance(modified, datetime) else datetime.fromtimestamp(0, UTC)
     tags = (str(entry[key]) for key in ("ETag", "etag", "generation") if entry.get(key))
     return ObjectInfo(int(entry["size"]), next(tags, when.isoformat()), when.astimezone(UTC))
+
+
+def _aws_credentials(filesystem: Any) -> tuple[dict[str, str], int | None]:
+    """Return the current credentials of s3fs by the names of polars, and their end in seconds since 1970."""
+    from fsspec.asyn import sync
+
+    async def find() -> tuple[str, str, str | None, int | None]:
+        if filesystem.key and filesystem.secret:
+            return filesystem.key, filesystem.secret, filesystem.token, None
+        found = await filesystem.session.get_credentials()
+        if found is None:
+            raise PermissionError("no credentials were found")
+        # This refreshes expiring credentials; their expiry time is known only afterwards.
+        frozen = await found.get_frozen_credentials()
+        ends = getattr(found, "_expiry_time", None)
+        return frozen.access_key, frozen.secret_key, frozen.token, None if ends is None else int(ends.timestamp())
+
+    key, secret, token, ends = sync(filesystem.loop, find)
+    names = {"aws_access_key_id": key, "aws_secret_access_key": secret, "aws_session_token": token}
+    return {name: value for name, value in names.items() if value}, ends
 
 
 def concurrently(function: Callable[[ItemT], _ResultT], items: Iterable[ItemT]) -> Iterator[_ResultT]:

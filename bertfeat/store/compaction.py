@@ -12,7 +12,7 @@ from bertfeat.config import parse_size
 from bertfeat.errors import ConfigError, StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import FileSlice, LevelTable, Plan, ShardResult, ShardSpec
-from bertfeat.store.folder import folder_at
+from bertfeat.store.folder import folder_at, is_whole
 from bertfeat.store.manifest import COMPACTED
 from bertfeat.store.planfile import hash_of_plan
 from bertfeat.store.reader import Store, open_store
@@ -117,7 +117,7 @@ def _merged(store: Store, group: range) -> ShardResult:
     folder = folder_at(store.path)
     some = Store(store.path, store.manifest.with_shards(store.manifest.shards[group.start : group.stop]))
     for part in (part for level in some.levels for part in some.parts(level)):
-        if not folder.is_whole(part.path, part.n_bytes, part.digest):
+        if not is_whole(folder, part):
             raise StoreError(
                 f"{store.path / part.path}: its bytes are not those that were written; run bertfeat verify"
             )

@@ -6,11 +6,11 @@ Files appear whole. Parts, receipts and plans may be written again, with the sam
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import stat
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +19,14 @@ import xxhash
 
 from bertfeat.choices import Level
 from bertfeat.durable import files
-from bertfeat.durable.filelock import FolderLock
+from bertfeat.durable.filelock import folder_lock
 from bertfeat.durable.publication import publish_file, unfinished
 from bertfeat.durable.steps import step
 from bertfeat.errors import StorageError, StoreError
-from bertfeat.storage import AnyPath, ObjectPath, as_path
+from bertfeat.records import PartInfo, QuarantineFile
+from bertfeat.storage import ObjectPath, as_path
 from bertfeat.storage.objectpath import ObjectInfo, concurrently
 from bertfeat.store import layout
-
-_CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,98 +38,17 @@ class FileInfo:
     oddity: str | None = None
 
 
-class Folder(ABC):
-    """A store's folder; names are relative to it, with forward slashes.
+class _LocalFolder:
+    """A folder on a file system: files are written under a temporary name, synced, and then renamed.
+
+    Names are relative to it, with forward slashes.
 
     Raises:
         RunError: From each method that writes or removes: the system refused.
     """
 
-    path: AnyPath
-
-    @abstractmethod
-    def create(self) -> None:
-        """Create the folder, with its missing parents and the folders inside."""
-
-    @abstractmethod
-    def remove_empty(self) -> None:
-        """Remove the folders that `create` made, as far as they are empty, and the lock's file."""
-
-    @abstractmethod
-    def lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[object]:
-        """Lock the folder for writing; raise StoreError if another process of this machine holds the lock."""
-
-    @abstractmethod
-    def clean_tmp(self) -> None:
-        """Remove the unfinished files of processes that died; needs the lock alone."""
-
-    @abstractmethod
-    def listing(self, known: Collection[str] = ()) -> dict[str, FileInfo]:
-        """Describe all files by their names, sorted; a folder that is not a store's appears as one odd file.
-
-        Files and folders in `known` are left out: a store that has grown often has many.
-        """
-
-    def missing(self, names: Iterable[str]) -> list[str]:
-        """Return those of some files that do not exist."""
-        there = self.listing()
-        return [name for name in names if name not in there]
-
-    @abstractmethod
-    def names(self, place: str) -> list[str]:
-        """Return the paths of the files in a folder inside, sorted; none without the folder."""
-
-    @abstractmethod
-    def info(self, name: str) -> FileInfo | None:
-        """Describe a file; None without one."""
-
-    @abstractmethod
-    def read(self, name: str, *, follow_links: bool = False) -> bytes:
-        """Return a small file.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            OSError: The file is not a regular one, or cannot be read.
-        """
-
-    @abstractmethod
-    def read_each(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | OSError]]:
-        """Yield the content of small files, in order, or the error of reading them."""
-
-    @abstractmethod
-    def digest(self, name: str) -> str:
-        """Return the xxh3-128 of a file, hex."""
-
-    @abstractmethod
-    def write(self, name: str, data: bytes, kind: str) -> None:
-        """Write or replace a small file whole; `kind` begins the names of its steps."""
-
-    @abstractmethod
-    def put_if_absent(self, name: str, data: bytes, kind: str) -> bool:
-        """Create a small file whole; return False if there is one with other content, which stays."""
-
-    @abstractmethod
-    def write_part(self, name: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
-        """Write or replace a part whole; return its size and digest. `fill` writes the content."""
-
-    @abstractmethod
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove those of some files that exist, in order and durably, and folders that are empty then."""
-
-    def is_whole(self, name: str, n_bytes: int, digest: str) -> bool:
-        """Return whether a file has this size and digest; the size is checked first, since that is cheap."""
-        try:
-            found = self.info(name)
-            return found is not None and found.n_bytes == n_bytes and self.digest(name) == digest
-        except OSError:
-            return False
-
-
-class _LocalFolder(Folder):
-    """A folder on a file system: files are written under a temporary name, synced, and then renamed."""
-
     def __init__(self, path: Path) -> None:
-        self.path: Path = path
+        self.path = path
         # The folders that `create` made, innermost first.
         self._created: list[Path] = []
 
@@ -146,21 +64,27 @@ class _LocalFolder(Folder):
             raise
 
     def remove_empty(self) -> None:
+        """Remove the folders that `create` made, as far as they are empty, and the lock's file."""
         if not any(name != layout.LOCK for name in self.listing()):
             (self.path / layout.LOCK).unlink(missing_ok=True)
         inside = [*Level, layout.MANIFESTS]
         files.remove_empty([*(self.path / name for name in inside), *self._created])
 
-    def lock(self, *, shared: bool = False) -> FolderLock:
-        return FolderLock(self.path, layout.LOCK, "is writing this store", shared=shared)
+    def lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Lock the folder for writing; raise StoreError if another process of this machine holds the lock."""
+        return folder_lock(self.path, layout.LOCK, "is writing this store", shared=shared)
 
     def clean_tmp(self) -> None:
+        """Remove the unfinished files of processes that died; needs the lock alone."""
         with files.write_errors(self.path / layout.TMP):
             for name in self.names(layout.TMP):
                 (self.path / name).unlink(missing_ok=True)
 
     def listing(self, known: Collection[str] = ()) -> dict[str, FileInfo]:
-        """Describe all files; folders of others are not entered."""
+        """Describe all files by their names, sorted; a folder that is not a store's appears as one odd file.
+
+        Files and folders in `known` are left out: a store that has grown often has many.
+        """
         if not os.path.lexists(self.path):
             return {}
         if self.path.is_symlink() or not self.path.is_dir():
@@ -179,34 +103,48 @@ class _LocalFolder(Folder):
                     yield name, _described(Path(entry.path), entry.stat(follow_symlinks=False))
 
     def missing(self, names: Iterable[str]) -> list[str]:
+        """Return those of some files that do not exist."""
         return [name for name in names if not os.path.lexists(f"{self.path}/{name}")]
 
     def names(self, place: str) -> list[str]:
+        """Return the paths of the files in a folder inside, sorted; none without the folder."""
         return sorted(f"{place}/{entry.name}" for entry in _entries(self.path / place))
 
     def info(self, name: str) -> FileInfo | None:
-        """Describe a file; a symbolic link is not followed."""
+        """Describe a file; None without one. A symbolic link is not followed."""
         try:
             return _described(self.path / name, (self.path / name).lstat())
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def read(self, name: str, *, follow_links: bool = False) -> bytes:
-        return files.read_small(self.path / name, follow_links=follow_links)
+    def read(self, name: str) -> bytes:
+        """Return a small file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            OSError: The file is not a regular one, or cannot be read.
+        """
+        return files.read_small(self.path / name)
 
     def read_each(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | OSError]]:
+        """Yield the content of small files, in order, or the error of reading them."""
         for name in names:
             yield name, _or_error(self.read, name)
 
     def digest(self, name: str) -> str:
+        """Return the xxh3-128 of a file, hex."""
         return files.digest_of(self.path / name)
 
     def write(self, name: str, data: bytes, kind: str) -> None:
+        """Write or replace a small file whole; `kind` begins the names of its steps."""
         with self._published(name, kind) as sink:
             sink.write(data)
 
     def put_if_absent(self, name: str, data: bytes, kind: str) -> bool:
-        """Create a small file by a link, which the system refuses if there is one."""
+        """Create a small file whole; return False if there is one with other content, which stays.
+
+        The file gets its name by a link, which the system refuses if there is one.
+        """
         try:
             with self._published(name, kind, _link) as sink:
                 sink.write(data)
@@ -215,6 +153,7 @@ class _LocalFolder(Folder):
         return True
 
     def write_part(self, name: str, fill: Callable[[files.Sink], None]) -> tuple[int, str]:
+        """Write or replace a part whole; return its size and digest. `fill` writes the content."""
         with self._published(name, "part") as sink:
             fill(sink)
         return sink.n_bytes, sink.digest
@@ -229,13 +168,14 @@ class _LocalFolder(Folder):
         return publish_file(final, kind=kind, aside=aside, place=place)
 
     def remove(self, names: Iterable[str]) -> None:
+        """Remove those of some files that exist, in order and durably, and folders that are empty then."""
         # One wait for each folder: a compaction removes thousands of files.
         for folder, group in itertools.groupby((self.path / name for name in names), lambda path: path.parent):
             with files.write_errors(folder):
                 for path in group:
                     path.unlink(missing_ok=True)
                 if folder.is_dir():
-                    files.sync_folder(folder)
+                    files.sync_path(folder)
             if folder.name != layout.MANIFESTS:
                 files.remove_empty([folder])
 
@@ -271,15 +211,17 @@ def _or_error(read: Callable[[str], bytes], name: str) -> bytes | OSError:
         return error
 
 
-class _ObjectFolder(Folder):
-    """The objects below a URL: there are no folders, nothing is renamed or locked, and an object appears whole.
+class _ObjectFolder:
+    """The objects below a URL, with the methods of a local folder; an object appears whole.
+
+    There are no folders, and nothing is renamed or locked.
 
     Two runs of one plan write the same objects; runs of different plans write different ones, except the manifest,
     which only one of them creates.
     """
 
     def __init__(self, path: ObjectPath) -> None:
-        self.path: ObjectPath = path
+        self.path = path
 
     def create(self) -> None:
         """Check that the server refuses to create an object that is there, which keeps two writers apart.
@@ -304,7 +246,7 @@ class _ObjectFolder(Folder):
         if set(self.path.find()) == {layout.LOCK}:
             (self.path / layout.LOCK).unlink()
 
-    def lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[object]:  # noqa: ARG002
+    def lock(self, *, shared: bool = False) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
         return contextlib.nullcontext()
 
     def clean_tmp(self) -> None:
@@ -320,6 +262,10 @@ class _ObjectFolder(Folder):
             raise StoreError(f"{self.path}: not a folder (an object); choose another `output`")
         return found
 
+    def missing(self, names: Iterable[str]) -> list[str]:
+        there = self.listing()
+        return [name for name in names if name not in there]
+
     def names(self, place: str) -> list[str]:
         return [f"{place}/{name}" for name in (self.path / place).find()]
 
@@ -329,7 +275,7 @@ class _ObjectFolder(Folder):
         except FileNotFoundError:
             return None
 
-    def read(self, name: str, *, follow_links: bool = False) -> bytes:  # noqa: ARG002
+    def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
     def read_each(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | OSError]]:
@@ -337,12 +283,8 @@ class _ObjectFolder(Folder):
         yield from zip(names, concurrently(lambda name: _or_error(self.read, name), names), strict=True)
 
     def digest(self, name: str) -> str:
-        """Return the xxh3-128 of an object, which is read whole, a few MB at a time."""
-        hasher = xxhash.xxh3_128()
-        with (self.path / name).open() as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                hasher.update(chunk)
-        return hasher.hexdigest()
+        with (self.path / name).open_buffered() as file:
+            return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
     def write(self, name: str, data: bytes, kind: str) -> None:
         step(f"{kind}.written")
@@ -380,6 +322,10 @@ def _object_info(info: ObjectInfo) -> FileInfo:
     return FileInfo(info.n_bytes, int(info.modified.timestamp() * 1e9))
 
 
+#: The folder of a store.
+Folder = _LocalFolder | _ObjectFolder
+
+
 def folder_at(place: str | Path | ObjectPath) -> Folder:
     """Return a store's folder.
 
@@ -388,3 +334,12 @@ def folder_at(place: str | Path | ObjectPath) -> Folder:
     """
     path = as_path(place)
     return _ObjectFolder(path) if isinstance(path, ObjectPath) else _LocalFolder(path)
+
+
+def is_whole(folder: Folder, file: PartInfo | QuarantineFile) -> bool:
+    """Return whether a file has its size and digest; the size is checked first, since that is cheap."""
+    try:
+        found = folder.info(file.path)
+        return found is not None and found.n_bytes == file.n_bytes and folder.digest(file.path) == file.digest
+    except OSError:
+        return False

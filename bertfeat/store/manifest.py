@@ -220,7 +220,7 @@ def read_manifest(folder: Folder, version: int | None = None) -> Manifest:
             return read_manifest(folder, now[-1])
     name = layout.manifest_path(version)
     try:
-        found = unseal(Manifest, folder.read(name, follow_links=True), newest=FORMAT_VERSION)
+        found = unseal(Manifest, folder.read(name), newest=FORMAT_VERSION)
         _check_places(found)
     except FileNotFoundError:
         raise

@@ -1,23 +1,29 @@
-"""Writer of parts: one level table of one shard becomes one Parquet file; the same table gives the same bytes."""
+"""Writer of parts: one level table of one shard becomes one Parquet file; the same table gives the same bytes.
+
+Vectors are stored uncompressed and PLAIN, with one page for each column chunk, so the values of a chunk are its last
+`rows x width` bytes. https://parquet.apache.org/docs/file-format/data-pages/
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import IO, Any, cast
+from itertools import accumulate
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from bertfeat.choices import StoreDtype, VectorEncoding
 from bertfeat.durable import files
 from bertfeat.durable.records import encode
-from bertfeat.records import BoolArray, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
+from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, LevelTable, PartInfo, Plan, VectorRuns
 from bertfeat.store import layout
 from bertfeat.store.folder import Folder
-from bertfeat.store.runs import find_runs
 from bertfeat.store.schema import arrow_array, arrow_fields, arrow_schema, row_group_rows
 from bertfeat.store.vectorlayout import VectorLayout
 
@@ -40,7 +46,7 @@ def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> Par
     def fill(sink: files.Sink) -> None:
         nonlocal runs
         _write_parquet(sink, arrow, table, plan, shard)
-        runs = find_runs(sink, table, schema.features, VectorLayout.of(plan))
+        runs = _find_runs(sink, table, schema.features, VectorLayout.of(plan))
 
     n_bytes, digest = folder.write_part(name, fill)
     return PartInfo(table.level, name, table.n_rows, n_bytes, digest, runs)
@@ -131,7 +137,61 @@ def _vector_array(array: npt.NDArray[Any], valid: BoolArray | None, vectors: Vec
     return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=mask)
 
 
-def read_part_metadata(metadata: Mapping[bytes, bytes] | None) -> str | None:
-    """Return the JSON text under the key `bertfeat` of a Parquet file's metadata, if there is one."""
-    text = (metadata or {}).get(layout.METADATA_KEY.encode())
-    return None if text is None else text.decode(errors="replace")
+def _find_runs(
+    sink: files.Sink, table: LevelTable, features: tuple[FeatureColumn, ...], vectors: VectorLayout
+) -> VectorRuns | None:
+    """Find the values of a part, all of it written, and compare all of them with the arrays of its table by digest.
+
+    Returns:
+        The runs; None if a vector is null, the part has no rows, or its values are stored in another way.
+
+    Raises:
+        OSError: The part cannot be read back, or a write failed and its writer continued.
+    """
+    if sink.error is not None:
+        raise sink.error
+    has_nulls = table.valid is not None and not table.valid.all()
+    if has_nulls or not table.n_rows or sys.byteorder != "little":
+        return None
+    with open(sink.descriptor, "rb", closefd=False) as file:
+        runs = _runs_in(pq.read_metadata(file), features, vectors)
+        return runs if _digest_with(file, sink.n_bytes, runs, table.vectors) == sink.digest else None
+
+
+def _runs_in(metadata: pq.FileMetaData, features: tuple[FeatureColumn, ...], vectors: VectorLayout) -> VectorRuns:
+    """Return where the values of vector columns, which come last, must be if each column chunk is one page.
+
+    `metadata` is the footer of a part with a known digest: pyarrow ends the process on some damaged footers.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    offsets = {}
+    for leaf, feature in enumerate(features, start=metadata.num_columns - len(features)):
+        chunks = [(group.num_rows, group.column(leaf)) for group in groups]
+        offsets[feature.name] = tuple(
+            chunk.data_page_offset + chunk.total_compressed_size - n_rows * feature.dim * vectors.numpy.itemsize
+            for n_rows, chunk in chunks
+        )
+    return VectorRuns(tuple(group.num_rows for group in groups), offsets)
+
+
+def _digest_with(file: BinaryIO, n_bytes: int, runs: VectorRuns, arrays: Mapping[str, npt.NDArray[Any]]) -> str | None:
+    """Return the digest that a file would have if its runs were the bytes of arrays; None if they overlap."""
+    starts = [0, *accumulate(runs.rows)]
+    spans = sorted(
+        (offset, name, first, stop)
+        for name, offsets in runs.offsets.items()
+        for offset, first, stop in zip(offsets, starts, starts[1:], strict=False)
+    )
+    content = xxhash.xxh3_128()
+    place = 0
+    for offset, name, first, stop in spans:
+        if offset < place:
+            return None
+        file.seek(place)
+        content.update(file.read(offset - place))
+        values = np.ascontiguousarray(arrays[name][first:stop])
+        content.update(values.reshape(-1).view(np.uint8).data)
+        place = offset + values.nbytes
+    file.seek(place)
+    content.update(file.read(n_bytes - place))
+    return content.hexdigest()

@@ -69,7 +69,7 @@ def read_plan(place: str | Path | ObjectPath | Folder, plan_hash: str) -> Plan |
     folder = place if isinstance(place, Folder) else folder_at(place)
     file = folder.path / layout.plan_path(plan_hash)
     try:
-        plan = unseal(Plan, folder.read(layout.plan_path(plan_hash), follow_links=True), newest=FORMAT_VERSION)
+        plan = unseal(Plan, folder.read(layout.plan_path(plan_hash)), newest=FORMAT_VERSION)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except StoreError as error:

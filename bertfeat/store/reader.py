@@ -20,7 +20,6 @@ from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.forks import check_polars
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, Plan
 from bertfeat.storage import AnyPath, ObjectPath
-from bertfeat.storage.clients import scan_options
 from bertfeat.store import receipts
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.partreader import KeptGroups, opened
@@ -144,10 +143,10 @@ class Store(StoreDescription):
         """
         check_polars()
         paths = [part.path for part in self.stored_parts(level)]
-        options = scan_options(paths[0]) if isinstance(paths[0], ObjectPath) else {}
+        options = paths[0].scan_options() if isinstance(paths[0], ObjectPath) else {}
         frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
         if self._layout.encoding is VectorEncoding.BINARY:
-            inner = self._layout.polars
+            inner = getattr(pl, self._layout.dtype.title())
             frame = frame.with_columns(
                 pl.col(feature.name).bin.reinterpret(dtype=pl.Array(inner, feature.dim), endianness="little")
                 for feature in self.features(level)
@@ -279,8 +278,48 @@ class Store(StoreDescription):
         there = self.columns(level)
         # Each once: layers by their numbers and by their names may be the same.
         names = list(there if columns is None else dict.fromkeys(self._name(column) for column in columns))
-        for name in names:
-            if name not in there:
-                hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
-                raise UserError(f"{self.path}: no column {name!r} at level {level}; {hint}")
+        _check_known(self, level, names, there)
         return names
+
+
+def row_columns(store: Store, level: Level) -> tuple[list[str], list[str]]:
+    """Return the names of a level's columns, without its vectors, and of the further columns of its documents."""
+    own = [column.name for column in store.schema(level).columns]
+    if level is Level.SENTENCE or Level.SENTENCE not in store.levels:
+        return own, []
+    return own, [column.name for column in store.schema(Level.SENTENCE).columns if column.name not in own]
+
+
+def check_columns(store: Store, level: Level, names: Sequence[str]) -> None:
+    """Check that columns are among `row_columns`.
+
+    Raises:
+        UserError: A column is unknown or holds vectors.
+    """
+    there = [name for names in row_columns(store, level) for name in names]
+    _check_known(store, level, names, there)
+
+
+def _check_known(store: Store, level: str, names: Sequence[str], there: Sequence[str]) -> None:
+    for name in names:
+        if name not in there:
+            hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
+            raise UserError(f"{store.path}: no column {name!r} at level {level}; {hint}")
+
+
+def read_columns(store: Store, level: Level, names: Sequence[str]) -> pl.DataFrame:
+    """Return some of `row_columns` for all rows of a level, in order.
+
+    Raises:
+        UserError: A column is unknown or holds vectors.
+        StoreError: A part is missing or damaged.
+    """
+    check_columns(store, level, names)
+    own, _ = row_columns(store, level)
+    others = [name for name in names if name not in own]
+    here = list(dict.fromkeys([*(name for name in names if name in own), *(["doc_id"] if others else [])]))
+    frame = store.polars(level, here)
+    if others:
+        documents = store.polars(Level.SENTENCE, ["doc_id", *others])
+        frame = frame.join(documents, on="doc_id", how="left", maintain_order="left")
+    return frame.select(names)

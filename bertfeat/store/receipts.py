@@ -16,7 +16,7 @@ from bertfeat.durable.records import decode, encode, seal, unseal
 from bertfeat.errors import StoreError
 from bertfeat.records import BadRow, Plan, QuarantineFile, Receipt, StoredShard
 from bertfeat.store import layout
-from bertfeat.store.folder import FileInfo, Folder
+from bertfeat.store.folder import FileInfo, Folder, is_whole
 
 # There is no receipt, or its place holds something that is not a file: a folder, a link, a pipe.
 _NO_FILE = {errno.ENOENT, errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
@@ -44,7 +44,7 @@ def read_quarantine(folder: Folder, shard: StoredShard) -> list[BadRow]:
         return []
     path = folder.path / shard.quarantine.path
     try:
-        data = folder.read(shard.quarantine.path, follow_links=True)
+        data = folder.read(shard.quarantine.path)
     except FileNotFoundError as error:
         raise StoreError(f"{path}: no such file; copy the store with its {layout.PRIVATE} folder") from error
     except OSError as error:
@@ -112,4 +112,4 @@ def is_untouched(there: Mapping[str, FileInfo], shard: StoredShard) -> bool:
 
 def is_sound(folder: Folder, shard: StoredShard) -> bool:
     """Return whether every file of a shard has its digest; reads all of them."""
-    return all(folder.is_whole(file.path, file.n_bytes, file.digest) for file in shard.files)
+    return all(is_whole(folder, file) for file in shard.files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from bertfeat.choices import StoreDtype, VectorEncoding
 from bertfeat.records import Plan
 
 if TYPE_CHECKING:
-    import polars as pl
     import pyarrow as pa
 
 
@@ -37,13 +36,6 @@ class VectorLayout:
     def numpy(self) -> np.dtype[Any]:
         """The NumPy type of one value."""
         return np.dtype(str(self.dtype))
-
-    @property
-    def polars(self) -> type[pl.DataType]:
-        """The polars type of one value."""
-        import polars as pl
-
-        return cast("type[pl.DataType]", getattr(pl, self.dtype.title()))
 
     def arrow(self, dim: int) -> pa.DataType:
         """Return the Arrow type of a vector of `dim` values."""

@@ -139,17 +139,6 @@ def _stored_layers(schema: LevelSchema) -> dict[int, Piece]:
     return stored
 
 
-@contextlib.contextmanager
-def open_parquet(path: AnyPath) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file; of an object, only the needed pieces are read, with few requests."""
-    if not isinstance(path, ObjectPath):
-        with pq.ParquetFile(path) as file:
-            yield file
-        return
-    with path.open() as source, pq.ParquetFile(source, pre_buffer=True) as file:
-        yield file
-
-
 @dataclass(frozen=True)
 class StoredPart:
     """A part as the manifest describes it."""
@@ -190,7 +179,7 @@ class StoredPart:
         check_size(self, status.st_size)
         identity = status.st_ino, status.st_size, status.st_mtime_ns
         if identity not in self._checked:
-            if files.digest_of(self.path, follow_links=True) != self.info.digest:
+            if files.digest_of(self.path) != self.info.digest:
                 raise ValueError("its bytes are not those that were written")
             self._checked.add(identity)
 
@@ -199,12 +188,17 @@ class StoredPart:
 def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
     """Open a part for reading, and check that it has the size, rows and columns of the manifest.
 
+    Of an object, only the needed pieces are read, with few requests.
+
     Raises:
         StoreError: The part is missing, damaged or another file, now or while it is read.
     """
-    with reading(part.path), open_parquet(part.path) as file:
-        if isinstance(part.path, Path):
+    with reading(part.path), contextlib.ExitStack() as stack:
+        if isinstance(part.path, ObjectPath):
+            file = stack.enter_context(pq.ParquetFile(stack.enter_context(part.path.open()), pre_buffer=True))
+        else:
             check_size(part, part.path.stat().st_size)
+            file = stack.enter_context(pq.ParquetFile(part.path))
         _check_footer(file, part)
         yield file
 

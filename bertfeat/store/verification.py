@@ -1,14 +1,10 @@
-"""Verification of a whole store: every digest, row count and schema; the manifest, the receipts and the parts agree."""
+"""Verification of a whole store: every file has its digest, and the manifest, the plans and the receipts agree."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bertfeat.durable import files
 from bertfeat.durable.placecheck import other_kind
@@ -20,11 +16,6 @@ from bertfeat.storage import ObjectPath
 from bertfeat.store import layout, planfile, receipts
 from bertfeat.store.folder import Folder, folder_at
 from bertfeat.store.manifest import Manifest, ManifestDamaged, newest_readable, read_manifest, versions
-from bertfeat.store.parts import read_part_metadata
-from bertfeat.store.runs import runs_in
-from bertfeat.store.schema import arrow_schema
-from bertfeat.store.vectorlayout import VectorLayout
-from bertfeat.store.vectors import open_parquet
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +67,7 @@ def verify(path: str | Path | ObjectPath, *, progress: bool | Progress | None = 
     shards = manifest.shards if manifest else check.done(plans)
     with reporting(progress) as reports:
         for n_done, shard in enumerate(shards, start=1):
-            check.shard(shard, plans[shard.plan_hash])
+            check.shard(shard, has_plan=plans[shard.plan_hash] is not None)
             reports.stage("checking shards", n_done, len(shards))
     check.extras(shards)
     return check.report()
@@ -117,6 +108,8 @@ class _Check:
         self._versions = versions(folder)
         self._newest = newest_readable(folder)
         self._there = folder.listing()
+        # The hashes of the plans whose work lies in the store.
+        self.works = sorted({work for work in map(layout.work_of, self._there) if work is not None})
 
     def report(self) -> VerifyReport:
         return VerifyReport(tuple(self._problems), self._n_parts, self._n_rows, self._n_bytes)
@@ -138,11 +131,6 @@ class _Check:
         if not self._versions:
             self._add(None, layout.MANIFESTS, "no manifest: the run has not finished")
         return self._newest
-
-    @property
-    def works(self) -> list[str]:
-        """The hashes of the plans whose work lies in the store."""
-        return sorted({work for work in map(layout.work_of, self._there) if work is not None})
 
     def done(self, plans: Mapping[str, Plan | None]) -> list[Receipt]:
         """Return the receipts of plans that have not finished; report the shards without one."""
@@ -169,18 +157,16 @@ class _Check:
             self._add(None, name, "its plan_hash is not that of its fields and inputs")
         return plan
 
-    def shard(self, shard: StoredShard, plan: Plan | None) -> None:
-        """Check a shard's receipt, if its plan is there, and its files."""
-        if plan is not None:
+    def shard(self, shard: StoredShard, *, has_plan: bool) -> None:
+        """Check a shard's parts and, if its plan is there, its receipt and the rows that it set aside."""
+        if has_plan:
             self._receipt(shard)
         for part in shard.parts:
             self._n_parts += 1
             self._n_rows += part.n_rows
             self._n_bytes += part.n_bytes
-            if self._file(shard.shard, part) and plan is not None:
-                self._content(plan, shard.shard, part)
-        if shard.quarantine is not None and plan is not None:
-            self._file(shard.shard, shard.quarantine)
+        for file in shard.files if has_plan else shard.parts:
+            self._file(shard.shard, file)
 
     def _receipt(self, shard: StoredShard) -> None:
         name = layout.receipt_path(shard.plan_hash, shard.shard)
@@ -194,7 +180,7 @@ class _Check:
             if receipts.stored(receipt) != receipts.stored(shard):
                 self._add(shard.shard, name, "does not match the manifest")
 
-    def _file(self, shard: int, file: PartInfo | QuarantineFile) -> bool:
+    def _file(self, shard: int, file: PartInfo | QuarantineFile) -> None:
         info = self._there.get(file.path)
         try:
             if info is None:
@@ -206,23 +192,12 @@ class _Check:
             elif (found := self._folder.digest(file.path)) != file.digest:
                 reason = f"digest {found}, the manifest says {file.digest}"
             else:
-                return True
+                return
         except FileNotFoundError:
             reason = "missing"
         except OSError as error:
             reason = f"cannot be read: {(error.strerror or str(error)).lower()}"
         self._add(shard, file.path, reason)
-        return False
-
-    def _content(self, plan: Plan, shard: int, part: PartInfo) -> None:
-        """Check a part's own footer and metadata; its digest is right."""
-        try:
-            with open_parquet(self._folder.path / part.path) as file:
-                reasons = list(_content_faults(file, plan, shard, part))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            reasons = [f"cannot be opened: {error}"]
-        for reason in reasons:
-            self._add(shard, part.path, reason)
 
     def extras(self, shards: Sequence[StoredShard]) -> None:
         """Report files in the levels' folders that belong to no shard: readers of whole folders would use them."""
@@ -234,18 +209,3 @@ class _Check:
             in_level = name.partition("/")[0] in {str(level) for level in (self._newest.levels if self._newest else ())}
             if in_level and name not in listed and not (layout.is_part(name) and name.endswith(ends)):
                 self._add(None, name, "belongs to no shard of the newest version")
-
-
-def _content_faults(file: pq.ParquetFile, plan: Plan, shard: int, part: PartInfo) -> Iterator[str]:
-    if file.metadata.num_rows != part.n_rows:
-        yield f"{file.metadata.num_rows} rows, the manifest says {part.n_rows}"
-    schema = plan.schemas[part.level]
-    if not file.schema_arrow.remove_metadata().equals(arrow_schema(schema, plan)):
-        yield "its columns are not those of the plan"
-    elif part.runs is not None and part.runs != runs_in(file.metadata, schema.features, VectorLayout.of(plan)):
-        yield "its vectors lie elsewhere than the manifest says"
-    metadata = json.loads(read_part_metadata(file.metadata.metadata) or "{}")
-    wanted = {"plan_hash": plan.plan_hash, "shard": shard, "level": str(part.level), "n_rows": part.n_rows}
-    for key, value in wanted.items():
-        if not isinstance(metadata, dict) or metadata.get(key) != value:
-            yield f"its metadata does not say {key} {json.dumps(value)}"

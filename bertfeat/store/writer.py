@@ -256,12 +256,14 @@ class StoreWriter:
     def __enter__(self) -> Self:
         return self
 
+    @files.os_errors(RunError)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if isinstance(error, UserError) and not self._shared:
-                self.discard_if_empty()
+            if isinstance(error, UserError) and not self._shared and not self._is_known and not self.receipts():
+                self._folder.remove([layout.plan_path(self.plan.plan_hash)])
+                self._folder.remove_empty()
         finally:
             self.close()
 
@@ -354,13 +356,6 @@ class StoreWriter:
         end = f"-{self.plan.plan_hash[:8]}.parquet"
         mine = [n for n in there if layout.work_of(n) == self.plan.plan_hash or (layout.is_part(n) and n.endswith(end))]
         self._folder.remove(mine)
-
-    @files.os_errors(RunError)
-    def discard_if_empty(self) -> None:
-        """Remove what opening the store created, if no shard is done and no version has the plan."""
-        if not self._is_known and not self.receipts():
-            self._folder.remove([layout.plan_path(self.plan.plan_hash)])
-            self._folder.remove_empty()
 
     def _places(self, shards: Iterable[ShardSpec]) -> list[tuple[str, int]]:
         return [(self.plan.plan_hash, shard.index) for shard in shards]

@@ -72,12 +72,12 @@ STORE_FLOORS = [
     ["layout", "offsets", "vectorlayout"],
     ["schema"],
     ["vectors", "folder"],
-    ["partreader", "runs", "receipts"],
+    ["partreader", "receipts"],
     ["parts", "selection", "manifest"],
     ["commit", "planfile"],
     ["storedescription", "writer"],
     ["reader"],
-    ["verification", "provenance", "rowcolumns", "compaction"],
+    ["verification", "provenance", "compaction"],
 ]
 # library -> floors that may import it
 HOMES = {

@@ -30,7 +30,7 @@ BERTFEAT = [sys.executable, "-m", "bertfeat", "extract"]
 ON_ONE_RAY = """
 import json, shutil, sys
 from bertfeat.cli import main
-from bertfeat.runners.ray_cluster import connection
+from bertfeat.runners.ray import connection
 _, commands, store, copy = sys.argv
 with connection(None):
     for sys.argv in json.loads(commands):

@@ -10,8 +10,8 @@ import pytest
 from bertfeat.config import ExtractConfig
 from bertfeat.devices import planned_kind
 from bertfeat.errors import UserError
-from bertfeat.runners import ray_cluster
-from bertfeat.runners.ray_cluster import Machine, share_out
+from bertfeat.runners import ray
+from bertfeat.runners.ray import Machine, share_out
 from tests.support.command_line import bertfeat
 
 
@@ -77,7 +77,7 @@ def test_an_address_without_a_server_is_reported_at_once(tmp_path):
 def test_without_ray_the_command_that_installs_it_is_named(tmp_path, monkeypatch, is_folder):
     """A folder named ray in the path is not Ray."""
     (tmp_path / ("ray" if is_folder else "other")).mkdir()
-    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    monkeypatch.setattr(ray, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
     (tmp_path / "corpus.txt").write_text("one\n")
     result = bertfeat("extract", tmp_path / "corpus.txt", "-o", tmp_path / "s", "--runner", "ray")
     assert result.code == 2

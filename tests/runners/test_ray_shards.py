@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ray
 # Start Ray as a run does, then join it with the token and with another one.
 JOIN = """
 import os, stat, subprocess, sys
-from bertfeat.runners.ray_cluster import connection
+from bertfeat.runners.ray import connection
 with connection("local"):
     import ray
     from ray._common.usage.usage_lib import usage_stats_enabled

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertfeat.durable.filelock import FolderLock
+from bertfeat.durable.filelock import folder_lock
 from bertfeat.errors import BertfeatError
 from bertfeat.records import Plan
 from bertfeat.store import layout
@@ -156,16 +156,12 @@ def test_every_write_that_fails_says_to_run_the_same_command_again(tmp_path, mon
 
 def test_a_lock_closes_its_file_once_even_if_that_fails(tmp_path, monkeypatch):
     write_store(tmp_path / "s", PLAN)
-    lock = FolderLock(tmp_path / "s", layout.LOCK, "is writing this store")
     faults = Faults(tmp_path / "s", monkeypatch)
-    faults.arm("close", 1, errno.EIO)
-    lock.release()
+    with folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"):
+        faults.arm("close", 1, errno.EIO)
     assert faults.counts["close"] == 1
-    other = os.open(tmp_path / "s/manifests/00000.json", os.O_RDONLY)
-    lock.release()
-    os.fstat(other)
-    os.close(other)
-    FolderLock(tmp_path / "s", layout.LOCK, "is writing this store").release()
+    with folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"):
+        pass
 
 
 @pytest.mark.parametrize("name", ["stat", "fstat", "ftruncate", "pwrite"])
@@ -173,7 +169,10 @@ def test_a_lock_that_cannot_be_checked_is_released(tmp_path, monkeypatch, name):
     write_store(tmp_path / "s", PLAN)
     faults = Faults(tmp_path / "s", monkeypatch)
     faults.arm(name, 1, errno.EIO)
-    with pytest.raises((OSError, BertfeatError)) as caught:
-        FolderLock(tmp_path / "s", layout.LOCK, "is writing this store")
-    assert caught.value is not None
-    FolderLock(tmp_path / "s", layout.LOCK, "is writing this store").release()
+    with (
+        pytest.raises((OSError, BertfeatError)),
+        folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"),
+    ):
+        pytest.fail("the lock was taken")
+    with folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"):
+        pass

@@ -62,9 +62,9 @@ def forget_clients() -> None:
     """Make the next use of an object store read the environment again."""
     from s3fs import S3FileSystem
 
-    from bertfeat.storage.filesystems import forget_filesystems
+    from bertfeat.storage import filesystems
 
-    forget_filesystems()
+    filesystems._filesystem.cache_clear()
     S3FileSystem.clear_instance_cache()
 
 
