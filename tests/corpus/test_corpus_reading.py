@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, reading, resolve_inputs
-from bertfeat.corpus.duplicates import IdRegister
+from bertfeat.corpus.columns import IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, Column, Document
 from tests.support.corpus_files import WRITERS, bad_rows, compress, documents, open_corpus, plan, read_all, texts, write
@@ -161,7 +161,9 @@ def test_kept_json_values_have_one_type(tmp_path: Path, values: list[Any], expec
 
 @pytest.mark.parametrize("values", [[1, "a"], [True, 1], [1.5, "a"], [1.5, 2**60]])
 def test_kept_json_values_of_two_types_are_refused(tmp_path: Path, values: list[Any]) -> None:
-    with pytest.raises(InputError, match=r"a\.jsonl:2: kept column 'k' holds .* write one type of value"):
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:2: kept column 'k' is .*, in .*a\.jsonl it is .*; give it one type"
+    ):
         _kept(_jsonl(tmp_path, *({"k": value} for value in values)))
 
 

@@ -65,9 +65,9 @@ def test_compressed_arrays_keep_columns_and_ids(tmp_path: Path, ending: str) -> 
 @pytest.mark.parametrize(
     ("element", "reason"),
     [
-        ("3", 'the element holds a int, not an object; write {"text": ...}'),
-        ('["a"]', "the element holds a list, not an object"),
-        ('{"text": null}', "column 'text' is null"),
+        ("3", 'the row holds a int, not an object; write {"text": ...}'),
+        ('["a"]', "the row holds a list, not an object"),
+        ('{"text": null}', "column 'text' holds null"),
         ('{"txt": "a"}', "no column 'text'; columns are txt; pass `text_column`"),
         (b'{"text": "\xff"}', "byte 0xff at position 10 is not UTF-8"),
         ('{"text": NaN}', "NaN is not JSON; write null"),
@@ -91,11 +91,8 @@ def test_a_bad_element_is_one_bad_row(tmp_path: Path, element: str | bytes, reas
         ('[{"text": "a"}, {"text": "b}]', "is not a JSON array .* was it cut off"),
         ('[{"text": "a"}]]', r"is not a JSON array .*column 16"),
         ("[" * 100_000, "is not a JSON array .*recursion"),
-        (
-            '{"version": "1.1", "data": [{"text": "a"}]}',
-            r"holds one object \(its first key is 'version'\), not an array",
-        ),
-        ('{"text": "a"}\n{"text": "b"}\n', "holds one object per line; pass `format='jsonl'`"),
+        ('{"version": "1.1", "data": [{"text": "a"}]}', r"starts with b'{\"version.*; write the array to its own file"),
+        ('{"text": "a"}\n{"text": "b"}\n', "starts with .*, or pass `format='jsonl'` for one object per line"),
         ("text\na\n", "starts with b'text.*', which is not a JSON array of objects"),
     ],
 )
