@@ -164,7 +164,6 @@ class SchemaSurvey:
                 self._take(name, kind_of(value), path, row)
 
     def _take(self, name: str, kind: Any, path: str, row: int | None = None) -> None:
-        """Add a kind of values to a column."""
         known = self._kinds.setdefault(name, {})
         if kind is None or kind in known:
             return

@@ -32,8 +32,6 @@ _HEAD_LINES = 2000
 
 # A word line with its 1-based number.
 NumberedLine = tuple[int, bytes]
-# The comments `# sent_id` and `# newdoc id`.
-Ids = tuple[str | None, str | None]
 
 
 class SentenceReader(TextReader):
@@ -45,8 +43,6 @@ class SentenceReader(TextReader):
 
     has_documents = has_words = True
     settings = WORD_SETTINGS
-    # The starts of lines between documents, beside comments.
-    borders: tuple[bytes, ...] = ()
     # The word columns, the 0-based place of the first of them, which comes after the word, and the one of the labels.
     names: tuple[str, ...] = ()
     first: int
@@ -89,10 +85,10 @@ class SentenceReader(TextReader):
         found = json.loads(start.state or "0")
         n_borders, sent_id, newdoc_id = found if isinstance(found, list) else (found, None, None)
         lines: list[NumberedLine] = []
-        begun: tuple[int, int, Ids] | None = None
+        begun: tuple[int, int, tuple[str | None, ...]] | None = None
         for at, number, line in self.lines(start):
             is_comment = self.is_comment(line)
-            is_border = line.startswith(_NEW_DOCUMENT if is_comment else self.borders)
+            is_border = line.startswith(_NEW_DOCUMENT if is_comment else _DOCSTART)
             if not is_comment and not is_border and line.strip(_SPACES):
                 begun = begun or (at, n_borders, (sent_id, newdoc_id))
                 lines.append((number, line))
@@ -111,7 +107,7 @@ class SentenceReader(TextReader):
         if begun:
             yield self._row(*begun, lines)
 
-    def _row(self, at: int, n_borders: int, ids: Ids, lines: Sequence[NumberedLine]) -> Row:
+    def _row(self, at: int, n_borders: int, ids: tuple[str | None, ...], lines: Sequence[NumberedLine]) -> Row:
         state = str(n_borders) if ids == (None, None) else json.dumps([n_borders, *ids])
         own = dict(zip(self.own_columns, ids, strict=False))
         values = tried(lambda lines: self._values(lines, own), lines)
@@ -148,7 +144,6 @@ class ConllReader(SentenceReader):
 
     format = CorpusFormat.CONLL
     endings = (".conll", ".iob", ".iob2", ".bio")
-    borders = (_DOCSTART,)
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)

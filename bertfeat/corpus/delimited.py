@@ -23,7 +23,7 @@ _TAG = re.compile(rb"\s(?:O|([BIESLU]-\S+))(?!\S)")
 _LEAST_LINES, _LEAST_SHARE, _HEAD_BYTES = 3, 0.8, 1 << 16
 # The limit of the csv module is that of the process, so it is only raised; it takes a C long.
 _MAX_FIELD = 2**31 - 1
-_HINT = "; if that is no header, pass `delimiter`, `no_header` or `format`"
+_HINT = "; if that is not a header, pass `delimiter`, `no_header` or `format`"
 
 
 class LineReader(TextReader):
@@ -84,11 +84,9 @@ class CsvReader(TextReader):
         csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
         self.delimiter = delimiter or self.delimiter
         self._no_header = no_header
-        fields, raw = next(((fields, raw) for _, _, raw, fields in self._records(BEGIN)), ([], b""))
+        fields = next((fields for *_, fields in self._records(BEGIN)), [])
         if isinstance(fields, RowError):
             raise InputError(f"the first row cannot be read: {fields}", path=file.path, row=1)
-        if raw and not fields:
-            raise InputError("the first row is empty; remove the empty line", path=file.path, row=1)
         self.columns = [f"column_{n}" for n in range(1, len(fields) + 1)] if no_header else fields
         self.types = dict.fromkeys(self.columns, pa.string())
         self._places = {name: place for place, name in enumerate(self.columns)}
@@ -130,7 +128,7 @@ class CsvReader(TextReader):
             faults.clear()
             fields: list[str] | RowError
             try:
-                fields = next(parser)
+                fields = next(parser) or RowError("the line is empty; remove it")
             except StopIteration:
                 return
             except csv.Error as error:
@@ -143,8 +141,6 @@ class CsvReader(TextReader):
         values: Mapping[str, Any] | RowError
         if isinstance(fields, RowError):
             values = fields
-        elif not fields:
-            values = RowError("the line is empty; remove it")
         elif len(fields) != len(self.columns):
             reason = f"has {len(fields)} fields where the first row has {len(self.columns)}"
             values = RowError(f"{reason}; quote fields that hold delimiters")

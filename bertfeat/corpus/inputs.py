@@ -210,7 +210,6 @@ def _describe(path: str, choose: Callable[[str], tuple[str, str | None]]) -> Inp
 
 
 def _check(path: str) -> None:
-    """Check that there is a file or an object."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -68,14 +68,11 @@ class JsonReader(JsonlReader):
         super().__init__(file)
         with closing(self._stream) as stream:
             text = stream.read().removeprefix(BOM).lstrip()
-        if text and not text.startswith(b"["):
-            reason = f"starts with {text[:20]!r}, which is not a JSON array of objects; write the array to its own file"
-            raise InputError(f"{reason}, or pass `format='jsonl'` for one object per line", path=file.path)
         try:
             self._elements = _elements(text or b"[]")
         except (ValueError, RecursionError) as error:
-            reason = f"is not a JSON array ({error}); was it cut off? Write one array per file"
-            raise InputError(reason, path=file.path) from None
+            hint = "write one array per file, or pass `format='jsonl'` for one object per line"
+            raise InputError(f"is not a JSON array ({error}); {hint}", path=file.path) from None
 
     def rows(self, start: FileSlice) -> Iterator[Row]:
         """Yield one row per element, from an element on."""
@@ -109,7 +106,10 @@ def _elements(text: bytes) -> Sequence[Any]:
         return found
     except msgspec.DecodeError:
         # NaN and lone surrogates, which Python's json reads and writes.
-        return [json.dumps(element).encode() for element in json.loads(text)]
+        value = json.loads(text)
+        if not isinstance(value, list):
+            raise ValueError(f"it holds a {type(value).__name__}") from None
+        return [json.dumps(element).encode() for element in value]
 
 
 def _element(raw: bytes) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def _values(column: Any) -> list[Any]:
         return [value and str(value) for value in column.to_pylist()]
     if _EXTENSION in str(column.type):
         column = column.cast(plain_type(column.type))
-    if _counts_nanoseconds(column.type):
+    if getattr(column.type, "unit", None) == "ns":
         # Python's datetime has microseconds only; Arrow and polars take the integers back without loss.
         column = column.cast(pa.int64())
     try:
@@ -194,11 +194,6 @@ def _value(scalar: Any) -> Any:
         return _Unreadable("bytes that are not UTF-8; write it as text", raw)
     except (ValueError, OverflowError) as error:
         return _Unreadable(f"a value out of range ({error})", None)
-
-
-def _counts_nanoseconds(kind: Any) -> bool:
-    is_temporal = pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind)
-    return bool(is_temporal and kind.unit == "ns")
 
 
 def plain_type(kind: Any) -> Any:
@@ -228,7 +223,5 @@ def _storage(kind: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether a type is that of texts."""
-    # A column without any value has the null type: each of its rows is bad.
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    return any(is_kind(kind) for is_kind in texts)
+    """Return whether a type is that of texts, or of a column without any value."""
+    return kind in (pa.string(), pa.large_string(), pa.string_view(), pa.null())

@@ -193,13 +193,13 @@ def test_a_quote_never_closed_takes_the_rest_as_one_bad_row(tmp_path: Path) -> N
 
 def test_headers_are_checked(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"a\.csv: no column 'text'; columns are id, body; pass `text_column`; if that is no"
+        InputError, match=r"a\.csv: no column 'text'; columns are id, body; pass `text_column`; if that is not"
     ):
         read_all(write(tmp_path, "a.csv", "id,body\n1,a\n"))
     with pytest.raises(InputError) as caught:
         read_all(write(tmp_path, "a.csv", '"a\nb",' + "long" * 100 + ",x" * 100))
     assert "columns are a b, ..., x, " in str(caught.value)
-    assert "x, ...; pass `text_column`; if that is no header, pass `delimiter`, " in str(caught.value)
+    assert "x, ...; pass `text_column`; if that is not a header, pass `delimiter`, " in str(caught.value)
     with pytest.raises(InputError, match="column 'text' appears 2 times"):
         read_all(write(tmp_path, "a.csv", "text,text\n1,a\n"))
     with pytest.raises(InputError, match=r"no column 'x' for `id_column`; columns are text; if that is"):

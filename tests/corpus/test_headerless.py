@@ -43,14 +43,14 @@ def test_the_first_row_counts_the_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("no_header", [False, True])
 def test_an_empty_first_line_is_refused(tmp_path: Path, no_header: bool) -> None:
     for name in ("a.csv", "a.tsv"):
-        with pytest.raises(InputError, match=r":1: the first row is empty; remove the empty line$"):
+        with pytest.raises(InputError, match=r":1: the first row cannot be read: the line is empty; remove it$"):
             read_all(write(tmp_path, name, "\ntext\nhello\n"), no_header=no_header)
 
 
 def test_with_a_header_a_number_is_a_name(tmp_path: Path) -> None:
     assert texts(write(tmp_path, "a.csv", "2,1\nx,y\n"), text_column="1") == ["y"]
     with pytest.raises(
-        InputError, match="no column '1' for `text_column`; columns are id, body; if that is no header, "
+        InputError, match="no column '1' for `text_column`; columns are id, body; if that is not a header, "
     ):
         read_all(write(tmp_path, "b.csv", "id,body\nx,y\n"), text_column="1")
 
@@ -67,7 +67,7 @@ def test_with_a_header_a_number_is_a_name(tmp_path: Path) -> None:
 def test_a_missing_column_shows_the_first_row_and_the_settings_for_another_one(
     tmp_path: Path, name: str, content: str, shown: str
 ) -> None:
-    todo = "pass `text_column`; if that is no header, pass `delimiter`, `no_header` or `format`$"
+    todo = "pass `text_column`; if that is not a header, pass `delimiter`, `no_header` or `format`$"
     with pytest.raises(InputError, match=f"no column 'text'; columns are {shown}; {todo}"):
         read_all(write(tmp_path, name, content))
 

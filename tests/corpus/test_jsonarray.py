@@ -87,13 +87,19 @@ def test_a_bad_element_is_one_bad_row(tmp_path: Path, element: str | bytes, reas
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ('[{"text": "a"}, {"text": "b"', "is not a JSON array .* was it cut off"),
-        ('[{"text": "a"}, {"text": "b}]', "is not a JSON array .* was it cut off"),
+        ('[{"text": "a"}, {"text": "b"', "is not a JSON array .*; write one array"),
+        ('[{"text": "a"}, {"text": "b}]', "is not a JSON array .*; write one array"),
         ('[{"text": "a"}]]', r"is not a JSON array .*column 16"),
         ("[" * 100_000, "is not a JSON array .*recursion"),
-        ('{"version": "1.1", "data": [{"text": "a"}]}', r"starts with b'{\"version.*; write the array to its own file"),
-        ('{"text": "a"}\n{"text": "b"}\n', "starts with .*, or pass `format='jsonl'` for one object per line"),
-        ("text\na\n", "starts with b'text.*', which is not a JSON array of objects"),
+        (
+            '{"version": "1.1", "data": [{"text": "a"}]}',
+            r"is not a JSON array \(it holds a dict\); ",
+        ),
+        (
+            '{"text": "a"}\n{"text": "b"}\n',
+            r"is not a JSON array \(Extra data: .* `format='jsonl'`",
+        ),
+        ("text\na\n", r"is not a JSON array \(Expecting value"),
     ],
 )
 def test_files_that_are_no_array_of_rows_are_refused(tmp_path: Path, content: str, reason: str) -> None:
