@@ -117,6 +117,8 @@ def test_concatenated_members_are_one_file(tmp_path: Path) -> None:
     for ending in ("gz", "zst"):
         path = write(tmp_path, f"a.txt.{ending}", compress(b"a\nb", ending) + compress(b"c\nd\n", ending))
         assert texts(path) == ["a", "bc", "d"]
+        empty = write(tmp_path, f"empty.txt.{ending}", b"")
+        assert texts(empty, path) == ["a", "bc", "d"]
 
 
 def test_a_file_that_shrank_since_the_plan(tmp_path: Path) -> None:
