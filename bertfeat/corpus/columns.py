@@ -1,31 +1,35 @@
-"""Survey of the columns of a corpus, made while it is scanned."""
+"""Survey of the columns of a corpus and register of its ids, made while it is scanned."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Content, Reader
-from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.errors import InputError
-from bertfeat.records import Column
+from bertfeat.records import Column, DocId
 
 # Beyond this, a float64 does not hold every integer.
 _EXACT_IN_DOUBLE = 2**53
-_WIDE = "int64 beyond 2**53"
+_WIDE = "int64 (maybe beyond 2**53)"
 # Kinds of values that one column may mix, and the Arrow type that holds them.
-_UNIONS: tuple[tuple[frozenset[str], Any], ...] = (
+_UNIONS: tuple[tuple[frozenset[Any], Any], ...] = (
     (frozenset({"string"}), pa.string()),
     (frozenset({"bool"}), pa.bool_()),
     (frozenset({"int64", _WIDE}), pa.int64()),
     (frozenset({"int64", "double"}), pa.float64()),
 )
-_KINDS = frozenset().union(*(kinds for kinds, _ in _UNIONS))
+# The kind of the values of a type; any other type is a kind of its own.
+_KIND_OF_TYPE = {pa.string(): "string", pa.bool_(): "bool", pa.int64(): _WIDE, pa.float64(): "double"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class CorpusSchema:
 
     Attributes:
         id_type: The type of `doc_id`: `int64` or `string`.
-        kept: The kept columns, for the sentence level, with the names of their Arrow types.
+        kept: The kept columns, for the sentence level.
         annotations: The word columns, for the word level.
         has_pairs: Documents may have a second text.
         kept_arrow: The kept columns as an Arrow schema (IPC bytes in base64) if the name of a type does not define it
@@ -48,16 +52,48 @@ class CorpusSchema:
     kept_arrow: str | None = None
 
 
+class IdRegister:
+    """Takes ids, and finds the first one that appears twice.
+
+    For each id it keeps a hash of 128 bits, 16 bytes: among a billion ids, the chance that two share a hash is 1e-21.
+    Ids 1 and "1" are the same.
+    """
+
+    def __init__(self, ids: Iterable[DocId] = ()) -> None:
+        self._content = bytearray()
+        for doc_id in ids:
+            self.add(doc_id)
+
+    def add(self, doc_id: DocId) -> None:
+        """Take an id."""
+        self._content += xxhash.xxh3_128_digest(str(doc_id).encode())
+
+    @property
+    def _digests(self) -> npt.NDArray[Any]:
+        return np.frombuffer(self._content, "S16")
+
+    def find_duplicate(self) -> tuple[int, int] | None:
+        """Return the number of the first id that an earlier one equals, after that of the earlier one."""
+        # The sort is stable: of equal ids, the earlier one comes first.
+        order = np.argsort(self._digests, kind="stable")
+        ordered = self._digests[order]
+        seconds = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+        if not len(seconds):
+            return None
+        at = seconds[np.argmin(order[seconds])]
+        return int(order[at - 1]), int(order[at])
+
+    def find_known(self, known: IdRegister) -> int | None:
+        """Return the number of the first id that is in another register."""
+        ordered = np.sort(known._digests)
+        start, stop = (np.searchsorted(ordered, self._digests, side) for side in ("left", "right"))
+        found = np.flatnonzero(stop > start)
+        return int(found[0]) if len(found) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a store holds already, if a corpus is added to it.
-
-    Attributes:
-        place: The store, for messages.
-        n_rows: Its rows.
-        schema: Its columns.
-        ids: The ids of its documents, if ids are given.
-    """
+    """What a store holds already, if a corpus is added to it: `ids` are those of its documents, if ids are given."""
 
     place: str
     n_rows: int
@@ -76,22 +112,19 @@ class SchemaSurvey:
         self._id_type: str | None = None
         self._id_remedy = "write all ids as strings"
         self._annotations: tuple[tuple[str, ...], str] | None = None
-        self._declared: dict[str, tuple[Any, str]] = {}
-        # The kinds of values of each kept column of JSON that a row has.
-        self._met: dict[str, set[str]] = {}
-        if earlier is not None:
-            self._start_from(earlier.schema, earlier.place)
-        self._undeclared: str | None = None
-
-    def _start_from(self, schema: CorpusSchema, place: str) -> None:
-        self._id_type = schema.id_type if self._config.id_column else None
+        # The kinds of values of each kept column, and where each was first; none for a column that is always null.
+        self._kinds: dict[str, dict[Any, str]] = {}
+        # A file without types of its own, whose rows may lack a column.
+        self._untyped: str | None = None
+        if earlier is None:
+            return
+        schema, place = earlier.schema, earlier.place
+        self._id_type = schema.id_type if config.id_column else None
         self._id_remedy = f"write {schema.id_type} ids, as in {place} (.csv and .tsv have strings only)"
         if schema.annotations:
             self._annotations = (tuple(column.name for column in schema.annotations), place)
         for name, kind in kept_arrow_types(schema).items():
-            self._declared[name] = (kind, place)
-            if name in self._config.keep_columns:
-                self._met[name] = {str(kind)} & _KINDS
+            self._kinds[name] = {_KIND_OF_TYPE.get(kind, kind): place}
 
     def open_file(self, reader: Reader) -> None:
         """Take the columns that a file declares.
@@ -108,12 +141,9 @@ class SchemaSurvey:
                 raise InputError(reason, path=path)
             self._annotations = (names, first)
         types = reader.types or {}
-        for name, kind in ((n, types[n]) for n in (*self._config.keep_columns, *reader.own_columns) if n in types):
-            declared, first = self._declared.setdefault(name, (kind, path))
-            if declared != kind:
-                raise InputError(
-                    f"kept column {name!r} is {kind}, in {first} it is {declared}; give it one type", path=path
-                )
+        for name in (*self._config.keep_columns, *reader.own_columns):
+            if name in types:
+                self._take(name, _KIND_OF_TYPE.get(types[name], types[name]), path)
 
     def add(self, reader: Reader, content: Content, row: int) -> None:
         """Take the types of a row's values.
@@ -125,41 +155,34 @@ class SchemaSurvey:
         if content.doc_id is not None:
             id_type = "int64" if isinstance(content.doc_id, int) else "string"
             if id_type != (self._id_type or id_type):
-                raise InputError(
-                    f"id {content.doc_id!r} is {id_type}, ids before are {self._id_type}; {self._id_remedy}",
-                    path=path,
-                    row=row,
-                )
+                reason = f"id {content.doc_id!r} is {id_type}, ids before are {self._id_type}; {self._id_remedy}"
+                raise InputError(reason, path=path, row=row)
             self._id_type = id_type
         if reader.types is None:
-            self._undeclared = path
+            self._untyped = path
             for name, value in content.kept.items():
-                self._meet(name, value, path, row)
+                self._take(name, kind_of(value), path, row)
 
-    def _meet(self, name: str, value: object, path: str, row: int) -> None:
-        kind = kind_of(value)
-        met = self._met.setdefault(name, set())
-        if kind is None or kind in met:
+    def _take(self, name: str, kind: Any, path: str, row: int | None = None) -> None:
+        known = self._kinds.setdefault(name, {})
+        if kind is None or kind in known:
             return
-        if type_of(met | {kind}) is None:
-            raise InputError(
-                f"kept column {name!r} holds {value!r} ({kind}), values before are {' or '.join(sorted(met))}; "
-                "write one type of value",
-                path=path,
-                row=row,
-            )
-        met.add(kind)
+        if type_of({*known, kind}) is None:
+            (other, first), *_ = known.items()
+            reason = f"kept column {name!r} is {kind}, in {first} it is {other}; give it one type"
+            raise InputError(reason, path=path, row=row)
+        known[kind] = path
 
     def result(self) -> CorpusSchema:
         """Return the schema of the corpus.
 
         Raises:
-            InputError: No row has a kept column, or the type that files declare differs from that of rows elsewhere.
+            InputError: No row has a kept column.
         """
-        fields = [
-            pa.field(name, self._kept_type(name))
-            for name in dict.fromkeys([*self._config.keep_columns, *self._declared])
-        ]
+        columns = dict.fromkeys([*self._config.keep_columns, *self._kinds])
+        if self._untyped is not None and (missing := [name for name in columns if name not in self._kinds]):
+            raise InputError(f"no row has a column {missing[0]!r}; check `keep_columns`", path=self._untyped)
+        fields = [pa.field(name, type_of(self._kinds.get(name, ()))) for name in columns]
         names, _ = self._annotations or ((), "")
         if self._config.is_split_into_words and self._config.label_column and not names:
             names = ("label",)
@@ -171,26 +194,12 @@ class SchemaSurvey:
             kept_arrow=encoded_types(fields),
         )
 
-    def _kept_type(self, name: str) -> Any:
-        declared, first = self._declared.get(name, (None, ""))
-        if self._undeclared is None:
-            return declared or pa.string()
-        if name not in self._met and declared is None:
-            raise InputError(f"no row has a column {name!r}; check `keep_columns`", path=self._undeclared)
-        # A column without any value takes the type that other files declare.
-        met = self._met.get(name, set())
-        found = type_of(met) if met or declared is None else declared
-        if declared is not None and found != declared:
-            raise InputError(
-                f"kept column {name!r} is {found}, in {first} it is {declared}; give it one type", path=self._undeclared
-            )
-        return found
-
 
 def encoded_types(fields: Sequence[Any]) -> str | None:
     """Return Arrow fields as text, for `CorpusSchema.kept_arrow`; None if the names of their types define them."""
-    if all(_is_named(field.type) for field in fields):
-        return None
+    with suppress(ValueError):
+        if all(pa.type_for_alias(str(field.type)) == field.type for field in fields):
+            return None
     return base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode("ascii")
 
 
@@ -213,14 +222,12 @@ def kind_of(value: object) -> str | None:
     return "double" if isinstance(value, float) else "string"
 
 
-def type_of(kinds: Iterable[str]) -> Any:
-    """Return the Arrow type that holds values of some kinds, string if no kind is given; None if no type holds all."""
+def type_of(kinds: Iterable[Any]) -> Any:
+    """Return the Arrow type that holds values of some kinds, string if no kind is given; None if no type holds all.
+
+    A type that is the only kind holds its own values.
+    """
+    kinds = {*kinds}
+    if len(kinds) == 1 and isinstance(kind := next(iter(kinds)), pa.DataType):
+        return kind
     return next((kind for members, kind in _UNIONS if members.issuperset(kinds)), None)
-
-
-def _is_named(kind: Any) -> bool:
-    """Return whether the name of a type defines it."""
-    try:
-        return bool(pa.type_for_alias(str(kind)) == kind)
-    except ValueError:
-        return False

@@ -6,18 +6,17 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum, auto
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import groupby, islice
+from typing import Any
 
 import pyarrow as pa
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, clean, decode, tried
+from bertfeat.corpus.content import BEGIN, WORD_SETTINGS, Content, Row, RowError, TextReader, clean, decode, tried
 from bertfeat.corpus.linestreams import strip_line_end
 from bertfeat.errors import InputError
-from bertfeat.records import InputFile
+from bertfeat.records import FileSlice, InputFile
 
 # https://universaldependencies.org/format.html; the word columns are those after ID and FORM.
 _CONLLU_COLUMNS = ("lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -35,52 +34,15 @@ _HEAD_LINES = 2000
 NumberedLine = tuple[int, bytes]
 
 
-class LineKind(Enum):
-    """A line is a word, the end of a sentence, the border of a document, or a comment."""
+class SentenceReader(TextReader):
+    """Reads files of one word per line.
 
-    WORD = auto()
-    BLANK = auto()
-    BOUNDARY = auto()
-    COMMENT = auto()
-
-
-class Heading(NamedTuple):
-    """What the lines before a sentence say of it.
-
-    The number of document borders so far, and the comments `# sent_id` and `# newdoc id` if there are columns for them;
-    that of a document holds to its end. The text form is the state of a row, with which reading starts there.
+    The state of a row is the number of document borders before it or, if there are columns for ids, a JSON list of
+    that number and the comments `# sent_id` and `# newdoc id` that hold for it.
     """
 
-    n_borders: int = 0
-    sent_id: str | None = None
-    newdoc_id: str | None = None
-
-    @classmethod
-    def of(cls, state: str | None) -> Heading:
-        """Return the heading with this text form."""
-        found = json.loads(state or "0")
-        return cls(*found) if isinstance(found, list) else cls(found)
-
-    def state(self) -> str:
-        """Return the text form: without ids, the number alone."""
-        has_id = self.sent_id is not None or self.newdoc_id is not None
-        return json.dumps(self) if has_id else str(self.n_borders)
-
-    def with_comment(self, line: bytes) -> Heading:
-        """Return the heading after a line that may be a comment with an id."""
-        found = _ID_COMMENT.fullmatch(line.rstrip())
-        if not found:
-            return self
-        value = found[2].decode(errors="surrogateescape")
-        return self._replace(sent_id=value) if found[1] == b"sent_id" else self._replace(newdoc_id=value)
-
-
-class SentenceReader(TextReader):
-    """Reads files of one word per line. The state of a row is the text form of its heading."""
-
-    has_documents = has_lists = has_words = True
-    # The starts of lines between documents, beside comments.
-    borders: tuple[bytes, ...] = ()
+    has_documents = has_words = True
+    settings = WORD_SETTINGS
     # The word columns, the 0-based place of the first of them, which comes after the word, and the one of the labels.
     names: tuple[str, ...] = ()
     first: int
@@ -98,7 +60,7 @@ class SentenceReader(TextReader):
         if wanted is None or self.annotations is None:
             return
         number = self.first + 1
-        if wanted.isdecimal() and 0 <= int(wanted) - number < len(self.names) and wanted not in self.names:
+        if wanted.isdecimal() and 0 <= int(wanted) - number < len(self.names):
             wanted = self.names[int(wanted) - number]
         if wanted not in self.names:
             last = number + len(self.names) - 1
@@ -114,47 +76,42 @@ class SentenceReader(TextReader):
             RowError: A line has the wrong number of columns, or bytes that are not UTF-8.
         """
 
-    def kind_of(self, line: bytes) -> LineKind:
-        """Return the kind of a line."""
-        if not line.strip(_SPACES):
-            return LineKind.BLANK
-        if line.startswith(self.borders):
-            return LineKind.BOUNDARY
-        if line.startswith(b"#") and self.is_comment(line):
-            return LineKind.BOUNDARY if line.startswith(_NEW_DOCUMENT) else LineKind.COMMENT
-        return LineKind.WORD
-
     def is_comment(self, line: bytes) -> bool:
-        """Return whether a line that starts with a hash sign is a comment."""
+        """Return whether a line is a comment."""
         return line.startswith(b"#")
 
-    def rows(self, start: Start) -> Iterator[Row]:
+    def rows(self, start: FileSlice) -> Iterator[Row]:
         """Yield one row per sentence, from a line on."""
-        heading = Heading.of(start.state)
+        found = json.loads(start.state or "0")
+        n_borders, sent_id, newdoc_id = found if isinstance(found, list) else (found, None, None)
         lines: list[NumberedLine] = []
-        begun: tuple[int, Heading] | None = None
+        begun: tuple[int, int, tuple[str | None, ...]] | None = None
         for at, number, line in self.lines(start):
-            kind = self.kind_of(line)
-            if kind is LineKind.WORD:
-                begun = begun or (at, heading)
+            is_comment = self.is_comment(line)
+            is_border = line.startswith(_NEW_DOCUMENT if is_comment else _DOCSTART)
+            if not is_comment and not is_border and line.strip(_SPACES):
+                begun = begun or (at, n_borders, (sent_id, newdoc_id))
                 lines.append((number, line))
                 continue
-            if kind is not LineKind.COMMENT and begun:
+            if begun and (is_border or not is_comment):
                 yield self._row(*begun, lines)
-                begun, lines = None, []
-                if heading.sent_id is not None:
-                    heading = heading._replace(sent_id=None)
-            if kind is LineKind.BOUNDARY:
-                heading = heading._replace(n_borders=heading.n_borders + 1, newdoc_id=None)
-            if self.own_columns:
-                heading = heading.with_comment(line)
+                begun, lines, sent_id = None, [], None
+            if is_border:
+                n_borders, newdoc_id = n_borders + 1, None
+            if self.own_columns and (comment := _ID_COMMENT.fullmatch(line.rstrip())):
+                value = comment[2].decode(errors="surrogateescape")
+                if comment[1] == b"sent_id":
+                    sent_id = value
+                else:
+                    newdoc_id = value
         if begun:
             yield self._row(*begun, lines)
 
-    def _row(self, at: int, heading: Heading, lines: Sequence[NumberedLine]) -> Row:
-        own = dict(zip(self.own_columns, heading[1:], strict=False))
+    def _row(self, at: int, n_borders: int, ids: tuple[str | None, ...], lines: Sequence[NumberedLine]) -> Row:
+        state = str(n_borders) if ids == (None, None) else json.dumps([n_borders, *ids])
+        own = dict(zip(self.own_columns, ids, strict=False))
         values = tried(lambda lines: self._values(lines, own), lines)
-        return Row(at, lines[0][0], heading.state(), values, b"".join([line for _, line in lines]), heading.n_borders)
+        return Row(at, lines[0][0], state, values, b"".join([line for _, line in lines]), n_borders)
 
     def _values(self, lines: Sequence[NumberedLine], own: Mapping[str, str | None]) -> Mapping[str, Any]:
         """Return `words`, `own` (the columns of the sentence), and the columns of its words."""
@@ -173,9 +130,9 @@ class SentenceReader(TextReader):
     def content(self, values: Mapping[str, Any], config: ExtractConfig) -> Content:
         """Return the content of a sentence."""
         words, own, name = values["words"], values["own"], config.id_column
-        if name is not None and own[name] is None:
-            raise RowError(f"the sentence has no {name}; write '# {name} = ...' before it, or leave out `id_column`")
         doc_id = None if name is None else own[name]
+        if name is not None and doc_id is None:
+            raise RowError(f"the sentence has no {name}; write '# {name} = ...' before it, or leave out `id_column`")
         return Content(" ".join(words), None, words, doc_id, None, own, values["columns"])
 
 
@@ -187,12 +144,11 @@ class ConllReader(SentenceReader):
 
     format = CorpusFormat.CONLL
     endings = (".conll", ".iob", ".iob2", ".bio")
-    borders = (_DOCSTART,)
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
         self.annotations = None
-        head = list(_head(self.lines(self.start)))
+        head = list(_head(self.lines(BEGIN)))
         word_lines = [line for line in head if line]
         if not word_lines:
             return
@@ -210,7 +166,7 @@ class ConllReader(SentenceReader):
     def _count_columns(self, line: bytes) -> int:
         return line.count(b"\t") + 1 if self._separator else len(line.split())
 
-    def rows(self, start: Start) -> Iterator[Row]:
+    def rows(self, start: FileSlice) -> Iterator[Row]:
         """Yield one row per sentence, from a line on."""
         return iter(()) if self.annotations is None else super().rows(start)
 
@@ -222,25 +178,18 @@ class ConllReader(SentenceReader):
 
     def table_of(self, lines: Sequence[NumberedLine]) -> list[list[str | None]]:
         """Return the fields of each word."""
-        table = [self._fields(number, line) for number, line in lines]
-        if self._is_indexed:
-            for place, ((number, _), fields) in enumerate(zip(lines, table, strict=True), start=1):
-                if fields[0] != str(place):
-                    raise RowError(f"line {number} starts with {fields[0]!r} where word {place} is counted")
+        least = n_columns = self._n_columns
+        if self._is_indexed and self.label is not None:
+            # Files that count their words leave out annotators' notes at the end of a line (Universal NER), but never a
+            # tag that is asked for.
+            least = self.first + self.names.index(self.label) + 1
+        table: list[list[str | None]] = []
+        for number, line in lines:
+            fields = _fields_of(number, line, self._separator)
+            if not least <= len(fields) <= n_columns:
+                raise RowError(f"line {number} has {len(fields)} columns where the file has {n_columns}")
+            table.append([*fields, *[None] * (n_columns - len(fields))])
         return table
-
-    def _fields(self, number: int, line: bytes) -> list[str | None]:
-        fields: list[str | None] = [*_fields_of(number, line, self._separator)]
-        n_missing = self._n_columns - len(fields)
-        if n_missing == 0:
-            return fields
-        # Files that count their words leave out annotators' notes at the end of a line (Universal NER), but never a
-        # tag that is asked for.
-        if not self._is_indexed or n_missing < 0 or len(fields) < self.first:
-            raise RowError(f"line {number} has {len(fields)} columns where the file has {self._n_columns}")
-        if self.label is not None and len(fields) <= self.first + self.names.index(self.label):
-            raise RowError(f"line {number} has {len(fields)} columns, and no label there; pass another `label_column`")
-        return fields + [None] * n_missing
 
 
 class ConlluReader(SentenceReader):
@@ -252,11 +201,18 @@ class ConlluReader(SentenceReader):
     format = CorpusFormat.CONLLU
     endings = (".conllu",)
     own_columns = ("sent_id", "newdoc_id")
+    settings = (*WORD_SETTINGS, "id_column")
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
         self.set_columns(_CONLLU_COLUMNS, 2)
         self.types = dict.fromkeys(self.own_columns, pa.string())
+
+    def use(self, config: ExtractConfig) -> None:
+        """Check that there is the column of labels, and that an id is one of a sentence."""
+        if config.id_column not in (None, "sent_id"):
+            raise InputError(f"`id_column` {config.id_column!r} must be sent_id", path=self.file.path)
+        super().use(config)
 
     def table_of(self, lines: Sequence[NumberedLine]) -> list[list[str]]:
         """Return the fields of each word; `_` stays as it is given."""
@@ -289,12 +245,8 @@ def _head(lines: Iterable[tuple[int, int, bytes]]) -> Iterator[bytes]:
         yield line.rstrip(b"\r\n") if is_word else b""
 
 
-def _counts_words(lines: Iterable[bytes]) -> bool:
+def _counts_words(head: Iterable[bytes]) -> bool:
     """Return whether the first column is 1, 2, ... in each sentence, and more than 1 in some."""
-    count = most = 0
-    for line in lines:
-        count = count + 1 if line else 0
-        if line and line.split(None, 1)[0] != b"%d" % count:
-            return False
-        most = max(most, count)
-    return most > 1
+    sentences = [[line.split(None, 1)[0] for line in lines] for is_word, lines in groupby(head, bool) if is_word]
+    counts = [[b"%d" % number for number in range(1, len(words) + 1)] for words in sentences]
+    return sentences == counts and max(map(len, sentences)) > 1

@@ -12,10 +12,14 @@ from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.linestreams import open_stream, read_lines
 from bertfeat.errors import InputError
-from bertfeat.records import DocId, InputFile
+from bertfeat.records import DocId, FileSlice, InputFile
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 NOTHING: Mapping[str, Any] = {}
+# Where the rows of a file begin.
+BEGIN = FileSlice(file=0, offset=0, row=1, n_rows=0)
+# The settings that formats with lists of words follow.
+WORD_SETTINGS: tuple[str, ...] = ("is_split_into_words", "label_column")
 
 
 class RowError(Exception):
@@ -32,14 +36,6 @@ class Content(NamedTuple):
     group: DocId | None = None
     kept: Mapping[str, Any] = NOTHING
     annotations: Mapping[str, Sequence[str | None]] = NOTHING
-
-
-class Start(NamedTuple):
-    """The place in a file where reading starts, in the units of `FileSlice`."""
-
-    offset: int
-    row: int
-    state: str | None = None
 
 
 class Row(NamedTuple):
@@ -64,14 +60,10 @@ class Reader(ABC):
         format: The format that it reads.
         endings: The file endings of the format.
         has_columns: Rows are records, and settings name their columns.
-        has_delimiter: A character separates the columns, which a header names.
-        has_lists: Documents may be given as lists of words, with a label for each.
+        settings: The settings that its files follow; another one is refused.
         has_documents: Rows say which document they belong to, without a column for it.
-        has_pairs: A line may hold two texts, with a separator.
         has_words: Documents are always given as words.
-        own_columns: Columns that come from the format itself, without a setting; the first may be the id.
-        is_compressed: The format has a compression of its own; `.gz` or `.zst` around it is refused.
-        start: The start of the first row, after a header.
+        own_columns: Columns that come from the format itself, without a setting.
         annotations: The names of the word columns; None in a file without words.
         types: The Arrow types of the columns; None if rows have columns of their own.
         columns: The names of the columns, as the file has them; a name may occur twice.
@@ -80,15 +72,11 @@ class Reader(ABC):
     format: ClassVar[CorpusFormat]
     endings: ClassVar[tuple[str, ...]]
     has_columns: ClassVar[bool] = False
-    has_delimiter: ClassVar[bool] = False
-    has_lists: ClassVar[bool] = False
     has_documents: ClassVar[bool] = False
-    has_pairs: ClassVar[bool] = False
     has_words: ClassVar[bool] = False
+    settings: ClassVar[tuple[str, ...]] = ()
     own_columns: ClassVar[tuple[str, ...]] = ()
-    is_compressed: ClassVar[bool] = False
 
-    start: Start = Start(0, 1)
     annotations: tuple[str, ...] | None = ()
     types: Mapping[str, Any] | None = NOTHING
     columns: Sequence[str] = ()
@@ -102,7 +90,7 @@ class Reader(ABC):
         Raises:
             InputError: A row cannot be read.
         """
-        for row in self.rows(self.start):
+        for row in self.rows(BEGIN):
             if isinstance(row.values, RowError):
                 raise InputError(str(row.values), path=self.file.path, row=row.row)
             yield row.row, row.values
@@ -127,7 +115,7 @@ class Reader(ABC):
         """Read no other columns than these, where that saves time."""
 
     @abstractmethod
-    def rows(self, start: Start) -> Iterator[Row]:
+    def rows(self, start: FileSlice) -> Iterator[Row]:
         """Yield the rows from `start` on, which is the start of a row."""
 
     @abstractmethod
@@ -150,11 +138,11 @@ class TextReader(Reader):
         super().__init__(file)
         self._stream = open_stream(file)
 
-    def lines(self, start: Start) -> Iterator[tuple[int, int, bytes]]:
+    def lines(self, start: FileSlice) -> Iterator[tuple[int, int, bytes]]:
         """Yield (byte offset, line number, line with its end) from a line on."""
         return read_lines(self._stream, start.offset, start.row)
 
-    def line_rows(self, start: Start, values_of: Callable[[bytes], Mapping[str, Any]]) -> Iterator[Row]:
+    def line_rows(self, start: FileSlice, values_of: Callable[[bytes], Mapping[str, Any]]) -> Iterator[Row]:
         """Yield one row per line, from a line on; where the function raises `RowError`, the row is bad."""
         for at, number, raw in self.lines(start):
             yield Row(at, number, None, tried(values_of, raw), raw)
@@ -164,11 +152,10 @@ class TextReader(Reader):
         self._stream.close()
 
 
-T = TypeVar("T")
 V = TypeVar("V")
 
 
-def tried(function: Callable[[T], V], argument: T) -> V | RowError:
+def tried(function: Callable[[Any], V], argument: Any) -> V | RowError:
     """Return what a function makes of its argument, or the `RowError` that it raises."""
     try:
         return function(argument)
@@ -193,12 +180,7 @@ def decode(raw: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    r"""Replace each lone surrogate, which JSON can escape but UTF-8 cannot hold, by U+FFFD.
-
-    Examples:
-        >>> clean("a\ud800b")
-        'a\ufffdb'
-    """
+    """Replace each lone surrogate, which JSON can escape but UTF-8 cannot hold, by U+FFFD."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 

@@ -1,29 +1,70 @@
-"""Readers of CSV and TSV; the syntax is strict, and records may span lines."""
+"""Readers of plain text, one document per line, and of CSV and TSV, whose records may span lines."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import linestreams
-from bertfeat.corpus.content import Content, Row, RowError, Start, TextReader, decode, without_blank_tail
-from bertfeat.corpus.tabular import check_columns, content_of, needed_columns
+from bertfeat.corpus.content import BEGIN, Content, Row, RowError, TextReader, decode, without_blank_tail
+from bertfeat.corpus.linestreams import strip_line_end
+from bertfeat.corpus.tabular import TABLE_SETTINGS, check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
-from bertfeat.records import InputFile
+from bertfeat.records import FileSlice, InputFile
 
-# The delimiters that a message may suggest, the most likely first.
-_DELIMITERS = "\t;|,"
-_NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
-# A name of a column has fewer words than this.
-_LEAST_WORDS = 5
+_PAIR_SEPARATOR = " ||| "
+# What looks like CoNLL: the tag of a span, or ten columns, in this share of the lines of the first bytes.
+_TAG = re.compile(rb"\s(?:O|([BIESLU]-\S+))(?!\S)")
+_LEAST_LINES, _LEAST_SHARE, _HEAD_BYTES = 3, 0.8, 1 << 16
 # The limit of the csv module is that of the process, so it is only raised; it takes a C long.
 _MAX_FIELD = 2**31 - 1
+_HINT = "; if that is not a header, pass `delimiter`, `no_header` or `format`"
+
+
+class LineReader(TextReader):
+    r"""Reads .txt: each line is a document, empty lines too; text after the last `\n` is one if not empty."""
+
+    format = CorpusFormat.TXT
+    endings = (".txt",)
+    settings = ("text_pairs",)
+
+    def use(self, config: ExtractConfig) -> None:
+        """Refuse CoNLL with the ending of text, unless the format is given."""
+        if config.format is CorpusFormat.AUTO and (found := conll_format(self._stream.read(_HEAD_BYTES))):
+            reason = f"looks like CoNLL; pass `format='{found}'` (or `format='txt'` if it is not)"
+            raise InputError(reason, path=self.file.path)
+
+    def rows(self, start: FileSlice) -> Iterator[Row]:
+        """Yield one row per line, from a line on."""
+        return self.line_rows(start, lambda raw: {"text": decode(strip_line_end(raw))})
+
+    def content(self, values: Mapping[str, Any], config: ExtractConfig) -> Content:
+        """Return the text of a line, or two."""
+        if not config.text_pairs:
+            return Content(values["text"])
+        first, separator, second = values["text"].partition(_PAIR_SEPARATOR)
+        return Content(first, second if separator else None)
+
+
+def conll_format(head: bytes) -> CorpusFormat | None:
+    """Return the CoNLL format of the first bytes of a file, or None if they are something else.
+
+    CoNLL has empty lines between sentences, and most other lines hold a word and the tag of a span, or ten columns.
+    """
+    lines = head.rpartition(b"\n")[0].split(b"\n")
+    words = [line for line in lines if line.strip() and not line.startswith((b"#", b"-DOCSTART-"))]
+    least = max(_LEAST_LINES, _LEAST_SHARE * len(words))
+    if all(map(bytes.strip, lines)):
+        return None
+    if sum(line.count(b"\t") == 9 for line in words) >= least:
+        return CorpusFormat.CONLLU
+    tags = [found for line in words if (found := _TAG.search(line))]
+    return CorpusFormat.CONLL if len(tags) >= least and any(tag[1] for tag in tags) else None
 
 
 class CsvReader(TextReader):
@@ -34,7 +75,8 @@ class CsvReader(TextReader):
 
     format = CorpusFormat.CSV
     endings = (".csv",)
-    has_columns = has_delimiter = True
+    has_columns = True
+    settings = (*TABLE_SETTINGS, "no_header", "delimiter")
     delimiter = ","
 
     def __init__(self, file: InputFile, *, delimiter: str | None = None, no_header: bool = False) -> None:
@@ -42,48 +84,28 @@ class CsvReader(TextReader):
         csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
         self.delimiter = delimiter or self.delimiter
         self._no_header = no_header
-        self._first = "first row" if no_header else "header"
-        fields, raw = next(((fields, raw) for _, _, raw, fields in self._records(self.start)), ([], b""))
+        fields = next((fields for *_, fields in self._records(BEGIN)), [])
         if isinstance(fields, RowError):
-            raise InputError(f"the {self._first} cannot be read: {fields}", path=self.file.path, row=1)
-        if raw and not fields:
-            raise InputError(f"the {self._first} is empty; remove the empty line", path=self.file.path, row=1)
-        self._first_row = fields
+            raise InputError(f"the first row cannot be read: {fields}", path=file.path, row=1)
         self.columns = [f"column_{n}" for n in range(1, len(fields) + 1)] if no_header else fields
         self.types = dict.fromkeys(self.columns, pa.string())
         self._places = {name: place for place, name in enumerate(self.columns)}
-        if not no_header:
-            self._stream.seek(0)
-            n_bom = len(linestreams.BOM) if self._stream.read(len(linestreams.BOM)) == linestreams.BOM else 0
-            self.start = Start(n_bom + len(raw), 1 + raw.count(b"\n"))
 
     def use(self, config: ExtractConfig) -> None:
         """Check that there are the columns that settings name."""
         if not self.columns:
             return
-        remedy = self._remedy(self._first_row, needed_columns(config))
-        check_columns(self.file.path, self.columns, config, remedy=remedy)
+        check_columns(self.file.path, self.columns, config, "" if self._no_header else _HINT)
         self._places = {name: self._places[name] for name in needed_columns(config)}
 
-    def _remedy(self, fields: Sequence[str], needed: Sequence[str]) -> str | None:
-        """Return what to do about a missing column if columns have numbers, or if the first row is not a header."""
-        marks = [mark for mark in _DELIMITERS if mark != self.delimiter and any(mark in field for field in fields)]
-        if marks and len(fields) == 1:
-            return _delimiter_remedy(marks[0])
-        if self._no_header:
-            return "number the columns from 1: `text_column='1'`"
-        if any(map(_looks_like_data, fields)) or any(map(str.isdecimal, needed)):
-            return "if that is data and no header, pass `no_header=True` and number the columns: `text_column='1'`"
-        # Names may have commas, but hardly the others.
-        return _delimiter_remedy(marks[0]) if marks and marks[0] != "," else None
-
-    def rows(self, start: Start) -> Iterator[Row]:
+    def rows(self, start: FileSlice) -> Iterator[Row]:
         """Yield one row per record, from a record on."""
-        if not self.columns:
-            return iter(())
-        return without_blank_tail(map(self._row, self._records(start)))
+        records = self._records(start)
+        if start.offset == 0 and not self._no_header:
+            next(records, None)
+        return without_blank_tail(map(self._row, records)) if self.columns else iter(())
 
-    def _records(self, start: Start) -> Iterator[tuple[int, int, bytes, list[str] | RowError]]:
+    def _records(self, start: FileSlice) -> Iterator[tuple[int, int, bytes, list[str] | RowError]]:
         """Yield (offset, line number, bytes, fields) of each record, or the reason why it has no fields."""
         # The lines of the current record, and what is wrong with them.
         lines: list[tuple[int, int, bytes]] = []
@@ -106,7 +128,7 @@ class CsvReader(TextReader):
             faults.clear()
             fields: list[str] | RowError
             try:
-                fields = next(parser)
+                fields = next(parser) or RowError("the line is empty; remove it")
             except StopIteration:
                 return
             except csv.Error as error:
@@ -119,10 +141,8 @@ class CsvReader(TextReader):
         values: Mapping[str, Any] | RowError
         if isinstance(fields, RowError):
             values = fields
-        elif not fields:
-            values = RowError("the line is empty; remove it")
         elif len(fields) != len(self.columns):
-            reason = f"has {len(fields)} fields where the {self._first} has {len(self.columns)}"
+            reason = f"has {len(fields)} fields where the first row has {len(self.columns)}"
             values = RowError(f"{reason}; quote fields that hold delimiters")
         else:
             values = {name: fields[place] for name, place in self._places.items()}
@@ -139,14 +159,3 @@ class TsvReader(CsvReader):
     format = CorpusFormat.TSV
     endings = (".tsv",)
     delimiter = "\t"
-
-
-def _delimiter_remedy(mark: str) -> str:
-    if mark == "\t":
-        return "if tabs separate them, pass `delimiter='tab'`"
-    return f"if {mark!r} separates them, pass `delimiter={mark!r}`"
-
-
-def _looks_like_data(field: str) -> bool:
-    """Return whether a field of the first row is a number or a text, and hardly the name of a column."""
-    return bool(_NUMBER.fullmatch(field.strip())) or len(field.split()) >= _LEAST_WORDS

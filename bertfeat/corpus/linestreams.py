@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
-from bertfeat.storage import ObjectPath, as_path, is_url
+from bertfeat.storage import as_path
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -28,21 +28,8 @@ class _Decompressed(io.RawIOBase):
     need one decompression of the file.
     """
 
-    # The garbage collector also closes a stream whose file could not be opened.
-    _source: Any = None
-
-    def __init__(self, file: InputFile) -> None:
-        self._file = file
-        self._open()
-
-    def _open(self) -> None:
-        try:
-            source = _open(self._file.path)
-        except OSError as error:
-            reason = f"cannot be opened ({first_line(error)}); was it moved since it was planned?"
-            raise InputError(reason, path=self._file.path) from error
-        codec = self._file.compression
-        self._source = source if codec is None else pa.CompressedInputStream(source, codec)
+    def __init__(self, file: InputFile, source: Any) -> None:
+        self._file, self._source = file, source
         self._position = 0
 
     def readable(self) -> bool:
@@ -57,8 +44,8 @@ class _Decompressed(io.RawIOBase):
         if self._file.compression is None:
             self._position = self._source.seek(offset)
         elif offset < self._position:
-            self._close_source()
-            self._open()
+            self._source.close()
+            self._source, self._position = _open(self._file), 0
         while self._position < offset and self.readinto(bytearray(min(offset - self._position, BLOCK_BYTES))):
             pass
         return self._position
@@ -67,34 +54,26 @@ class _Decompressed(io.RawIOBase):
         try:
             n_bytes = int(self._source.readinto(buffer))
         except OSError as error:
-            raise self._unreadable(error) from error
+            place = f"its {self._file.compression or 'plain'} data cannot be read after {self._position:,} bytes"
+            reason = f"{place} ({first_line(error)}); it may be damaged or cut off, so fetch or write it again"
+            raise InputError(reason, path=self._file.path) from error
         self._position += n_bytes
         return n_bytes
 
-    def _unreadable(self, error: OSError) -> InputError:
-        codec, reason = self._file.compression, first_line(error)
-        if codec is None or error.errno is not None:
-            said = f"cannot be read after {self._position:,} bytes ({reason}); check the disk, or fetch the file again"
-        else:
-            said = f"its {codec} data is damaged or cut off after {self._position:,} decompressed bytes or more ("
-            said += f"{reason}); fetch or write the file again"
-        return InputError(said, path=self._file.path)
-
-    def _close_source(self) -> None:
-        # An error on closing changes no byte that was read.
-        with suppress(OSError):
-            if self._source is not None:
-                self._source.close()
-
     def close(self) -> None:
         if not self.closed:
-            self._close_source()
+            self._source.close()
         super().close()
 
 
-def _open(path: str) -> pa.NativeFile:
-    place = as_path(path) if is_url(path) else path
-    return pa.PythonFile(place.open_buffered(), mode="r") if isinstance(place, ObjectPath) else pa.OSFile(path)
+def _open(file: InputFile) -> Any:
+    place = as_path(file.path)
+    try:
+        source = pa.OSFile(file.path) if isinstance(place, Path) else pa.PythonFile(place.open_buffered(), mode="r")
+    except OSError as error:
+        reason = f"cannot be opened ({first_line(error)}); was it moved since it was planned?"
+        raise InputError(reason, path=file.path) from error
+    return source if file.compression is None else pa.CompressedInputStream(source, file.compression)
 
 
 def first_line(error: Exception) -> str:
@@ -110,7 +89,7 @@ def open_stream(file: InputFile) -> BinaryIO:
     Raises:
         InputError: The file does not exist, or (on reading too) its compressed data is damaged or cut off.
     """
-    return io.BufferedReader(_Decompressed(file), BLOCK_BYTES)
+    return io.BufferedReader(_Decompressed(file, _open(file)), BLOCK_BYTES)
 
 
 def read_lines(stream: BinaryIO, offset: int, row: int) -> Iterator[tuple[int, int, bytes]]:
@@ -133,12 +112,5 @@ def read_lines(stream: BinaryIO, offset: int, row: int) -> Iterator[tuple[int, i
 
 
 def strip_line_end(line: bytes) -> bytes:
-    r"""Return a line without its `\n` or `\r\n`; a carriage return elsewhere is text.
-
-    Examples:
-        >>> strip_line_end(b"a\rb\r\n")
-        b'a\rb'
-    """
-    if line.endswith(b"\r\n"):
-        return line[:-2]
-    return line[:-1] if line.endswith(b"\n") else line
+    r"""Return a line without its `\n` or `\r\n`; a carriage return elsewhere is text."""
+    return line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams
-from bertfeat.corpus.content import Content, Reader, Row, RowError, Start
-from bertfeat.corpus.tabular import check_columns, content_of, needed_columns
+from bertfeat.corpus.content import Content, Reader, Row, RowError
+from bertfeat.corpus.tabular import LIST_SETTINGS, check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
-from bertfeat.records import InputFile
+from bertfeat.records import FileSlice, InputFile
 from bertfeat.storage import ObjectPath, as_path
 
 # A batch becomes Python objects in memory; a few hundred rows keep it small and are as fast as more.
@@ -37,7 +37,8 @@ class ParquetReader(Reader):
 
     format = CorpusFormat.PARQUET
     endings = (".parquet",)
-    has_columns = has_lists = is_compressed = True
+    has_columns = True
+    settings = LIST_SETTINGS
 
     def __init__(self, file: InputFile) -> None:
         super().__init__(file)
@@ -59,20 +60,9 @@ class ParquetReader(Reader):
         self.types: dict[str, Any] = {name: plain_type(kind) for name, (_, kind) in found.items()}
 
     def use(self, config: ExtractConfig) -> None:
-        """Check the columns that settings name and their types, and read no others."""
+        """Check that there are the columns that settings name, and read no others."""
         check_columns(self.file.path, nested_names(self.schema), config)
         self.select(needed_columns(config))
-        text = (is_text, "text; pass another `text_column`")
-        words = (_is_list, "a list of words; drop `is_split_into_words` for texts")
-        for column, (is_right, wanted) in (
-            (config.text_column, words if config.is_split_into_words else text),
-            (config.text_pair_column, (is_text, "text; pass another `text_pair_column`")),
-            (config.label_column, (_is_list, "a list with a label for each word")),
-            (config.id_column, (_is_name, "strings or integers; pass another `id_column`")),
-            (config.document_column, (_is_name, "strings or integers; pass another `document_column`")),
-        ):
-            if column and not is_right(self.types[column]):
-                raise InputError(f"column {column!r} is {self.types[column]}, not {wanted}", path=self.file.path)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -88,7 +78,7 @@ class ParquetReader(Reader):
         with suppress(OSError, pa.ArrowException):
             self._parquet.close()
 
-    def rows(self, start: Start) -> Iterator[Row]:
+    def rows(self, start: FileSlice) -> Iterator[Row]:
         """Yield the rows from a row on; directly after the last yielded row, its row group is not decoded again."""
         position, rest = self._rest or (-1, iter(()))
         if position != start.offset:
@@ -187,7 +177,7 @@ def _values(column: Any) -> list[Any]:
         return [value and str(value) for value in column.to_pylist()]
     if _EXTENSION in str(column.type):
         column = column.cast(plain_type(column.type))
-    if _counts_nanoseconds(column.type):
+    if getattr(column.type, "unit", None) == "ns":
         # Python's datetime has microseconds only; Arrow and polars take the integers back without loss.
         column = column.cast(pa.int64())
     try:
@@ -204,11 +194,6 @@ def _value(scalar: Any) -> Any:
         return _Unreadable("bytes that are not UTF-8; write it as text", raw)
     except (ValueError, OverflowError) as error:
         return _Unreadable(f"a value out of range ({error})", None)
-
-
-def _counts_nanoseconds(kind: Any) -> bool:
-    is_temporal = pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind)
-    return bool(is_temporal and kind.unit == "ns")
 
 
 def plain_type(kind: Any) -> Any:
@@ -238,17 +223,5 @@ def _storage(kind: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Return whether a type is that of texts."""
-    # A column without any value has the null type: each of its rows is bad.
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    return any(is_kind(kind) for is_kind in texts)
-
-
-def _is_name(kind: Any) -> bool:
-    return is_text(kind) or bool(pa.types.is_integer(kind))
-
-
-def _is_list(kind: Any) -> bool:
-    kinds = pa.types
-    lists = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list, kinds.is_list_view, kinds.is_large_list_view)
-    return any(is_kind(kind) for is_kind in (*lists, kinds.is_null))
+    """Return whether a type is that of texts, or of a column without any value."""
+    return kind in (pa.string(), pa.large_string(), pa.string_view(), pa.null())

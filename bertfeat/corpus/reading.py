@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from bertfeat.choices import BadRows
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.columns import CorpusSchema, Earlier, SchemaSurvey
-from bertfeat.corpus.content import Content, Reader, Row, RowError, Start
-from bertfeat.corpus.duplicates import IdRegister
+from bertfeat.corpus.columns import CorpusSchema, Earlier, IdRegister, SchemaSurvey
+from bertfeat.corpus.content import BEGIN, Content, Reader, Row, RowError
 from bertfeat.corpus.formats import open_reader
 from bertfeat.corpus.inputs import shown_path
 from bertfeat.errors import InputError
@@ -49,11 +48,6 @@ class Corpus:
     A row that cannot be read raises an error with `bad_rows="error"`, and is yielded as a `BadRow` with
     `bad_rows="quarantine"`. The name of a group is `FILE:NAME`, since no group spans files. With `earlier`, the
     files are added to a store: rows are numbered on, and must agree with the store.
-
-    Examples:
-        >>> corpus = Corpus(resolve_inputs(["corpus.txt"]), ExtractConfig())  # doctest: +SKIP
-        >>> shards = cut_shards(corpus.scan(), cost, max_cost, keep_groups=False)  # doctest: +SKIP
-        >>> documents = list(corpus.read(shards[0]))  # doctest: +SKIP
     """
 
     def __init__(self, files: Sequence[InputFile], config: ExtractConfig, earlier: Earlier | None = None) -> None:
@@ -77,14 +71,13 @@ class Corpus:
             self._idle = None
 
     def check_head(self) -> None:
-        """Check the columns and the first row of the first file, which takes no time.
+        """Check the columns and the first row, which takes no time.
 
         Raises:
             InputError: `scan` would raise the same.
         """
-        with closing(open_reader(self.files[0], self.config)) as reader:
-            for row in islice(reader.rows(reader.start), 1):
-                self._scanned(0, 0, row, self._content(reader, row))
+        with closing(self.scan()) as rows:
+            next(rows, None)
 
     def scan(self) -> Generator[ScannedRow]:
         """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
@@ -104,7 +97,7 @@ class Corpus:
             first = n_rows
             with closing(open_reader(file, self.config)) as reader:
                 survey.open_file(reader)
-                for row in islice(reader.rows(reader.start), None if limit is None else limit - first):
+                for row in islice(reader.rows(BEGIN), None if limit is None else limit - first):
                     content = self._content(reader, row)
                     scanned = self._scanned(n_rows, number, row, content)
                     if looks_at_values and isinstance(content, Content):
@@ -128,7 +121,7 @@ class Corpus:
         for piece in shard.slices:
             with self._lease(piece.file) as reader:
                 end = index + piece.n_rows
-                for row in islice(reader.rows(Start(piece.offset, piece.row, piece.state)), piece.n_rows):
+                for row in islice(reader.rows(piece), piece.n_rows):
                     yield self._document(index, piece.file, row, self._content(reader, row))
                     index += 1
             if index < end:
@@ -166,20 +159,20 @@ class Corpus:
         return content if reason is None else RowError(f"the row {reason}")
 
     def _scanned(self, index: int, number: int, row: Row, content: Content | RowError) -> ScannedRow:
-        path = self._names[number]
+        path, group, doc_id, bad = self._names[number], row.group, None, None
         if isinstance(content, RowError):
             bad = self._bad_row(index, path, row, content)
             # Bad rows give no output, but their bytes are held until the shard is done: few large ones fill a shard.
             n_raw = len(row.raw or b"")
             n_bytes = n_raw if n_raw > _LARGE_BAD_ROW else 0
-            group = _group_name(number, row.group)
-            return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, None, bad)
-        n_bytes = _n_bytes(content.text)
-        if content.text_pair is not None:
-            n_bytes += _n_bytes(content.text_pair)
-        doc_id = index if content.doc_id is None else content.doc_id
-        group = _group_name(number, row.group if content.group is None else content.group)
-        return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, doc_id, None)
+        else:
+            n_bytes = _n_bytes(content.text)
+            if content.text_pair is not None:
+                n_bytes += _n_bytes(content.text_pair)
+            doc_id = index if content.doc_id is None else content.doc_id
+            group = group if content.group is None else content.group
+        group = _group_name(number, group)
+        return ScannedRow(index, number, path, row.offset, row.row, row.state, n_bytes, group, doc_id, bad)
 
     def _document(self, index: int, number: int, row: Row, content: Content | RowError) -> Document | BadRow:
         path = self._names[number]

@@ -73,7 +73,14 @@ def _units(
             unit.n_rows += 1
             unit.cost += cost(row)
             if unit.cost > MAX_GROUP_FACTOR * max_cost:
-                raise _too_large(unit.start, max_cost)
+                name = str(unit.start.group).partition(":")[2]
+                raise InputError(
+                    f"document {name!r}, which starts here, takes more than {MAX_GROUP_FACTOR} shards of {max_cost:,} "
+                    "bytes, and `document_context` does not cut a document; mark document boundaries or raise "
+                    "`shard_bytes`",
+                    path=unit.start.path,
+                    row=unit.start.row,
+                )
             continue
         if unit is not None:
             yield unit
@@ -87,13 +94,3 @@ def _belongs(row: ScannedRow, start: ScannedRow) -> bool:
     if row.file != start.file or start.group is None:
         return False
     return row.group == start.group or (row.bad is not None and row.group is None)
-
-
-def _too_large(start: ScannedRow, max_cost: int) -> InputError:
-    name = str(start.group).partition(":")[2]
-    return InputError(
-        f"document {name!r}, which starts here, takes more than {MAX_GROUP_FACTOR} shards of {max_cost:,} bytes, and "
-        "`document_context` does not cut a document; mark document boundaries or raise `shard_bytes`",
-        path=start.path,
-        row=start.row,
-    )

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from bertfeat.choices import CorpusFormat
-from bertfeat.corpus.content import RowError, clean
+from bertfeat.corpus.content import BEGIN, RowError, clean
 from bertfeat.corpus.formats import READERS, open_file
 from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.parquet import ParquetReader
@@ -52,7 +52,7 @@ def columns_of(file: InputFile) -> list[str]:
     with closing(open_file(file)) as reader:
         if reader.types is not None:
             return [*reader.columns]
-        first = next(iter(reader.rows(reader.start)), None)
+        first = next(iter(reader.rows(BEGIN)), None)
         return [] if first is None or isinstance(first.values, RowError) else [*first.values]
 
 

@@ -8,11 +8,14 @@ from contextlib import suppress
 from typing import Any
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.content import NOTHING, Content, RowError, clean
+from bertfeat.corpus.content import NOTHING, WORD_SETTINGS, Content, RowError, clean
 from bertfeat.errors import InputError, did_you_mean
 from bertfeat.records import DocId
 
 INT64 = range(-(2**63), 2**63)
+# The settings that formats with columns follow, and those whose columns may hold lists.
+TABLE_SETTINGS = ("text_pair_column", "id_column", "keep_columns", "document_column")
+LIST_SETTINGS = (*TABLE_SETTINGS, *WORD_SETTINGS)
 _COLUMN_SETTINGS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
 
 
@@ -53,8 +56,8 @@ def names_in(record: Mapping[str, Any]) -> list[str]:
     return [*record, *inner]
 
 
-def check_columns(path: str, header: Sequence[str], config: ExtractConfig, *, remedy: str | None = None) -> None:
-    """Check that a file's header names each needed column once; `remedy` says what to do if it lacks one.
+def check_columns(path: str, header: Sequence[str], config: ExtractConfig, hint: str = "") -> None:
+    """Check that a file's header names each needed column once; `hint` says what else to do if it lacks one.
 
     Raises:
         InputError: A column is missing or appears twice.
@@ -62,24 +65,22 @@ def check_columns(path: str, header: Sequence[str], config: ExtractConfig, *, re
     for name in needed_columns(config):
         count = header.count(name)
         if count == 0:
-            raise InputError(missing_column(name, header, config, remedy=remedy), path=path)
+            raise InputError(missing_column(name, header, config, hint), path=path)
         if count > 1:
             raise InputError(f"column {name!r} appears {count} times in the header; rename all but one", path=path)
 
 
-def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, *, remedy: str | None = None) -> str:
+def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, hint: str = "") -> str:
     """Return the reason for a missing column: its name, the nearest column or those there are, and what to do."""
     setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
-    is_default = name == getattr(type(config), setting)
-    asked = f"no column {name!r}" if is_default else f"no column {name!r} for `{setting}`"
     # A column that holds fields is not what a setting names. Without a header, these are the fields of the first row.
     columns = list(columns)
     parents = {name.rpartition(".")[0] for name in columns}
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns if name not in parents]
     there = f"columns are {', '.join(names[:20] + ['...'] * (len(names) > 20)) or 'none'}"
-    if not is_default and remedy is None:
-        return f"{asked}; {did_you_mean(name, names) or there}"
-    return f"{asked}; {there}; {remedy or f'pass `{setting}`'}"
+    if name == getattr(type(config), setting):
+        return f"no column {name!r}; {there}; pass `{setting}`{hint}"
+    return f"no column {name!r} for `{setting}`; {did_you_mean(name, names) or there + hint}"
 
 
 def content_of(values: Mapping[str, Any], config: ExtractConfig) -> Content:
@@ -98,12 +99,13 @@ def content_of(values: Mapping[str, Any], config: ExtractConfig) -> Content:
     column, pair_column, labels = config.text_column, config.text_pair_column, config.label_column
     words = _words(column, value(column)) if config.is_split_into_words else None
     pair = value(pair_column) if pair_column else None
+    document = value(config.document_column) if config.document_column else None
     return Content(
         text=_text("text_column", column, value(column)) if words is None else " ".join(words),
         text_pair=None if pair is None else _text("text_pair_column", str(pair_column), pair),
         words=words,
-        doc_id=_identifier(config.id_column, value(config.id_column)) if config.id_column else None,
-        group=_group(config.document_column, value(config.document_column)) if config.document_column else None,
+        doc_id=_name(config.id_column, value(config.id_column)) if config.id_column else None,
+        group=None if document is None else _name(str(config.document_column), document),
         kept=dict(_kept(values, config.keep_columns)) if config.keep_columns else NOTHING,
         annotations=NOTHING if words is None or labels is None else _labels(labels, value(labels), len(words)),
     )
@@ -118,16 +120,11 @@ def shown(value: object) -> str:
 def _text(setting: str, column: str, value: object) -> str:
     if isinstance(value, str):
         return clean(value)
-    if value is None:
-        raise RowError(f"column {column!r} is null; give it a text, if only an empty one")
     hint = f"write it as a string, or pass another `{setting}`"
     if isinstance(value, list):
         hint = "pass `is_split_into_words` for lists of words"
-    elif isinstance(value, Mapping):
-        hint = next(
-            (f"name a field of it: `{setting}='{column}.{name}'`" for name in value if isinstance(value[name], str)),
-            hint,
-        )
+    elif isinstance(value, Mapping) and value:
+        hint = f"name a field of it: `{setting}='{column}.{next(iter(value))}'`"
     raise RowError(f"column {column!r} holds {shown(value)}, which is not text; {hint}")
 
 
@@ -141,24 +138,13 @@ def _words(column: str, value: object) -> tuple[str, ...]:
     return tuple(map(clean, value))
 
 
-def _identifier(column: str, value: object) -> DocId:
-    name = _name(value)
-    if name is None or (isinstance(name, int) and name not in INT64):
-        raise RowError(f"id column {column!r} holds {shown(value)}; an id is a string or a 64-bit integer")
-    return name
-
-
-def _group(column: str, value: object) -> DocId | None:
-    name = _name(value)
-    if name is None and value is not None:
-        raise RowError(f"document column {column!r} holds {shown(value)}; a document's name is a string or an integer")
-    return name
-
-
-def _name(value: object) -> DocId | None:
+def _name(column: str, value: object) -> DocId:
+    """Return the value of an id or of a document's name."""
     if isinstance(value, str):
         return clean(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, int) and not isinstance(value, bool) and value in INT64:
+        return value
+    raise RowError(f"column {column!r} holds {shown(value)}; an id is a string or a 64-bit integer")
 
 
 def _kept(values: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str, Any]]:
@@ -169,10 +155,8 @@ def _kept(values: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str
 
 
 def _labels(column: str, value: object, n_words: int) -> Mapping[str, Sequence[str | None]]:
-    if not isinstance(value, list):
-        raise RowError(f"label column {column!r} holds {shown(value)}, which is not a list with one label per word")
-    if len(value) != n_words:
-        raise RowError(f"label column {column!r} has {len(value)} labels for {n_words} words; give each word one")
+    if not isinstance(value, list) or len(value) != n_words:
+        raise RowError(f"label column {column!r} holds {shown(value)}, which is not a list of {n_words} labels")
     return {"label": [None if label is None else clean(str(label)) for label in value]}
 
 
@@ -182,9 +166,7 @@ def check_plain(name: str, value: object) -> None:
     Raises:
         RowError: The value is a list, an object, or an integer beyond 64 bits.
     """
-    if isinstance(value, dict) and value:
-        raise RowError(f"column {name!r} holds a dict; keep its fields: `keep_columns='{name}.{next(iter(value))}'`")
     if isinstance(value, list | dict):
-        raise RowError(f"column {name!r} holds a {type(value).__name__}; keep plain values only")
+        raise RowError(f"column {name!r} holds {shown(value)}; keep plain values only, such as a field of it")
     if isinstance(value, int) and value not in INT64:
         raise RowError(f"column {name!r} holds {shown(value)}, which is beyond 64 bits; write it as a string")

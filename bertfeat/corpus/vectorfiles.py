@@ -267,7 +267,7 @@ def vector_file(path: str) -> InputFile:
     """
 
     def choose(path: str) -> tuple[str, str | None]:
-        (*_, ending), compression = endings_of(path)
+        ending, compression = endings_of(path)
         if ending not in (".npy", ".parquet"):
             hint = _INSTEAD.get(ending, "rename the file, or convert it")
             raise InputError(f"ending {ending!r} must be one of .npy, .parquet; {hint}", path=path)

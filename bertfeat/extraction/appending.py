@@ -9,7 +9,7 @@ from typing import Any
 from bertfeat.choices import CorpusFormat, Level, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
-from bertfeat.corpus.duplicates import IdRegister
+from bertfeat.corpus.columns import IdRegister
 from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
 from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint

@@ -17,7 +17,7 @@ from bertfeat._version import __version__
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.corpus import ScannedRow, cut_shards
-from bertfeat.corpus.duplicates import IdRegister
+from bertfeat.corpus.columns import IdRegister
 from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.vectorfiles import VectorFile, open_vectors, vector_file
 from bertfeat.corpus.vectorrows import Group, RowFile

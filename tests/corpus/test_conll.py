@@ -76,9 +76,7 @@ def test_columns_that_count_words_and_may_lack_notes(tmp_path: Path) -> None:
     shortest_first = write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\tnote\n")
     assert documents(shortest_first, label_column="3", levels="word")[0].annotations["column_4"] == [None, "note"]
     (bad,) = bad_rows(write(tmp_path, "a.iob2", INDEXED))
-    assert bad.reason == "line 10 has 3 columns, and no label there; pass another `label_column`"
-    (bad,) = bad_rows(write(tmp_path, "a.conll", "1\ta\tO\n2\tb\tO\n\n" * 1500 + "1\ta\tO\n3\tb\tO\n"))
-    assert (bad.row, bad.reason) == (4501, "line 4502 starts with '3' where word 2 is counted")
+    assert bad.reason == "line 10 has 3 columns where the file has 5"
 
 
 def test_conllu_takes_the_syntactic_words(tmp_path: Path) -> None:
@@ -205,5 +203,5 @@ def test_sent_id_is_an_id(tmp_path: Path) -> None:
             "the comment with the sent_id before it is not UTF-8; convert the file to UTF-8",
         )
     for name in ("newdoc_id", "other"):
-        with pytest.raises(InputError, match=r"`id_column` does not go with conllu; .*; in conllu it may be sent_id"):
+        with pytest.raises(InputError, match=rf"a\.conllu: `id_column` '{name}' must be sent_id"):
             read_all(path, id_column=name)

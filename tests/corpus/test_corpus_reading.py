@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, reading, resolve_inputs
-from bertfeat.corpus.duplicates import IdRegister
+from bertfeat.corpus.columns import IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, Column, Document
 from tests.support.corpus_files import WRITERS, bad_rows, compress, documents, open_corpus, plan, read_all, texts, write
@@ -117,6 +117,8 @@ def test_concatenated_members_are_one_file(tmp_path: Path) -> None:
     for ending in ("gz", "zst"):
         path = write(tmp_path, f"a.txt.{ending}", compress(b"a\nb", ending) + compress(b"c\nd\n", ending))
         assert texts(path) == ["a", "bc", "d"]
+        empty = write(tmp_path, f"empty.txt.{ending}", b"")
+        assert texts(empty, path) == ["a", "bc", "d"]
 
 
 def test_a_file_that_shrank_since_the_plan(tmp_path: Path) -> None:
@@ -161,7 +163,9 @@ def test_kept_json_values_have_one_type(tmp_path: Path, values: list[Any], expec
 
 @pytest.mark.parametrize("values", [[1, "a"], [True, 1], [1.5, "a"], [1.5, 2**60]])
 def test_kept_json_values_of_two_types_are_refused(tmp_path: Path, values: list[Any]) -> None:
-    with pytest.raises(InputError, match=r"a\.jsonl:2: kept column 'k' holds .* write one type of value"):
+    with pytest.raises(
+        InputError, match=r"a\.jsonl:2: kept column 'k' is .*, in .*a\.jsonl it is .*; give it one type"
+    ):
         _kept(_jsonl(tmp_path, *({"k": value} for value in values)))
 
 

@@ -34,52 +34,41 @@ def test_the_first_row_counts_the_columns(tmp_path: Path) -> None:
     settings = {"no_header": True, "text_column": "1", "text_pair_column": "2"}
     (bad,) = bad_rows(path, **settings)
     assert (bad.row, bad.reason) == (2, "has 1 fields where the first row has 2; quote fields that hold delimiters")
-    hint = "; columns are column_1, column_2; number the columns from 1: `text_column='1'`$"
-    for number in ("0", "3"):
-        with pytest.raises(InputError, match=rf"no column 'column_{number}' for `id_column`{hint}"):
-            read_all(path, no_header=True, text_column="1", id_column=number)
-    with pytest.raises(InputError, match=f"no column 'text'{hint}"):
+    with pytest.raises(InputError, match=r"no column 'column_3' for `id_column`; did you mean 'column_"):
+        read_all(path, no_header=True, text_column="1", id_column="3")
+    with pytest.raises(InputError, match=r"no column 'text'; columns are column_1, column_2; pass `text_column`$"):
         read_all(path, no_header=True)
 
 
-@pytest.mark.parametrize(("no_header", "first"), [(False, "header"), (True, "first row")])
-def test_an_empty_first_line_is_refused(tmp_path: Path, no_header: bool, first: str) -> None:
+@pytest.mark.parametrize("no_header", [False, True])
+def test_an_empty_first_line_is_refused(tmp_path: Path, no_header: bool) -> None:
     for name in ("a.csv", "a.tsv"):
-        with pytest.raises(InputError, match=rf":1: the {first} is empty; remove the empty line$"):
+        with pytest.raises(InputError, match=r":1: the first row cannot be read: the line is empty; remove it$"):
             read_all(write(tmp_path, name, "\ntext\nhello\n"), no_header=no_header)
 
 
 def test_with_a_header_a_number_is_a_name(tmp_path: Path) -> None:
     assert texts(write(tmp_path, "a.csv", "2,1\nx,y\n"), text_column="1") == ["y"]
-    with pytest.raises(InputError, match="no column '1' for `text_column`; columns are id, body; if that is data and"):
+    with pytest.raises(
+        InputError, match="no column '1' for `text_column`; columns are id, body; if that is not a header, "
+    ):
         read_all(write(tmp_path, "b.csv", "id,body\nx,y\n"), text_column="1")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "reason"),
+    ("name", "content", "shown"),
     [
-        (
-            "a.csv",
-            "id;text\n1;a\n",
-            r"no column 'text'; columns are id;text; if ';' separates them, pass `delimiter=';'`",
-        ),
-        ("a.csv", "id\ttext\n1\ta\n", "if tabs separate them, pass `delimiter='tab'`"),
-        ("a.tsv", "id,text\n1,a\n", "if ',' separates them, pass `delimiter=','`"),
-        (
-            "a.tsv",
-            "Who discovered x-rays in 1885 ?\t1.0\nWhy ?\t0.2\n",
-            r"columns are Who discovered .*, 1.0; if that is data and no header, pass `no_header=True` and number",
-        ),
-        ("a.csv", "7,yes\n8,no\n", "if that is data and no header, pass `no_header=True`"),
-        ("a.csv", "7;It works, and fast.\n", "columns are 7;It works, .*; if ';' separates them, pass `delimiter=';'`"),
-        ("a.tsv", "id\tfirst, second\n", "columns are id, first, second; pass `text_column`"),
-        ("a.csv", "id,body\n7,yes\n", "no column 'text'; columns are id, body; pass `text_column`"),
+        ("a.csv", "id;text\n1;a\n", "id;text"),
+        ("a.csv", "id\ttext\n1\ta\n", "id text"),
+        ("a.tsv", "Who discovered x-rays in 1885 ?\t1.0\nWhy ?\t0.2\n", "Who discovered x-rays in 1885 [?], 1.0"),
+        ("a.tsv", "Aspirin\tB-Chemical\nhelps\tO\n\n", "Aspirin, B-Chemical"),
     ],
 )
-def test_a_missing_column_hints_at_what_the_file_looks_like(
-    tmp_path: Path, name: str, content: str, reason: str
+def test_a_missing_column_shows_the_first_row_and_the_settings_for_another_one(
+    tmp_path: Path, name: str, content: str, shown: str
 ) -> None:
-    with pytest.raises(InputError, match=reason):
+    todo = "pass `text_column`; if that is not a header, pass `delimiter`, `no_header` or `format`$"
+    with pytest.raises(InputError, match=f"no column 'text'; columns are {shown}; {todo}"):
         read_all(write(tmp_path, name, content))
 
 

@@ -105,7 +105,7 @@ def test_settings_that_do_not_go_together(tmp_path):
         ("i.txt", "a\n\nb\n", S, "i.txt:2: the line is empty; write an id"),
         ("i.txt", "a\nb\n", S, "v.npy: has 3 vectors, and i.txt has 2 rows; one vector per row"),
         ("i.txt", "a\nb\nc\nd\n", S, "v.npy: has 3 vectors, and i.txt has 4 rows"),
-        ("i.csv", "doc_id,x\na,1\nb\n", S, "i.csv:3: has 1 fields where the header has 2"),
+        ("i.csv", "doc_id,x\na,1\nb\n", S, "i.csv:3: has 1 fields where the first row has 2"),
         ("i.csv", "doc_id,x\n1,1\n1,2\n3,3\n", S, "i.csv:3: id '1' appears twice, first at row 2"),
         ("i.csv", "doc_id,doc_id\n", S, "i.csv: two columns are named 'doc_id'"),
         ("i.csv", "id,word\na,x\n", W, "i.csv: no column 'doc_id', which tells the words of one text from the next"),
@@ -117,15 +117,15 @@ def test_settings_that_do_not_go_together(tmp_path):
         ("i.jsonl", '{"doc_id": 1}\n{"doc_id": null}\n', S, "i.jsonl:2: doc_id is null; give each row one"),
         ("i.jsonl", '{"doc_id": 1}\n{"doc_id": "x"}\n', S, "i.jsonl:2: column 'doc_id' holds 'x', rows before hold 1"),
         ("i.jsonl", '{"doc_id": 1.5}\n', S, "i.jsonl: column 'doc_id' is double; write whole numbers or texts"),
-        ("i.jsonl", '{"doc_id": 1, "x": [1]}\n', S, "i.jsonl:1: column 'x' holds a list; keep plain values only"),
+        ("i.jsonl", '{"doc_id": 1, "x": [1]}\n', S, "i.jsonl:1: column 'x' holds [1]; keep plain values only"),
         (
             "i.jsonl",
             '{"doc_id": 36893488147419103232}\n',
             S,
             "i.jsonl:1: column 'doc_id' holds 36893488147419103232, whi",
         ),
-        ("i.jsonl", '{"doc_id": 1}\n[]\n', S, "i.jsonl:2: the line holds a list, not an object"),
-        ("i.xls", "x", S, "i.xls: .xls is not read; save it as CSV UTF-8"),
+        ("i.jsonl", '{"doc_id": 1}\n[]\n', S, "i.jsonl:2: the row holds a list, not an object"),
+        ("i.xls", "x", S, "i.xls: ending '.xls' names no format; save it as one of .txt, "),
         ("i.conll", "a\tB\nb\n", W, "i.conll:1: line 2 has 1 columns where the file has 2"),
     ],
 )
@@ -218,7 +218,7 @@ def test_columns_that_a_store_cannot_have(tmp_path):
     pq.write_table(pa.table({"doc_id": pa.array([2**63], pa.uint64()), "v": vector}), tmp_path / "id.parquet")
     for arguments, said in {
         (npy, "--ids", tmp_path / "index.csv"): "index.csv: column 1 has no name; name it, or leave out the index",
-        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv:1: the header is empty; remove the empty line",
+        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv:1: the first row cannot be read: the line is empty",
         (tmp_path / "v.parquet",): "v.parquet: no column with a name holds lists of float",
         (tmp_path / "id.parquet",): "id.parquet:1: column 'doc_id' holds 9223372036854775808, which is not int64",
     }.items():

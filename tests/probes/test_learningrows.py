@@ -268,7 +268,7 @@ class TestLabels:
         (tmp_path / "a.parquet").write_text("no parquet")
         for labels, message in (
             (tmp_path / "nowhere.csv", r"nowhere\.csv: no such file"),
-            (tmp_path / "a.xlsx", r"\.xlsx is not read; save it as CSV"),
+            (tmp_path / "a.xlsx", r"'\.xlsx' names no format; save it as one of .txt"),
             (tmp_path / "a.parquet", r"a\.parquet: Parquet that cannot be read"),
             (words.scan("word"), "labels are a LazyFrame; pass a file or a polars DataFrame"),
         ):

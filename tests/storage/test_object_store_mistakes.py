@@ -73,9 +73,9 @@ class TestMistakes:
         with pytest.raises(StorageError, match="a URL that was made a Path, which folds its slashes"):
             open_store(Path("s3://features/out"))
         assert "no such object; check the name" in self.one_line("extract", f"s3://{BUCKET}/x.txt", "-o", str(tmp_path))
-        assert "no object matches" in self.one_line("extract", f"s3://{BUCKET}/x*.txt", "-o", str(tmp_path))
+        assert "no file matches" in self.one_line("extract", f"s3://{BUCKET}/x*.txt", "-o", str(tmp_path))
         upload(Path(__file__), f"s3://{BUCKET}/folder/a.txt")
-        assert "is a folder; name its objects" in self.one_line("extract", f"s3://{BUCKET}/folder", "-o", str(tmp_path))
+        assert "is a folder; name its files" in self.one_line("extract", f"s3://{BUCKET}/folder", "-o", str(tmp_path))
         assert "no such folder" in self.one_line("inspect", f"s3://{BUCKET}/nothing-here")
 
     def test_probes_are_written_to_folders(self, tmp_path):
