@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from bertfeat.choices import Level
 from bertfeat.corpus.inputs import local_file
-from bertfeat.corpus.vectorrows import Group, RowFile
+from bertfeat.corpus.vectorfiles import read_rows
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
@@ -46,30 +46,27 @@ def write_table(
     """
     file = None if ids is None else local_file(ids)
     is_lines = file is not None and file.format == "txt"
-    rows = None if file is None else RowFile(file, Level.SENTENCE if is_lines else Level(level))
-    groups = None if rows is None else rows.groups()
-    kinds = {} if rows is None else {column.name: _TYPES.get(column.type, pl.String) for column in rows.columns}
+    rows = None if file is None else read_rows(file, Level.SENTENCE if is_lines else Level(level))
+    n_given = None if rows is None else len(rows.starts)
+    kinds = {} if rows is None else {name: str(rows.table.field(name).type) for name in rows.given}
     names = [f"layer_{layer:02d}" for layer in layers] or ["embedding"]
     path, n_rows, batch = out / "vectors.parquet", 0, list[pl.DataFrame]()
     make_parents(path)
-    with (
-        closing(rows) if rows is not None else nullcontext(),
-        publish_file(path) as sink,
-        frame_writer(path, sink) as add,
-    ):
+    with publish_file(path) as sink, frame_writer(path, sink) as add:
         for number, sentence in enumerate(found):
-            group = None if groups is None else next(groups, None)
-            if groups is not None and group is None:
+            if number == n_given:
                 raise UserError(f"{ids}: has {number:,} sentences, the vectors have more")
-            words, vectors = sentence(None if group is None else group.words)
-            if group is not None and not is_lines:
-                words = _compared(number, group, words, vectors.shape[1])
-            batch.append(_frame(number, level, group, words, kinds, dict(zip(names, vectors, strict=True))))
+            given = None if rows is None else rows.table.slice(rows.starts[number], rows.lengths[number])
+            known = None if given is None else _words(given)
+            words, vectors = sentence(known)
+            if given is not None and not is_lines:
+                words = _compared(number, known, given.num_rows, words, vectors.shape[1])
+            batch.append(_frame(number, level, given, words, kinds, dict(zip(names, vectors, strict=True))))
             n_rows += vectors.shape[1]
             if sum(map(len, batch)) >= _BATCH_ROWS:
                 add(pl.concat(batch))
                 batch = []
-        if groups is not None and next(groups, None) is not None:
+        if n_given is not None and n_given > number + 1:
             raise UserError(f"{ids}: has more sentences than the vectors, which have {number + 1:,}")
         if not n_rows:
             raise UserError("there are no vectors in the file")
@@ -78,11 +75,18 @@ def write_table(
     write(out / "result.json", {"pipeline": name, "vectors": str(path), "n_rows": n_rows, "columns": names})
 
 
-def _compared(number: int, group: Group, words: Words | None, n_rows: int) -> Words | None:
-    given = group.words
+def _words(given: pa.Table) -> Words | None:
+    """Return the words of a sentence if the file of ids gives all of them."""
+    if "word" not in given.column_names or given["word"].null_count:
+        return None
+    words: list[str] = given["word"].to_pylist()
+    return words
+
+
+def _compared(number: int, given: Words | None, n_words: int, words: Words | None, n_rows: int) -> Words | None:
     said = "" if given is None else f" ({' '.join(given):.40})"
-    if group.n_rows != n_rows:
-        raise UserError(f"sentence {number}{said} has {group.n_rows:,} words, the vectors have {n_rows:,}")
+    if n_words != n_rows:
+        raise UserError(f"sentence {number}{said} has {n_words:,} words, the vectors have {n_rows:,}")
     for place, (mine, theirs) in enumerate(zip(given or (), words or given or (), strict=True)):
         if mine != theirs:
             raise UserError(f"sentence {number}{said} has the word {mine!r} at {place}, the vectors have {theirs!r}")
@@ -92,20 +96,20 @@ def _compared(number: int, group: Group, words: Words | None, n_rows: int) -> Wo
 def _frame(
     number: int,
     level: str,
-    group: Group | None,
+    given: pa.Table | None,
     words: Words | None,
-    kinds: dict[str, Any],
+    kinds: dict[str, str],
     vectors: dict[str, npt.NDArray[Any]],
 ) -> pl.DataFrame:
     n_rows = len(next(iter(vectors.values())))
-    columns: dict[str, Any] = {"doc_id": [number if group is None else group.doc_id] * n_rows}
+    columns: dict[str, Any] = {"doc_id": [number if given is None else given["doc_id"][0].as_py()] * n_rows}
     if level == Level.WORD:
         columns |= {"word_index": pl.Series(range(n_rows), dtype=pl.Int32)}
         columns |= {"word": pl.Series(words or [None] * n_rows, dtype=pl.String)}
     for name, kind in kinds.items():
-        values = (group.columns if group else {})[name]
-        texts = values if kind is not pl.String else [None if value is None else str(value) for value in values]
-        columns[name] = pl.Series(texts, dtype=kind)
+        values = [] if given is None else given[name].to_pylist()
+        texts = values if kind in _TYPES else [None if value is None else str(value) for value in values]
+        columns[name] = pl.Series(texts, dtype=_TYPES.get(kind, pl.String))
     for name, array in vectors.items():
         columns[name] = pl.Series(np.ascontiguousarray(array, np.float32), dtype=pl.Array(pl.Float32, array.shape[1]))
     return pl.DataFrame(columns)

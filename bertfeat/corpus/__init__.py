@@ -12,5 +12,5 @@ from bertfeat.corpus.shards import cut_shards
 __all__ = [
     "Corpus", "CorpusSchema", "Earlier", "Inputs", "Paths", "Reader", "ScannedRow", "columns", "content", "cut_shards",
     "formats", "frames", "inputs", "linestreams", "reader_of", "resolve_inputs",
-    "resolve_kind", "spool_stdin", "tables", "vectorfiles", "vectorrows",
+    "resolve_kind", "spool_stdin", "tables", "vectorfiles",
 ]  # fmt: skip

@@ -46,6 +46,7 @@ class ParquetReader(Reader):
             self._parquet = _open(file.path)
             self.schema = self._parquet.schema_arrow
             metadata = self._parquet.metadata
+            self.n_rows = metadata.num_rows
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             self._groups = [(group.num_rows, group.total_byte_size) for group in groups]
         self.columns = self.schema.names

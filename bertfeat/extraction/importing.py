@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from itertools import chain, count, islice
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.corpus import ScannedRow, cut_shards
-from bertfeat.corpus.columns import IdRegister
 from bertfeat.corpus.inputs import local_file
-from bertfeat.corpus.vectorfiles import VectorFile, open_vectors, vector_file
-from bertfeat.corpus.vectorrows import Group, RowFile
+from bertfeat.corpus.vectorfiles import NpyVectors, ParquetVectors, VectorFile, VectorRows, read_rows, vector_file
 from bertfeat.errors import ConfigError, InputError
 from bertfeat.extraction.plan import describe, row_bytes, stored_plan
 from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress, reporting
-from bertfeat.ragged import ragged_arange, word_bounds
-from bertfeat.records import (
-    FORMAT_VERSION,
-    Column,
-    InputFile,
-    IntArray,
-    LevelSchema,
-    LevelTable,
-    ModelInfo,
-    Plan,
-    ShardResult,
-    ShardSpec,
-)
+from bertfeat.records import FORMAT_VERSION, Column, InputFile, LevelSchema, LevelTable, ModelInfo, Plan, ShardResult
 from bertfeat.storage import as_path
 from bertfeat.store.manifest import IMPORTED
 from bertfeat.store.planfile import hash_of_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 
-# The columns that every store of a level has, null where nothing is known.
-_SHOWN = {Level.WORD: ("word_index", "word", "char_start", "char_end"), Level.SENTENCE: ("text",)}
 # The settings of an extraction that an import has too.
 _SETTINGS = ("levels", "model", "store_dtype", "vector_encoding", "shard_bytes")
 
@@ -92,6 +72,7 @@ def import_vectors(
         RunError: The system refused a write; the same call resumes.
 
     Examples:
+        >>> import numpy as np
         >>> np.save(tmp / "vectors.npy", np.eye(3, 4, dtype="float32"))
         >>> _ = (tmp / "ids.csv").write_text("doc_id,label\na,x\nb,y\nc,x\n")
         >>> store = import_vectors(tmp / "vectors.npy", tmp / "imported", level="sentence", ids=tmp / "ids.csv")
@@ -102,15 +83,8 @@ def import_vectors(
         raise ConfigError(f"`level` {level!r} must be one of {Level.WORD}, {Level.SENTENCE}")
     if not str(model).strip():
         raise ConfigError(f"`model` {model!r} must be a name of what made the vectors")
-    config = ExtractConfig.from_dict(
-        {
-            "levels": (level,),
-            "model": model,
-            "store_dtype": store_dtype,
-            "vector_encoding": vector_encoding,
-            "shard_bytes": parse_size(shard_bytes, "shard_bytes"),
-        }
-    )
+    settings = {"levels": (level,), "model": model, "store_dtype": store_dtype, "vector_encoding": vector_encoding}
+    config = ExtractConfig.from_dict({**settings, "shard_bytes": parse_size(shard_bytes, "shard_bytes")})
     columns = [vector_columns] if isinstance(vector_columns, str) else [*dict.fromkeys(vector_columns)]
     before = {Path(name): _stamp(Path(name)) for name in (path, ids) if name is not None}
     files = [vector_file(str(path))]
@@ -118,96 +92,87 @@ def import_vectors(
         files.append(local_file(str(ids)))
     target = as_path(output)
     with reporting(progress) as reports:
-        fields = _fields(config, columns)
+        # Everything that decides the bytes of the parts, as flat JSON values.
+        fields = {IMPORTED: True, "format_version": FORMAT_VERSION, "vector_columns": columns}
+        fields |= {name: value for name, value in config.to_dict().items() if name in _SETTINGS}
+        opened = cache(partial(_open, config, columns, files))
         plan = None if overwrite else stored_plan(target, fields, files)
         if plan is None:
             reports.stage("checking the vectors")
-            with closing(_open_sources(config, columns, files)) as sources:
-                plan = _make_plan(config, fields, files, sources)
+            plan = _make_plan(config, fields, files, *opened())
         with open_for_writing(target, plan, overwrite=overwrite) as writer:
             if not writer.is_complete:
                 reports.start(plan, writer.receipts())
-                with closing(_open_sources(config, columns, files)) as sources:
-                    groups = _groups(sources)
-                    n_read = 0
-                    for shard in writer.pending():
-                        # Shards come in order: the documents of those that are done are passed over.
-                        found = [*islice(groups, shard.first_row - n_read, shard.first_row - n_read + shard.n_rows)]
-                        n_read = shard.first_row + shard.n_rows
-                        result = _result(plan, shard, sources, found)
-                        for changed in (name for name, stamp in before.items() if _stamp(name) != stamp):
-                            raise InputError("has changed since it was checked; pass `overwrite`", path=str(changed))
-                        reports.committed(writer.commit(shard, result))
+                vectors, rows = opened()
+                for shard in writer.pending():
+                    result = _result(Level(level), vectors, rows, shard.first_row, shard.n_rows)
+                    for changed in (name for name, stamp in before.items() if _stamp(name) != stamp):
+                        raise InputError("has changed since it was checked; pass `overwrite`", path=str(changed))
+                    reports.committed(writer.commit(shard, result))
                 writer.complete()
     return open_store(output)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     """Return the size and the time of change of a file; None for a missing file."""
-    status = path.stat() if path.is_file() else None
-    return None if status is None else (status.st_size, status.st_mtime_ns)
+    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sources:
-    """The open files of an import: the vectors, and what their rows stand for; None if rows are only numbered."""
-
-    vectors: VectorFile
-    rows: RowFile | None
-
-    def close(self) -> None:
-        """Close the files."""
-        self.vectors.close()
-        if self.rows is not None:
-            self.rows.close()
-
-
-def _open_sources(config: ExtractConfig, vector_columns: Sequence[str], files: Sequence[InputFile]) -> _Sources:
-    """Open the files of an import, the vectors and perhaps the ids.
+def _open(config: ExtractConfig, columns: Sequence[str], files: Sequence[InputFile]) -> tuple[VectorFile, VectorRows]:
+    """Open the vectors, and read what their rows stand for.
 
     Raises:
-        UserError: A file cannot be read, or a setting does not go with its format.
+        UserError: A file or a row cannot be used, or a setting does not go with the format of its file.
     """
     (level,) = config.levels
     file, *others = files
-    if vector_columns and file.format != "parquet":
-        raise ConfigError(f"`vector_columns` does not go with {file.path} ({file.format}); it is for parquet")
-    if file.format == "parquet" and others:
-        raise ConfigError(f"`ids` does not go with {file.format}, whose other columns come along")
-    if level is Level.WORD and file.format != "parquet" and not others:
-        raise ConfigError(
-            f"{file.path}: does not say where texts end, as `level='word'` must know; pass `ids`, a table with doc_id "
-            "and word or a CoNLL file"
-        )
-    vectors = open_vectors(file, config.store_dtype, vector_columns)
+    vectors: VectorFile
+    left_out: list[str] = []
+    if file.format == "parquet":
+        if others:
+            raise ConfigError(f"`ids` does not go with {file.format}, whose other columns come along")
+        vectors = table = ParquetVectors(file, config.store_dtype, columns)
+        left_out = [feature.name for feature in table.features]
+        others = [file] if level is Level.WORD or len(left_out) < len(table.columns) else []
+    else:
+        if columns:
+            raise ConfigError(f"`vector_columns` does not go with {file.path} ({file.format}); it is for parquet")
+        if level is Level.WORD and not others:
+            raise ConfigError(
+                f"{file.path}: does not say where texts end, as `level='word'` must know; pass `ids`, a table with "
+                "doc_id and word or a CoNLL file"
+            )
+        vectors = NpyVectors(file, config.store_dtype)
     if others:
-        return _Sources(vectors, RowFile(others[0], level))
-    names = [feature.name for feature in vectors.features]
-    has_others = level is Level.WORD or len(names) < len(vectors.columns)
-    return _Sources(vectors, RowFile(file, level, names) if has_others else None)
+        rows = read_rows(others[0], level, left_out)
+    else:
+        rows = VectorRows(file.path, level, {}, range(1, vectors.n_rows + 1))
+    if (n_rows := rows.table.num_rows) != vectors.n_rows:
+        reason = f"has {vectors.n_rows:,} vectors, and {rows.path} has {n_rows:,} rows; one vector per row"
+        raise InputError(reason, path=file.path)
+    if both := [feature.name for feature in vectors.features if feature.name in rows.table.column_names]:
+        raise ConfigError(f"column {both[0]!r} has the name of a column of vectors; rename it")
+    return vectors, rows
 
 
-def _fields(config: ExtractConfig, vector_columns: Sequence[str]) -> dict[str, Any]:
-    """Return everything that decides the bytes of the parts, as flat JSON values."""
-    settings = config.to_dict()
-    own = {name: settings[name] for name in _SETTINGS} | {"vector_columns": list(vector_columns)}
-    return {IMPORTED: True, "format_version": FORMAT_VERSION, **own}
-
-
-def _make_plan(config: ExtractConfig, fields: Mapping[str, Any], files: Sequence[InputFile], sources: _Sources) -> Plan:
-    """Check all rows and vectors, and cut the documents into shards.
+def _make_plan(
+    config: ExtractConfig, fields: Mapping[str, Any], files: Sequence[InputFile], vectors: VectorFile, rows: VectorRows
+) -> Plan:
+    """Check all vectors, and cut the documents into shards.
 
     Raises:
-        InputError: A row or a vector cannot be used, an id occurs twice, or rows and vectors do not fit together.
+        InputError: A vector cannot be used.
     """
+    vectors.check()
     (level,) = config.levels
-    schema = _schema(level, sources)
-    layers = sorted({layer for feature in schema.features for layer in feature.layers})
-    cost = row_bytes(level, schema.features, config.store_dtype)
-    register = IdRegister()
-    documents = _documents(sources, cost, register)
-    shards = cut_shards(documents, lambda row: row.n_bytes, config.shard_bytes, keep_groups=False)
-    _check_unique(register, sources)
+    features = vectors.features
+    columns = [Column(c.name, str(c.type), nullable=c.name not in LEVELS[level].keys) for c in rows.table.schema]
+    layers = sorted({layer for feature in features for layer in feature.layers})
+    costs = rows.costs(row_bytes(level, features, config.store_dtype))
+    documents = (
+        ScannedRow(number, 0, rows.path, start, start + 1, None, cost, None, None, None)
+        for number, (start, cost) in enumerate(zip(rows.starts.tolist(), costs, strict=True))
+    )
     model = ModelInfo(
         name=config.model,
         revision=None,
@@ -215,7 +180,7 @@ def _make_plan(config: ExtractConfig, fields: Mapping[str, Any], files: Sequence
         weights_sha256="",
         tokenizer_sha256="",
         n_layers=layers[-1],
-        hidden_size=schema.features[0].dim,
+        hidden_size=features[0].dim,
         max_length=0,
     )
     return Plan(
@@ -223,8 +188,8 @@ def _make_plan(config: ExtractConfig, fields: Mapping[str, Any], files: Sequence
         fields=dict(fields),
         inputs=tuple(files),
         model=model,
-        schemas={level: schema},
-        shards=shards,
+        schemas={level: LevelSchema(level, tuple(columns), features)},
+        shards=cut_shards(documents, lambda row: row.n_bytes, config.shard_bytes, keep_groups=False),
         metadata=describe(
             {**fields, "layers": layers, "is_split_into_words": level is Level.WORD},
             model,
@@ -232,58 +197,8 @@ def _make_plan(config: ExtractConfig, fields: Mapping[str, Any], files: Sequence
             versions={"bertfeat": __version__},
             **{IMPORTED: [_described(file) for file in files]},
         ),
-        kept_schema=sources.rows.kept_arrow if sources.rows else None,
+        kept_schema=rows.kept_arrow,
     )
-
-
-def _schema(level: Level, sources: _Sources) -> LevelSchema:
-    entry = {column.name: column for column in LEVELS[level].columns}
-    given = sources.rows.columns if sources.rows else ()
-    own = [Column(name, entry[name].type, nullable=name not in LEVELS[level].keys) for name in _SHOWN[level]]
-    doc_id = Column("doc_id", sources.rows.id_type if sources.rows else "int64", nullable=False)
-    columns = (doc_id, *own, *(column for column in given if column.name not in _SHOWN[level]))
-    names = [column.name for column in columns]
-    for feature in sources.vectors.features:
-        if feature.name in names:
-            raise ConfigError(f"column {feature.name!r} has the name of a column of vectors; rename it")
-    return LevelSchema(level, columns, sources.vectors.features)
-
-
-def _documents(sources: _Sources, cost: int, register: IdRegister) -> Iterator[ScannedRow]:
-    """Check all vectors and rows, and yield the documents with the places of their vectors.
-
-    `cost` is that of a row in bytes, without its further columns.
-    """
-    path, n_vectors = sources.vectors.file.path, sources.vectors.check()
-    if sources.rows is None:
-        for row in range(n_vectors):
-            yield ScannedRow(row, 0, path, row, row + 1, None, cost, None, row, None)
-        return
-    n_rows = 0
-    for number, group in enumerate(sources.rows.groups()):
-        register.add(group.doc_id)
-        n_bytes = group.n_rows * cost + _text_bytes(group)
-        yield ScannedRow(number, 0, path, n_rows, n_rows + 1, None, n_bytes, None, group.doc_id, None)
-        n_rows += group.n_rows
-    if n_rows != n_vectors:
-        reason = f"has {n_vectors:,} vectors, and {sources.rows.file.path} has {n_rows:,} rows; one vector per row"
-        raise sources.vectors.wrong(reason)
-
-
-def _text_bytes(group: Group) -> int:
-    """Return about the bytes of the texts in a document's columns."""
-    return sum(len(value) for values in group.columns.values() for value in values if isinstance(value, str))
-
-
-def _check_unique(register: IdRegister, sources: _Sources) -> None:
-    duplicate = register.find_duplicate()
-    if duplicate is None or sources.rows is None:
-        return
-    first, second = (found for number, found in enumerate(sources.rows.groups()) if number in duplicate)
-    reason = (
-        f"id {second.doc_id!r} appears twice, first at row {first.row}; make ids unique, and keep rows of one together"
-    )
-    raise InputError(reason, path=sources.rows.file.path, row=second.row)
 
 
 def _described(file: InputFile) -> dict[str, str]:
@@ -292,45 +207,12 @@ def _described(file: InputFile) -> dict[str, str]:
     return {"file": Path(file.path).name, "format": file.format, "sha256": sha256}
 
 
-def _groups(sources: _Sources) -> Iterator[Group]:
-    """Yield all documents; where nothing tells what the rows are, each is one."""
-    if sources.rows is not None:
-        return sources.rows.groups()
-    return (Group(number, number + 1, 1, None, {}) for number in count())
-
-
-def _result(plan: Plan, shard: ShardSpec, sources: _Sources, groups: Sequence[Group]) -> ShardResult:
-    """Return the rows of a shard, which are those of some documents."""
-    start = time.perf_counter()
-    ((level, schema),) = plan.schemas.items()
-    n_rows = sum(group.n_rows for group in groups)
-    vectors, valid = sources.vectors.read(shard.slices[0].offset, n_rows)
-    table = LevelTable(level=level, n_rows=n_rows, columns=_columns(schema, groups), vectors=vectors, valid=valid)
-    return ShardResult({level: table}, (), {"n_documents": shard.n_rows}, {"import": time.perf_counter() - start})
-
-
-def _columns(schema: LevelSchema, groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the columns of the schema; what no file tells is null."""
-    lengths = np.array([group.n_rows for group in groups], np.int64)
-    is_text = schema.columns[0].type == "string"
-    ids = np.array([group.doc_id for group in groups], object if is_text else np.int64)
-    found: dict[str, Any] = {"doc_id": np.repeat(ids, lengths)}
-    if schema.level is Level.WORD:
-        found |= _word_columns(lengths, groups)
-    for name in groups[0].columns:
-        found[name] = [*chain.from_iterable(group.columns[name] for group in groups)]
-    empty = [None] * int(lengths.sum())
-    return {column.name: found.get(column.name, empty) for column in schema.columns}
-
-
-def _word_columns(lengths: IntArray, groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the columns of words: their numbers in the document, and what they are, as far as that is known."""
-    known = [("",) * group.n_rows if group.words is None else group.words for group in groups]
-    unknown = np.repeat([group.words is None for group in groups], lengths)
-    _, start, end = word_bounds(known)
-    return {
-        "word_index": ragged_arange(np.zeros(len(lengths), np.int64), lengths).astype(np.int32),
-        "word": [None if is_unknown else w for w, is_unknown in zip(chain.from_iterable(known), unknown, strict=True)],
-        "char_start": np.ma.MaskedArray(start.astype(np.int32), mask=unknown),
-        "char_end": np.ma.MaskedArray(end.astype(np.int32), mask=unknown),
-    }
+def _result(level: Level, vectors: VectorFile, rows: VectorRows, first: int, n_documents: int) -> ShardResult:
+    """Return the rows of some documents."""
+    began = time.perf_counter()
+    start, n_rows = int(rows.starts[first]), int(rows.lengths[first : first + n_documents].sum())
+    found = rows.table.slice(start, n_rows).combine_chunks()
+    columns = {name: found[name].chunk(0) for name in found.column_names}
+    values, valid = vectors.read(start, n_rows)
+    table = LevelTable(level=level, n_rows=n_rows, columns=columns, vectors=values, valid=valid)
+    return ShardResult({level: table}, (), {"n_documents": n_documents}, {"import": time.perf_counter() - began})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from bertfeat.ann.indexfolder import write_queries
 from bertfeat.ann.indextraining import prepared_rows
 from bertfeat.ann.vectorparts import checked_queries, sample_positions
 from bertfeat.choices import Level, StoreDtype
-from bertfeat.corpus.vectorfiles import open_vectors, vector_file
+from bertfeat.corpus.vectorfiles import NpyVectors, vector_file
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress
@@ -130,11 +129,12 @@ class QueryFinder:
         return self._given(store.path.name, key, len(chosen), lambda: prepared_rows(source, chosen, None, Metric.IP))
 
     def _npy(self, name: str, path: str) -> GivenQueries:
-        with closing(open_vectors(vector_file(path), StoreDtype.FLOAT32)) as file:
-            if len(file.features) > 1:
-                raise UserError(f"{path}: has {len(file.features)} vectors in each row; save one layer")
-            self._check_width(file.features[0].dim, path)
-            blocks = [file.read(row, 1) for row in self._chosen(file.check(), path).tolist()]
+        file = NpyVectors(vector_file(path), StoreDtype.FLOAT32)
+        if len(file.features) > 1:
+            raise UserError(f"{path}: has {len(file.features)} vectors in each row; save one layer")
+        self._check_width(file.features[0].dim, path)
+        file.check()
+        blocks = [file.read(row, 1) for row in self._chosen(file.n_rows, path).tolist()]
         if any(valid is not None for _, valid in blocks):
             raise UserError(f"{path}: a row holds NaN, which nothing compares with; leave such rows out")
         return self._array(np.concatenate([array for vectors, _ in blocks for array in vectors.values()]), name)

@@ -218,7 +218,10 @@ BAD: dict[str, tuple[Any, str]] = {
         pl.LazyFrame({"t": ["a"]}),
         "<frame>: no column 'text'; columns are t; pass `text_column`",
     ),
-    "in a list": ([pl.DataFrame({"text": ["a"]})], "inputs holds a DataFrame; pass one data frame, not in a list"),
+    "in a list": (
+        [pl.DataFrame({"text": ["a"]})],
+        "inputs holds a DataFrame, which is not a path; pass paths or a data frame",
+    ),
     "splits": (datasets.DatasetDict(), "inputs is a DatasetDict; pass one split"),
     "a stream": (
         datasets.Dataset.from_dict({"text": ["a"]}).to_iterable_dataset(),
@@ -271,7 +274,7 @@ def test_the_deep_check_takes_an_equal_frame_or_its_parquet_file(tmp_path, setti
     with pytest.raises(PlanMismatch, match="the data frame has changed since the store was made"):
         recheck(store.path, TABLE.slice(1))
     shutil.copy(tmp_path / "s/manifests/00000.json", tmp_path / "not.parquet")
-    with pytest.raises(InputError, match=r"not\.parquet: cannot be read as Parquet"):
+    with pytest.raises(InputError, match=r"not\.parquet: Parquet that cannot be read"):
         recheck(store.path, [tmp_path / "not.parquet"])
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.errors import StoreError
+from bertfeat.errors import StoreError, UserError
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.verification import verify
 from tests.support.command_line import bertfeat as run
@@ -285,3 +285,19 @@ def test_two_imports_into_one_folder(tmp_path):
 
     store = import_vectors(output=tmp_path / "s", progress=Second(), **arguments)
     assert len(store) == 60
+
+
+def test_types_of_json_hold_over_all_rows(tmp_path):
+    """Rows are read in blocks: a column may begin with nulls or whole numbers."""
+    n_rows = 5000
+    rows = [{"n": n, "late": None} for n in range(n_rows - 1)] + [{"n": 0.5, "late": "x", "only": True}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    vectors = write_npy(tmp_path / "v.npy", numbers(n_rows, 2))
+    frame = import_vectors(vectors, tmp_path / "s", level="sentence", ids=tmp_path / "t.jsonl").polars("sentence")
+    assert frame.select("n", "late", "only").schema == {"n": pl.Float64, "late": pl.String, "only": pl.Boolean}
+    assert frame.select("n", "late", "only").rows()[-2:] == [(n_rows - 2, None, None), (0.5, "x", True)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows[:4096], *[{"n": "x"}] * 904]))
+    with pytest.raises(
+        UserError, match=r"t\.jsonl: a column holds values of several types \(.*n has incompatible types"
+    ):
+        import_vectors(vectors, tmp_path / "t", level="sentence", ids=tmp_path / "t.jsonl")

@@ -184,10 +184,10 @@ class TestRefused:
             (np.zeros((5, 31)), "has vectors of 31 values, and layer_03 has 32"),
             (np.zeros((1, 32)), "too few queries (1); give 2 or more"),
             (np.full((5, 32), np.nan), "holds NaN"),
-            (np.full((5, 32), np.inf), "row 0, counted from 0: "),
+            (np.full((5, 32), np.inf), "v.npy:1: embedding holds inf"),
             (np.zeros((5, 2, 32)), "has 2 vectors in each row; save one layer"),
             (np.zeros((5, 32), np.int64), "its values are int64"),
-            (np.zeros((0, 32)), "has no rows"),
+            (np.zeros((0, 32)), "has shape (0, 32)"),
             (np.full((5, 32), 1e30), "query 0 has length 5.7e+30, too large to compare in float32"),
         ],
     )
