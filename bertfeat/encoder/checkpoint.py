@@ -11,30 +11,26 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
 from bertfeat.encoder.discovery import Facts, find_facts
-from bertfeat.encoder.families import STATIC, Family, family_of
+from bertfeat.encoder.families import STATIC, Family, config_digest, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
-from bertfeat.encoder.modelconfig import config_digest
-from bertfeat.encoder.modelplaces import Place, locate
+from bertfeat.encoder.packaged import find_packaged, packaged_hint
 from bertfeat.encoder.sentencefiles import SAVE_AGAIN, read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
-from bertfeat.encoder.weights import (
-    MAX_TOKENIZER_BYTES,
-    find_weights,
-    inside,
-    read_json,
-    read_tokenizer_config,
-)
+from bertfeat.encoder.weights import MAX_TOKENIZER_BYTES, find_weights, inside, read_json, read_tokenizer_config
 from bertfeat.encoder.wordvectors import words_folder
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 
 # Files that hold a whole tokenizer: the fast one, or what transformers turns into one without pickle.
 _TOKENIZERS = {"tokenizer.json", "vocab.txt", "spiece.model", "spm.model", "sentencepiece.bpe.model"}
+# The beginnings of names that no model package and no hub model has.
+_PATH_STARTS = (".", "/", "~")
 # Numbers in config.json that count something are smaller.
 _MAX_NUMBER = 1 << 24
 _UNBOUNDED = ("_id", "_ids", "theta", "seed")
@@ -53,9 +49,7 @@ class Checkpoint:
         name: The name that the user gave.
         folder: The folder of its files, resolved; the file itself if it is one of word vectors.
         revision: The commit of a hub model, else None.
-        family: Its model type, and what the table of families says of it.
         n_layers: Blocks; layers are 0 (embeddings) to `n_layers`.
-        hidden_size: Width of every layer.
         n_ids: Rows of the embedding matrix in config.json; loading the weights checks it.
         max_length: Tokens that fit a window, special tokens included. This is the model's own limit. The settings of
             sentence-transformers and the tokenizer's `model_max_length` say what a model was tuned on.
@@ -64,7 +58,6 @@ class Checkpoint:
         tokenizer_sha256: sha256 (hex) over the tokenizer's files.
         n_values: Values in the weight files, unused heads included.
         is_bfloat16: Most of these values are bfloat16.
-        config: The content of config.json.
         facts: What transformers tells of it; None without an encoder.
         static: Its static vectors, which have no encoder; None for all other families.
     """
@@ -128,6 +121,20 @@ class Checkpoint:
         return read_prompts(self.folder)
 
 
+class Place(NamedTuple):
+    """Where the files of a model are.
+
+    Attributes:
+        folder: Their folder, resolved; the file itself if it is one of word vectors.
+        commit: The commit of a hub model, else None.
+        pinned: The digest that the weights of an installed package must have, else None.
+    """
+
+    folder: Path
+    commit: str | None = None
+    pinned: str | None = None
+
+
 def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     """Find a model and check its files.
 
@@ -152,6 +159,43 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     if place.folder.is_file() or config.get("model_type") == MODEL_TYPE:
         return _static(name, place, config)
     return _with_encoder(name, place, config, tokenizer_config)
+
+
+@os_errors(CheckpointError)
+def locate(name: str, revision: str | None) -> Place:
+    """Find a model by its name, as `open_checkpoint` does; a hub model is downloaded.
+
+    Raises:
+        CheckpointError: There is no such model, or the hub cannot be reached.
+    """
+    folder, is_path = Path(name).expanduser(), name.startswith(_PATH_STARTS)
+    packaged = None if is_path else find_packaged(name)
+    if packaged is not None or folder.is_dir() or folder.is_file():
+        if revision is not None:
+            raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
+        if packaged is not None:
+            return Place(packaged.folder.resolve(), pinned=packaged.weights_sha256)
+        return Place(folder.resolve())
+    if is_path or not hub.is_hub_id(name):
+        what = "not a folder or a file" if folder.exists() else "no such folder"
+        raise CheckpointError(
+            f"model {name!r}: {what}, no installed model package ({packaged_hint(name)}), "
+            "and not a hub id (owner/model)"
+        )
+    fetched, commit = hub.fetch(name, revision)
+    return Place(fetched.resolve(), commit)
+
+
+def name_elsewhere(name: str) -> str:
+    """Return the name of the model on another machine with the same files: for a folder or file, its absolute path.
+
+    Examples:
+        >>> name_elsewhere("minilm")
+        'minilm'
+    """
+    folder = Path(name).expanduser()
+    is_folder = folder.exists() and (name.startswith(_PATH_STARTS) or find_packaged(name) is None)
+    return str(folder.resolve()) if is_folder else name
 
 
 def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -284,16 +328,13 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
                 continue
             if "longrope" not in (rope.get("rope_type"), rope.get("type")) and "short_factor" not in rope:
                 continue
-            found = [value for value in (config.get(name), rope.get(name)) if value is not None]
+            found = [value for value in (config.get(name), rope.get(name)) if type(value) is int and value >= 1]
             if not found:
                 raise CheckpointError(
-                    f"{path}: {key} has the type longrope without {name}, which is not supported: it depends on the "
-                    "length of the text"
+                    f"{path}: {key} has the type longrope without {name}, a whole number of 1 or more, which is not "
+                    "supported: it depends on the length of the text"
                 )
             lengths += found
-    for length in lengths:
-        if type(length) is not int or length < 1:
-            raise CheckpointError(f"{path}: {name} is {length!r:.60}; expected a whole number of 1 or more")
     return lengths
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from bertfeat.errors import CheckpointError, did_you_mean
+from bertfeat.errors import CheckpointError, checkpoint_errors, did_you_mean
 
 ENTRY_POINT_GROUP = "bertfeat.models"
 
@@ -63,13 +63,8 @@ def find_packaged(name: str) -> PackagedModel | None:
     point = next(iter(metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
     if point is None:
         return None
-    try:
+    with checkpoint_errors(Path(point.value), f"model package {name!r} does not load", "install it again"):
         model = point.load()()
-    except CheckpointError:
-        raise
-    # Any error here comes from the other package, and is reported as its fault.
-    except Exception as error:
-        raise CheckpointError(f"model package {point.name!r} ({point.value}) does not load: {error}") from error
     if not isinstance(model, PackagedModel):
-        raise CheckpointError(f"model package {point.name!r} ({point.value}) returns no PackagedModel")
+        raise CheckpointError(f"model package {name!r} ({point.value}) returns no PackagedModel")
     return model

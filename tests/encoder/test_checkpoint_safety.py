@@ -112,9 +112,9 @@ def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     put_payload(folder / name, canary)
     message = refusal(folder)
     if name == "pytorch_model.bin":
-        assert f"only pickle weights; run: bertfeat convert {folder} -o FOLDER" in message
+        assert f"if it has pickle weights, run: bertfeat convert {folder} -o FOLDER" in message
     else:
-        assert f"pickle files only ({name}), and none is pytorch_model.bin" in message
+        assert "no model.safetensors in it" in message
 
 
 def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
@@ -127,11 +127,11 @@ def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
 @pytest.mark.parametrize(
     ("shard", "reason"),
     [
-        ("pytorch_model.bin", "not .safetensors"),
-        ("../evil.safetensors", "outside"),
-        ("/tmp/evil.safetensors", "outside"),
-        ("sub/evil.safetensors", "outside"),
-        ("..", "outside"),
+        ("pytorch_model.bin", "not a .safetensors file beside it"),
+        ("../evil.safetensors", "not a .safetensors file beside it"),
+        ("/tmp/evil.safetensors", "not a .safetensors file beside it"),
+        ("sub/evil.safetensors", "not a .safetensors file beside it"),
+        ("..", "not a .safetensors file beside it"),
         ("model-00001-of-00002.safetensors", "missing"),
     ],
 )
