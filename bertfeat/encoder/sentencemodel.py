@@ -49,7 +49,6 @@ class DenseStep:
     """A dense layer: the activation of `weight @ vector + bias`, and the vector added to it if there is a residual.
 
     Attributes:
-        folder: Its folder, as the model names it.
         file: Its weights, links followed.
         in_features: The width that it takes.
         out_features: The width that it gives.
@@ -59,7 +58,6 @@ class DenseStep:
         sha256: sha256 (hex) of the weights.
     """
 
-    folder: str
     file: Path
     in_features: int
     out_features: int
@@ -118,7 +116,7 @@ class SentenceModel:
         steps = []
         for step in self.steps:
             facts = dataclasses.asdict(step)
-            steps.append([type(step).__name__, {key: facts[key] for key in facts if key not in ("folder", "file")}])
+            steps.append([type(step).__name__, {key: facts[key] for key in facts if key != "file"}])
         object.__setattr__(self, "sha256", hash_of_json([self.modes, self.include_prompt, steps]))
 
     def dim(self, hidden_size: int) -> int:
