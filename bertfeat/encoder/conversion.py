@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bertfeat._version import __version__
 from bertfeat.display import printable
-from bertfeat.durable.files import os_errors, sync_file, sync_folder
+from bertfeat.durable.files import os_errors, sync_file
 from bertfeat.durable.placecheck import check_folder, listed
 from bertfeat.durable.publication import publish_folder
 from bertfeat.durable.records import decode, encode
@@ -116,8 +116,9 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
             versions={"bertfeat": __version__, "torch": version("torch"), "safetensors": version("safetensors")},
         )
         (new / NOTE).write_bytes(encode(made) + b"\n")
-        for path in (*new.rglob("*"), new):
-            (sync_folder if path.is_dir() else sync_file)(path)
+        # Those above them are synced when the folder is published.
+        for file in new.glob("*/*"):
+            sync_file(file)
     return made
 
 

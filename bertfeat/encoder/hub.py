@@ -45,15 +45,11 @@ def is_hub_id(name: str) -> bool:
 
 
 def fetch(name: str, revision: str | None, wanted: Sequence[str] = _WANTED) -> tuple[Path, str]:
-    """Download files of a hub model, and return their folder and their commit.
+    """Download files of a hub model by their patterns, and return their folder and their commit.
 
     A commit that is complete in the hub's cache is used without asking the hub. If the hub cannot be reached, the
-    cached copy of the revision is used, and the plan names its commit. Pickle files are not downloaded unless `wanted`.
-
-    Args:
-        name: The hub id.
-        revision: A branch, tag or commit; None for the default branch.
-        wanted: The patterns of the files; by default all that an extraction reads.
+    cached copy of the revision (branch, tag or commit; by default the main branch) is used, and the plan names its
+    commit. Pickle files are not downloaded unless they are `wanted`.
 
     Raises:
         CheckpointError: The hub has no such model or revision; or it cannot be reached and there is no whole copy in
@@ -90,9 +86,7 @@ def fetch(name: str, revision: str | None, wanted: Sequence[str] = _WANTED) -> t
 def wanted_files(folder: Path, *, weights: bool = True) -> list[str]:
     """Return the names of the files in a model folder that are fetched from a hub too, sorted.
 
-    Args:
-        folder: The folder.
-        weights: Name the weights of the encoder as well. Those of dense layers are always named.
+    Without `weights`, those of the encoder are left out; those of dense layers never are.
     """
     found = {path for pattern in _WANTED for path in folder.glob(pattern) if not path.is_dir()}
     # Without modules, folders with a config.json are other models.

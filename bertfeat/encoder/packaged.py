@@ -52,7 +52,7 @@ def packaged_names() -> tuple[str, ...]:
 
 
 def find_packaged(name: str) -> PackagedModel | None:
-    """Return the packaged model of that name, or None where no package offers one.
+    """Return the packaged model of that name, or None where no package offers one, as for a path.
 
     Raises:
         CheckpointError: The name is known, but its package is missing or broken.
@@ -61,10 +61,8 @@ def find_packaged(name: str) -> PackagedModel | None:
         # Also where its entry point is not installed, as in a source tree.
         return minilm()
     point = next(iter(metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
-    if point is None:
+    if point is None or name.startswith((".", "/", "~")):
         return None
     with checkpoint_errors(Path(point.value), f"model package {name!r} does not load", "install it again"):
-        model = point.load()()
-    if not isinstance(model, PackagedModel):
-        raise CheckpointError(f"model package {name!r} ({point.value}) returns no PackagedModel")
-    return model
+        model: PackagedModel = point.load()()
+        return model

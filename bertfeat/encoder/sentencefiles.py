@@ -42,16 +42,10 @@ _States = dict[
 ]
 _Modes = Annotated[tuple[SentenceMode, ...], Meta(min_length=1, max_length=len(SentenceMode))]
 # Classes of torch.nn that need no argument and treat each value alone; the files name no more than the class.
-_ACTIVATIONS = (
+ACTIVATIONS = (
     *("ELU", "GELU", "Identity", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid"),
     *("Softplus", "Softsign", "Tanh"),
 )
-# The class of torch.nn by the names that a file may give it.
-ACTIVATIONS = {
-    f"{module}.{name}": name
-    for name in _ACTIVATIONS
-    for module in ("torch.nn", "torch.nn.modules.linear" if name == "Identity" else "torch.nn.modules.activation")
-}
 _KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _PROMPTS = "config_sentence_transformers.json"
@@ -115,11 +109,7 @@ class _Dense(_Normalize, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_sentence_model(folder: Path, hidden_size: int) -> SentenceModel | None:
-    """Read how a model makes its sentence embedding; None for a folder without modules.json.
-
-    Args:
-        folder: The model folder, resolved.
-        hidden_size: The width of the model's states.
+    """Read how a model with states of `hidden_size` makes its sentence embedding; None without modules.json.
 
     Raises:
         CheckpointError: A file is missing, unsafe or malformed, sizes do not fit, or a module is not supported.
@@ -164,8 +154,7 @@ def read_prompts(folder: Path) -> Prompts:
     texts = {name: text or "" for name, text in (settings.prompts or {}).items()}
     if default is not None and default not in {*texts, "query", "document"}:
         raise CheckpointError(
-            f"{folder / _PROMPTS}: default_prompt_name is {default!r:.60}, which names none of the prompts; "
-            "correct the file"
+            f"{folder / _PROMPTS}: no prompt has the default_prompt_name {default!r:.60}; correct the file"
         )
     return Prompts(texts, default if default in texts else None)
 
@@ -199,8 +188,9 @@ def _dense(folder: Path, place: Path, width: int) -> DenseStep:
     said = _read(_Dense, folder, place / "config.json")
     if said.in_features != width:
         raise _refusal(path, f"a dense layer of {said.in_features} values does not fit vectors of {width}")
-    if said.activation_function not in ACTIVATIONS:
-        names = f"known are torch.nn's {', '.join(_ACTIVATIONS)}"
+    module, _, activation = said.activation_function.rpartition(".")
+    if not module.startswith("torch.nn") or activation not in ACTIVATIONS:
+        names = f"known are torch.nn's {', '.join(ACTIVATIONS)}"
         raise _refusal(path, f"activation_function is {said.activation_function!r:.80}; {names}")
     if not os.path.lexists(folder / place / SINGLE):
         raise _refusal(folder / place, f"no {SINGLE} in it; for pickle weights, run: bertfeat convert MODEL -o FOLDER")
@@ -211,16 +201,12 @@ def _dense(folder: Path, place: Path, width: int) -> DenseStep:
         out_features=said.out_features,
         has_bias=said.bias,
         has_residual=said.use_residual,
-        activation=ACTIVATIONS[said.activation_function],
+        activation=activation,
         sha256=weights_digest([file]),
     )
-    found = read_header(file)
-    if {name: shape for name, (_, shape) in found.items()} != step.arrays() or any(
-        kind not in _FLOATS for kind, _ in found.values()
-    ):
-        arrays = ", ".join(f"{name!r} {kind} {list(shape)}" for name, (kind, shape) in sorted(found.items()))
-        wanted = ", ".join(f"{name!r} {list(shape)}" for name, shape in step.arrays().items())
-        raise _refusal(folder / place / SINGLE, f"holds {arrays or 'nothing'!s:.200}, not {wanted}")
+    shapes = {name: shape if kind in _FLOATS else kind for name, (kind, shape) in sorted(read_header(file).items())}
+    if shapes != step.arrays():
+        raise _refusal(folder / place / SINGLE, f"holds {shapes!s:.200}, not {step.arrays()}")
     return step
 
 
@@ -256,7 +242,5 @@ def _read(kind: type[_T], folder: Path, name: str | Path, remedy: str = _OTHER_P
     """Read a JSON file of the folder as a record; `remedy` is what to do about a file that is not such a record."""
     try:
         return decode(kind, inside(folder, name).read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{folder / name}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / name}: {printable(f'{error!s:.200}')}; {remedy}") from None

@@ -7,14 +7,13 @@ import math
 import os
 import shlex
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from bertfeat.display import printable
-from bertfeat.errors import CheckpointError
+from bertfeat.errors import CheckpointError, checkpoint_errors
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -27,27 +26,11 @@ MAX_JSON_BYTES = 16_000_000
 MAX_TOKENIZER_BYTES = 64_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFiles:
-    """The checked weight files of a folder, in name order.
+def find_weights(folder: Path, name: str) -> tuple[tuple[Path, ...], Counter[str]]:
+    """Find and check the safetensors files of a model folder, resolved, of a model that the user gave by this name.
 
-    Attributes:
-        files: The files.
-        n_values: The values that they hold together.
-        dtype: The type that most of them have, such as `F32` or `BF16`.
-    """
-
-    files: tuple[Path, ...]
-    n_values: int
-    dtype: str
-
-
-def find_weights(folder: Path, hub_id: str | None = None) -> WeightFiles:
-    """Find and check the safetensors files of a model folder.
-
-    Args:
-        folder: The model folder, resolved.
-        hub_id: The name of a hub model, whose pickle files are not in the folder.
+    Returns:
+        The files in name order, and how many values of each type, such as `F32` or `BF16`, they hold together.
 
     Raises:
         CheckpointError: There are pickle files only, or a file is missing, outside of the folder, or damaged.
@@ -56,20 +39,15 @@ def find_weights(folder: Path, hub_id: str | None = None) -> WeightFiles:
         names = [SINGLE]
     elif os.path.lexists(folder / INDEX):
         names = indexed(inside(folder, INDEX))
-    elif hub_id or os.path.lexists(folder / PICKLE) or os.path.lexists(folder / PICKLE_INDEX):
-        name = hub_id or str(folder)
-        raise CheckpointError(
-            f"{name}: no {SINGLE}; if it has pickle weights, run: bertfeat convert {shlex.quote(name)} -o FOLDER"
-        )
     else:
-        raise CheckpointError(f"{folder}: no {SINGLE} in it; is this a model folder?")
-    files = tuple(inside(folder, name) for name in names)
+        raise CheckpointError(
+            f"{folder}: no {SINGLE} in it; for pickle weights, run: bertfeat convert {shlex.quote(name)} -o FOLDER"
+        )
     counts: Counter[str] = Counter()
-    for file in files:
-        for dtype, shape in read_header(file).values():
+    for file in names:
+        for dtype, shape in read_header(inside(folder, file)).values():
             counts[dtype] += math.prod(shape)
-    dtype = max(counts, key=lambda name: counts[name], default="F32")
-    return WeightFiles(tuple(folder / name for name in names), counts.total(), dtype)
+    return tuple(folder / file for file in names), counts
 
 
 def inside(folder: Path, name: str | Path) -> Path:
@@ -143,12 +121,9 @@ def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     Raises:
         CheckpointError: The file is not a whole safetensors file.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
-    except (SafetensorError, OSError) as error:
-        why = " ".join(str(error).split())
-        raise CheckpointError(
-            f"{path}: not a whole safetensors file ({why}); download or copy the model again"
-        ) from None
+    with (
+        checkpoint_errors(path, "not a whole safetensors file", "download or copy the model again"),
+        safe_open(path, framework="np") as file,
+    ):
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}

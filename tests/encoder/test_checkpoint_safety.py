@@ -110,11 +110,8 @@ def test_the_good_folder_loads_and_the_payload_works(folder: Path, canary: Path)
 def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     (folder / "model.safetensors").unlink()
     put_payload(folder / name, canary)
-    message = refusal(folder)
-    if name == "pytorch_model.bin":
-        assert f"if it has pickle weights, run: bertfeat convert {folder} -o FOLDER" in message
-    else:
-        assert "no model.safetensors in it" in message
+    said = f"{folder}: no model.safetensors in it; for pickle weights, run: bertfeat convert {folder} -o FOLDER"
+    assert refusal(folder) == said
 
 
 def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:

@@ -137,7 +137,7 @@ def test_the_command_end_to_end(folder: Path, tmp_path: Path) -> None:
     pickled(folder, tensors_of(folder))
     refused = run("extract", tmp_path / "two.txt", "-o", tmp_path / "none", "--model", folder, *FLAGS)
     assert refused.code == 2
-    assert f"if it has pickle weights, run: bertfeat convert {folder} -o FOLDER" in refused.err
+    assert f"for pickle weights, run: bertfeat convert {folder} -o FOLDER" in refused.err
     made = tmp_path / "deep" / "made"
     said = run_good("convert", folder, "-o", made).out
     assert said.startswith(f"{made}: converted; 78 tensors, 175,624 bytes, weights sha256 ")

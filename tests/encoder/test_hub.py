@@ -76,7 +76,7 @@ def there(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 def test_pickle_weights_are_one_line_and_are_not_downloaded(there: Hub) -> None:
     for _ in range(2):
-        with pytest.raises(CheckpointError, match=f"if it has pickle weights, run: bertfeat convert {NAME} -o FOLDER$"):
+        with pytest.raises(CheckpointError, match=f"for pickle weights, run: bertfeat convert {NAME} -o FOLDER$"):
             open_checkpoint(NAME)
     assert there.asked.count("config.json") == 1
     assert not list(there.cache.rglob("*.bin"))
@@ -148,7 +148,7 @@ def test_pickle_files_that_do_not_download_are_one_line(there: Hub, tmp_path: Pa
 
 def test_a_model_without_weights_that_can_be_read(there: Hub, tmp_path: Path) -> None:
     (there.commits[OWN] / "pytorch_model.bin").rename(there.commits[OWN] / "tf_model.h5")
-    with pytest.raises(CheckpointError, match=r"no model.safetensors; if it has pickle weights, run"):
+    with pytest.raises(CheckpointError, match=r"no model.safetensors in it; for pickle weights, run"):
         open_checkpoint(NAME)
     with pytest.raises(CheckpointError, match=r"no model.safetensors and no pytorch_model.bin in it"):
         convert(NAME, tmp_path / "made")

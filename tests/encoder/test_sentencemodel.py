@@ -178,7 +178,7 @@ def test_steps_equal_those_of_sentence_transformers(
 def test_every_activation_is_that_of_torch(saved: Path, hostile: Path) -> None:
     vectors = torch.linspace(-3, 3, 2 * 2 * HIDDEN).reshape(2, -1)
     for name in ACTIVATIONS:
-        change(hostile / "2_Dense" / "config.json", activation_function=name)
+        change(hostile / "2_Dense" / "config.json", activation_function=f"torch.nn.{name}")
         features = SentenceTransformer(str(hostile), device="cpu")[2]({"sentence_embedding": vectors})
         out = load_steps(read(hostile))(vectors)
         expected = torch.nn.functional.normalize(features["sentence_embedding"])
@@ -362,9 +362,9 @@ def test_orders_that_are_refused(hostile: Path, number: int, changes: dict[str, 
         ("2_Dense", {"in_features": 32}, "does not fit vectors of 64"),
         ("2_Dense", {"out_features": 10**12}, "at `$.out_features`"),
         ("2_Dense", {"out_features": 0}, "at `$.out_features`"),
-        ("2_Dense", {"out_features": 9}, "not 'linear.weight' [9, 64], 'linear.bias' [9]"),
-        ("2_Dense", {"bias": False}, "holds 'linear.bias' F32 [8]"),
-        ("2_Dense", {"use_residual": True}, "'residual.weight' [8, 64]"),
+        ("2_Dense", {"out_features": 9}, "not {'linear.weight': (9, 64), 'linear.bias': (9,)}"),
+        ("2_Dense", {"bias": False}, "holds {'linear.bias': (8,), 'linear.weight'"),
+        ("2_Dense", {"use_residual": True}, "'residual.weight': (8, 64)"),
         ("2_Dense", {"activation_function": "os.system"}, "activation_function is 'os.system'"),
         ("2_Dense", {"activation_function": "torch.nn.Softmax"}, "activation_function is 'torch.nn.Softmax'"),
         ("2_Dense", {"activation_function": "torch.hub.load"}, "activation_function is 'torch.hub.load'"),
@@ -436,9 +436,9 @@ def test_dense_weights_that_are_not_numbers_or_too_many(hostile: Path) -> None:
     path = hostile / "2_Dense" / "model.safetensors"
     good = load_file(path)
     save_file({**good, "linear.bias": good["linear.bias"].to(torch.int32)}, path)
-    assert "'linear.bias' I32 [8]" in refusal(hostile)
+    assert "'linear.bias': 'I32'" in refusal(hostile)
     save_file({**good, "x\n" * 500: torch.ones(1)}, path)
-    assert "not 'linear.weight'" in refusal(hostile)
+    assert "not {'linear.weight'" in refusal(hostile)
     path.write_bytes(path.read_bytes()[:-1])
     assert "not a whole safetensors file" in refusal(hostile)
 
