@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertfeat.encoder.families import families
+from bertfeat.encoder.families import FAMILIES
 
 PAGE = Path(__file__).parent / "models.md"
 _START = "<!-- families: written by `python docs/modeltable.py` -->\n"
@@ -20,7 +20,7 @@ def with_table(page: str) -> str:
 
 def _table() -> str:
     rows = ["", "| model type | note |", "|---|---|"]
-    for family in sorted(families(), key=lambda family: family.model_type):
+    for family in sorted(FAMILIES, key=lambda family: family.model_type):
         note = f"not run: {family.refusal}" if family.refusal else family.note
         rows += [f"| `{family.model_type}` | {note} |"] if note else []
     return "\n".join([*rows, "", ""])

@@ -11,24 +11,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
 from bertfeat.encoder.discovery import Facts, find_facts
-from bertfeat.encoder.families import STATIC, Family, family_of
+from bertfeat.encoder.families import STATIC, Family, config_digest, family_of
 from bertfeat.encoder.filedigests import named_digest, weights_digest
-from bertfeat.encoder.modelconfig import config_digest
-from bertfeat.encoder.modelplaces import Place, locate
+from bertfeat.encoder.packaged import find_packaged, packaged_hint
 from bertfeat.encoder.sentencefiles import SAVE_AGAIN, read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
 from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
-from bertfeat.encoder.weights import (
-    MAX_TOKENIZER_BYTES,
-    find_weights,
-    inside,
-    read_json,
-    read_tokenizer_config,
-)
+from bertfeat.encoder.weights import MAX_TOKENIZER_BYTES, find_weights, inside, read_json, read_tokenizer_config
 from bertfeat.encoder.wordvectors import words_folder
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
@@ -53,9 +47,7 @@ class Checkpoint:
         name: The name that the user gave.
         folder: The folder of its files, resolved; the file itself if it is one of word vectors.
         revision: The commit of a hub model, else None.
-        family: Its model type, and what the table of families says of it.
         n_layers: Blocks; layers are 0 (embeddings) to `n_layers`.
-        hidden_size: Width of every layer.
         n_ids: Rows of the embedding matrix in config.json; loading the weights checks it.
         max_length: Tokens that fit a window, special tokens included. This is the model's own limit. The settings of
             sentence-transformers and the tokenizer's `model_max_length` say what a model was tuned on.
@@ -64,7 +56,6 @@ class Checkpoint:
         tokenizer_sha256: sha256 (hex) over the tokenizer's files.
         n_values: Values in the weight files, unused heads included.
         is_bfloat16: Most of these values are bfloat16.
-        config: The content of config.json.
         facts: What transformers tells of it; None without an encoder.
         static: Its static vectors, which have no encoder; None for all other families.
     """
@@ -128,6 +119,17 @@ class Checkpoint:
         return read_prompts(self.folder)
 
 
+class Place(NamedTuple):
+    """Where the files of a model are: their folder, or the file itself if it is one of word vectors, resolved.
+
+    A hub model has a commit, and an installed package the digest that its weights must have.
+    """
+
+    folder: Path
+    commit: str | None = None
+    pinned: str | None = None
+
+
 def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
     """Find a model and check its files.
 
@@ -148,35 +150,75 @@ def open_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
         ('bert', 6, 384, 512)
     """
     place = locate(name, revision)
-    config, tokenizer_config = ({}, {}) if place.folder.is_file() else _read_configs(place.folder)
-    if place.folder.is_file() or config.get("model_type") == MODEL_TYPE:
-        return _static(name, place, config)
-    return _with_encoder(name, place, config, tokenizer_config)
+    if place.folder.is_file():
+        # The file itself is known by its bytes, in whatever form it is kept.
+        return _static(name, place, words_folder(place.folder))
+    config = _read_config(place.folder)
+    if config.get("model_type") == MODEL_TYPE:
+        _check_tokenizer_size(place.folder, "tokenizer.json")
+        return _static(name, place, place.folder)
+    return _with_encoder(name, place, config)
 
 
-def _read_configs(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read config.json and tokenizer_config.json, which need not be there; refuse what they must not ask for."""
+@os_errors(CheckpointError)
+def locate(name: str, revision: str | None) -> Place:
+    """Find a model by its name, as `open_checkpoint` does; a hub model is downloaded.
+
+    Raises:
+        CheckpointError: There is no such model, or the hub cannot be reached.
+    """
+    folder, packaged = Path(name).expanduser(), find_packaged(name)
+    if packaged is not None or folder.is_dir() or folder.is_file():
+        if revision is not None:
+            raise CheckpointError(f"`revision='{revision}'`: model {name!r} is not a hub model; drop `revision`")
+        if packaged is not None:
+            return Place(packaged.folder.resolve(), pinned=packaged.weights_sha256)
+        return Place(folder.resolve())
+    if not hub.is_hub_id(name):
+        raise CheckpointError(
+            f"model {name!r}: no such folder or file, no installed model package ({packaged_hint(name)}), "
+            "and not a hub id (owner/model)"
+        )
+    fetched, commit = hub.fetch(name, revision)
+    return Place(fetched.resolve(), commit)
+
+
+def name_elsewhere(name: str) -> str:
+    """Return the name of the model on another machine with the same files: for a folder or file, its absolute path.
+
+    Examples:
+        >>> name_elsewhere("minilm")
+        'minilm'
+    """
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if folder.exists() and find_packaged(name) is None else name
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Read config.json, and refuse what it and tokenizer_config.json must not ask for."""
     if not os.path.lexists(folder / "config.json"):
         # Folders of old sentence-transformers keep the model one folder deeper.
         remedy = SAVE_AGAIN if (folder / "modules.json").exists() else "is this a model folder?"
         raise CheckpointError(f"{folder}: no config.json in it; {remedy}")
-    config, tokenizer_config = read_json(inside(folder, "config.json")), read_tokenizer_config(folder)
-    _refuse_code(folder, config, tokenizer_config)
-    return config, tokenizer_config
+    config = read_json(inside(folder, "config.json"))
+    for file, content in (("config.json", config), ("tokenizer_config.json", read_tokenizer_config(folder))):
+        if content.get("auto_map"):
+            hint = family_of(str(config.get("model_type"))).refusal or "a copy without that key may do"
+            raise CheckpointError(
+                f"{folder / file}: auto_map asks to run code of its own; that never runs here; {hint}"
+            )
+    if config.get("quantization_config"):
+        raise CheckpointError(f"{folder / 'config.json'}: quantized weights are not supported; use the original model")
+    if (folder / "adapter_config.json").exists():
+        raise CheckpointError(f"{folder}: holds an adapter (adapter_config.json); merge it into its model first")
+    return config
 
 
-def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
-    """Return static vectors: those of a file, by its folder in the cache, or those of a folder of model2vec."""
-    folder = place.folder
-    is_file = place.folder.is_file()
-    if is_file:
-        folder = words_folder(place.folder)
-        config = read_json(folder / "config.json")
-    else:
-        _check_tokenizer_size(folder, "tokenizer.json")
+def _static(name: str, place: Place, folder: Path) -> Checkpoint:
+    """Return the static vectors of a folder of model2vec, or of the folder in the cache that a file was made into."""
+    config = read_json(folder / "config.json")
     found = open_token_vectors(folder, config)
-    # The file itself is known by its bytes, in whatever form it is kept.
-    files = (place.folder,) if is_file else (found.file,)
+    files = (place.folder,) if place.folder.is_file() else (found.file,)
     return Checkpoint(
         name=name,
         folder=place.folder,
@@ -196,26 +238,23 @@ def _static(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
     )
 
 
-def _with_encoder(
-    name: str, place: Place, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]
-) -> Checkpoint:
+def _with_encoder(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
     folder = place.folder
     if not isinstance(model_type := config.get("model_type"), str):
         raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
     tokenizer_files = _tokenizer_files(folder)
-    weights = find_weights(folder, name if place.commit else None)
-    digest = weights_digest(weights.files)
+    files, counts = find_weights(folder, name)
+    digest = weights_digest(files)
     if place.pinned not in (None, digest):
         raise CheckpointError(
-            f"model package {name!r}: {weights.files[0]} has sha256 {digest}, not {place.pinned}; "
-            "install the package again"
+            f"model package {name!r}: {files[0]} has sha256 {digest}, not {place.pinned}; install the package again"
         )
     _check_numbers(folder / "config.json", config)
     lengths = _original_lengths(folder / "config.json", config)
     family, facts = family_of(model_type), find_facts(folder, config)
-    if facts.n_parameters > _MAX_PARAMETERS_PER_VALUE * weights.n_values:
+    if facts.n_parameters > _MAX_PARAMETERS_PER_VALUE * counts.total():
         raise CheckpointError(
-            f"{folder}: config.json asks for {facts.n_parameters} weights, the files hold {weights.n_values}; "
+            f"{folder}: config.json asks for {facts.n_parameters} weights, the files hold {counts.total()}; "
             "they do not belong together"
         )
     return Checkpoint(
@@ -226,28 +265,15 @@ def _with_encoder(
         n_layers=facts.n_layers,
         hidden_size=facts.hidden_size,
         n_ids=facts.n_ids,
-        max_length=_max_length(family, facts, lengths, tokenizer_config),
-        weights_files=weights.files,
+        max_length=_max_length(folder, family, facts, lengths),
+        weights_files=files,
         weights_sha256=digest,
         tokenizer_sha256=named_digest(tokenizer_files),
-        n_values=weights.n_values,
-        is_bfloat16=weights.dtype == "BF16",
+        n_values=counts.total(),
+        is_bfloat16=counts.most_common(1)[0][0] == "BF16",
         config=config,
         facts=facts,
     )
-
-
-def _refuse_code(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> None:
-    for file, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
-        if content.get("auto_map"):
-            hint = family_of(str(config.get("model_type"))).refusal or "a copy without that key may do"
-            raise CheckpointError(
-                f"{folder / file}: auto_map asks to run code of its own; that never runs here; {hint}"
-            )
-    if config.get("quantization_config"):
-        raise CheckpointError(f"{folder / 'config.json'}: quantized weights are not supported; use the original model")
-    if (folder / "adapter_config.json").exists():
-        raise CheckpointError(f"{folder}: holds an adapter (adapter_config.json); merge it into its model first")
 
 
 def _check_numbers(path: Path, value: object, key: str = "") -> None:
@@ -262,9 +288,9 @@ def _check_numbers(path: Path, value: object, key: str = "") -> None:
         raise CheckpointError(f"{path}: {key} is {value!r:.60}; expected at most {_MAX_NUMBER}")
 
 
-def _max_length(family: Family, facts: Facts, lengths: list[int], tokenizer_config: Mapping[str, Any]) -> int:
+def _max_length(folder: Path, family: Family, facts: Facts, lengths: list[int]) -> int:
     if facts.n_positions is None:
-        said = tokenizer_config.get("model_max_length")
+        said = read_tokenizer_config(folder).get("model_max_length")
         # transformers writes 1e30 where it knows none.
         return said if isinstance(said, int) and 2 <= said <= _MAX_LENGTH else family.unlimited
     return min([facts.n_positions, *lengths])
@@ -280,20 +306,16 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
     for key in ("rope_parameters", "rope_scaling"):
         values = config.get(key)
         for rope in (values, *values.values()) if isinstance(values, dict) else ():
-            if not isinstance(rope, dict):
+            kinds = (rope.get("rope_type"), rope.get("type")) if isinstance(rope, dict) else ()
+            if "longrope" not in kinds and not (kinds and "short_factor" in rope):
                 continue
-            if "longrope" not in (rope.get("rope_type"), rope.get("type")) and "short_factor" not in rope:
-                continue
-            found = [value for value in (config.get(name), rope.get(name)) if value is not None]
+            found = [value for value in (config.get(name), rope.get(name)) if type(value) is int and value >= 1]
             if not found:
                 raise CheckpointError(
-                    f"{path}: {key} has the type longrope without {name}, which is not supported: it depends on the "
-                    "length of the text"
+                    f"{path}: {key} has the type longrope without {name}, a whole number of 1 or more, which is not "
+                    "supported: it depends on the length of the text"
                 )
             lengths += found
-    for length in lengths:
-        if type(length) is not int or length < 1:
-            raise CheckpointError(f"{path}: {name} is {length!r:.60}; expected a whole number of 1 or more")
     return lengths
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -21,9 +21,8 @@ from bertfeat.durable.placecheck import check_folder, listed
 from bertfeat.durable.publication import publish_folder
 from bertfeat.durable.records import decode, encode
 from bertfeat.encoder import hub
-from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.checkpoint import Place, locate, open_checkpoint
 from bertfeat.encoder.filedigests import weights_digest
-from bertfeat.encoder.modelplaces import Place, locate
 from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE, indexed, inside
 from bertfeat.errors import CheckpointError, UserError, checkpoint_errors
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NOTE = "conversion.json"
-_STEM = PICKLE.removesuffix(".bin")
 # Beyond this size, only the first block is loaded to check what was written.
 _MAX_LOADED_BYTES = 4_000_000_000
 _MAX_REASON = 300
@@ -49,8 +47,6 @@ class Conversion:
         pickles: The sha256 (hex) of each pickle file, by its name.
         files: The sha256 (hex) of each file that was written, by its name.
         left_out: The names of what the pickle files held besides tensors.
-        n_tensors: Tensors that were converted.
-        n_bytes: Their bytes.
         weights_sha256: sha256 (hex) of the folder's weights, as in `inspect` and in plans.
         versions: The versions of bertfeat, torch and safetensors that wrote the folder.
     """
@@ -120,8 +116,9 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
             versions={"bertfeat": __version__, "torch": version("torch"), "safetensors": version("safetensors")},
         )
         (new / NOTE).write_bytes(encode(made) + b"\n")
-        for path in (*new.rglob("*"), new):
-            sync_path(path)
+        # Those above them are synced when the folder is published.
+        for file in new.glob("*/*"):
+            sync_path(file)
     return made
 
 
@@ -145,42 +142,39 @@ def _pickles(model: str, place: Place) -> list[str]:
     folder = place.folder
     # Files of safetensors without their index are not the model's weights.
     of_encoder = folder.is_dir() and not any(os.path.lexists(folder / weights) for weights in (SINGLE, INDEX))
+    if place.commit is not None:
+        hub.fetch(model, place.commit, hub.PICKLES if of_encoder else hub.DENSE_PICKLES)
     # Dense layers of sentence-transformers.
-    dense = sorted(path.name for path in folder.glob("*_Dense") if not os.path.lexists(path / SINGLE))
-    wanted = [*([PICKLE] if of_encoder else ()), *(f"{layer}/{PICKLE}" for layer in dense)]
-    if place.commit is not None and not all(os.path.lexists(folder / pickle) for pickle in wanted):
-        hub.fetch_pickles(model, place.commit, of_encoder=of_encoder)
-    names = [pickle for pickle in wanted if os.path.lexists(folder / pickle)]
-    if of_encoder and PICKLE not in names:
-        if not os.path.lexists(folder / PICKLE_INDEX):
-            raise CheckpointError(f"{folder}: no {SINGLE} and no {PICKLE} in it; is this a model folder?")
+    dense = sorted(path.parent for path in folder.glob(f"*_Dense/{PICKLE}"))
+    names = [f"{layer.name}/{PICKLE}" for layer in dense if not os.path.lexists(layer / SINGLE)]
+    if of_encoder and os.path.lexists(folder / PICKLE):
+        names.insert(0, PICKLE)
+    elif of_encoder and os.path.lexists(folder / PICKLE_INDEX):
         names += indexed(inside(folder, PICKLE_INDEX), ".bin")
+    elif of_encoder:
+        raise CheckpointError(f"{folder}: no {SINGLE} and no {PICKLE} in it; is this a model folder?")
     if not names:
         raise CheckpointError(f"model {model}: its weights need no conversion; use it as it is")
     return names
 
 
-def _write(folder: Path, pickles: Sequence[str], new: Path) -> tuple[list[int], list[str]]:
-    """Write the weights, then copy the other files; return the bytes of each tensor and the names of other values.
-
-    Only a whole folder has a config.json.
-    """
+def _write(folder: Path, pickles: list[str], new: Path) -> tuple[list[int], list[str]]:
+    """Write the weights, then copy the other files; return the bytes of each tensor and the names of other values."""
     from safetensors.torch import save_file
 
     left_out: list[str] = []
     shards: dict[str, str] = {}
     sizes: list[int] = []
     for name in pickles:
-        made = name.replace(_STEM, "model").removesuffix(".bin") + ".safetensors"
+        made = name.replace(PICKLE.removesuffix(".bin"), "model").removesuffix(".bin") + ".safetensors"
         tensors, others = _read(folder, name)
         (new / made).parent.mkdir(exist_ok=True)
         with checkpoint_errors(folder / name, "its tensors cannot be saved as safetensors"):
             save_file(tensors, new / made, metadata={"format": "pt"})
         left_out += others
         sizes += [tensor.nbytes for tensor in tensors.values()]
-        for tensor in tensors if "/" not in name else ():
-            if shards.setdefault(tensor, made) != made:
-                raise CheckpointError(f"{folder}: tensor {tensor!r:.100} is in two pickle files; download again")
+        if "/" not in name:
+            shards |= dict.fromkeys(tensors, made)
     if shards and not (new / SINGLE).exists():
         index = {"metadata": {"total_size": sum(sizes)}, "weight_map": shards}
         (new / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -242,7 +236,7 @@ def _checked(new: Path, folder: Path) -> str:
     return checkpoint.weights_sha256
 
 
-def _digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+def _digests(folder: Path, names: list[str]) -> dict[str, str]:
     return {name: weights_digest([inside(folder, name)]) for name in names}
 
 

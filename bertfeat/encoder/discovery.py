@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertfeat._version import __version__
-from bertfeat.encoder.families import families, family_of
-from bertfeat.encoder.modelconfig import NOT_LOADED, config_digest
+from bertfeat.encoder.families import FAMILIES, NOT_LOADED, config_digest, family_of
 from bertfeat.errors import CheckpointError, checkpoint_errors
 
 _T = TypeVar("_T")
@@ -154,7 +153,7 @@ def types_of_text() -> dict[str, str]:
     words = ("CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM", "TEXT_ENCODING")
     tasks = (*words, "SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING")
     of_text = {kind for task in tasks for kind in getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES")}
-    of_text |= {family.model_type for family in families()}
+    of_text |= {family.model_type for family in FAMILIES}
     of_images = {*modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES, *modeling_auto.MODEL_FOR_IMAGE_MAPPING_NAMES}
     known, found = set(dir(transformers)), {}
     for kind, config_class in sorted(CONFIG_MAPPING_NAMES.items()):

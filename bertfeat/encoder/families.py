@@ -1,10 +1,13 @@
 """Table of what transformers cannot tell of a model type: values that must be set, limits, and notes for people.
 
 A type without a row is run in the same way: `discovery` finds its class and its sizes, `comparison` how packs run.
+Below the table are the entries of config.json that decide no vector of any type.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -54,7 +57,8 @@ _LOCAL = "local attention only: no token is given global attention"
 _FULL = "full attention at every length"
 # Block-sparse attention picks blocks at random, and transformers drops it for good after one short text.
 _NOT_SPARSE = {"attention_type": "original_full"}
-_ROWS = (
+# Those without an encoder first.
+FAMILIES = (
     STATIC,
     Family("albert", "blocks share their weights; layer 0 is widened to the hidden size"),
     Family("big_bird", _FULL, overrides=_NOT_SPARSE),
@@ -88,7 +92,20 @@ _ROWS = (
     # Its hashes need CUDA kernels that transformers downloads, and are random.
     Family("yoso", "attention is what its hashes give on average", overrides={"use_expectation": True}),
 )
-_BY_TYPE = {family.model_type: family for family in _ROWS}
+_BY_TYPE = {family.model_type: family for family in FAMILIES}
+
+# What a forward pass returns, how it is computed, or which files are loaded: left out when a model is built.
+NOT_LOADED = (
+    *("_attn_implementation", "_attn_implementation_internal", "attn_implementation", "chunk_size_feed_forward"),
+    *("dtype", "fusion_config", "gradient_checkpointing", "output_attentions", "output_hidden_states", "return_dict"),
+    *("torch_dtype", "torchscript", "transformers_weights", "use_cache", "use_return_dict"),
+)
+# Names of files and versions; classes and tasks of heads, which are not loaded. Rates of dropout are not here: the
+# `token_dropout` of ESM scales the embeddings of every pass.
+_OF_NO_VECTOR = (
+    *("_name_or_path", "architectures", "transformers_version", "finetuning_task", "id2label", "label2id"),
+    *("num_labels", "problem_type", "task_specific_params", *NOT_LOADED),
+)
 
 
 def family_of(model_type: str) -> Family:
@@ -101,6 +118,13 @@ def family_of(model_type: str) -> Family:
     return _BY_TYPE.get(model_type) or Family(model_type)
 
 
-def families() -> tuple[Family, ...]:
-    """Return the rows of the table, those without an encoder first."""
-    return _ROWS
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Return the sha256 (hex) over what decides vectors in the content of config.json.
+
+    Examples:
+        >>> config_digest({"hidden_act": "gelu"}) == config_digest({"hidden_act": "gelu", "id2label": {}})
+        True
+    """
+    decisive = {name: value for name, value in config.items() if name not in _OF_NO_VECTOR}
+    # Not canonical JSON, because the file may hold an infinite number.
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()

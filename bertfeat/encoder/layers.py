@@ -82,15 +82,11 @@ def feature_columns(
     columns = []
     if Combine.NONE in wanted:
         columns += [FeatureColumn(f"layer_{layer:02d}", (layer,), str(Combine.NONE), hidden_size) for layer in layers]
+    is_last4 = n_layers >= 4 and layers == tuple(range(n_layers - 3, n_layers + 1))
+    name = "last4" if is_last4 else "_".join(f"{layer:02d}" for layer in layers)
     combined = () if columns and len(layers) == 1 else (Combine.CONCAT, Combine.SUM, Combine.MEAN)
     for how in combined:
         if how in wanted:
             dim = hidden_size * len(layers) if how is Combine.CONCAT else hidden_size
-            columns.append(FeatureColumn(f"{how}_{_set_name(layers, n_layers)}", layers, str(how), dim))
+            columns.append(FeatureColumn(f"{how}_{name}", layers, str(how), dim))
     return tuple(columns)
-
-
-def _set_name(layers: tuple[int, ...], n_layers: int) -> str:
-    if n_layers >= 4 and layers == tuple(range(n_layers - 3, n_layers + 1)):
-        return "last4"
-    return "_".join(f"{layer:02d}" for layer in layers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from bertfeat.errors import CheckpointError, did_you_mean
+from bertfeat.errors import CheckpointError, checkpoint_errors, did_you_mean
 
 ENTRY_POINT_GROUP = "bertfeat.models"
 
@@ -52,7 +52,7 @@ def packaged_names() -> tuple[str, ...]:
 
 
 def find_packaged(name: str) -> PackagedModel | None:
-    """Return the packaged model of that name, or None where no package offers one.
+    """Return the packaged model of that name, or None where no package offers one, as for a path.
 
     Raises:
         CheckpointError: The name is known, but its package is missing or broken.
@@ -61,15 +61,8 @@ def find_packaged(name: str) -> PackagedModel | None:
         # Also where its entry point is not installed, as in a source tree.
         return minilm()
     point = next(iter(metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
-    if point is None:
+    if point is None or name.startswith((".", "/", "~")):
         return None
-    try:
-        model = point.load()()
-    except CheckpointError:
-        raise
-    # Any error here comes from the other package, and is reported as its fault.
-    except Exception as error:
-        raise CheckpointError(f"model package {point.name!r} ({point.value}) does not load: {error}") from error
-    if not isinstance(model, PackagedModel):
-        raise CheckpointError(f"model package {point.name!r} ({point.value}) returns no PackagedModel")
-    return model
+    with checkpoint_errors(Path(point.value), f"model package {name!r} does not load", "install it again"):
+        model: PackagedModel = point.load()()
+        return model

@@ -7,24 +7,18 @@ records here, or a type that takes only the values without an effect, so it is r
 
 from __future__ import annotations
 
+import json
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from bertfeat.display import printable
 from bertfeat.durable.records import decode
 from bertfeat.encoder.filedigests import weights_digest
 from bertfeat.encoder.sentencemodel import DenseStep, NormalizeStep, Prompts, SentenceMode, SentenceModel
-from bertfeat.encoder.weights import (
-    MAX_TOKENIZER_BYTES,
-    SINGLE,
-    inside,
-    read_header,
-    read_json,
-    read_tokenizer_config,
-)
+from bertfeat.encoder.weights import MAX_TOKENIZER_BYTES, SINGLE, inside, read_header, read_json, read_tokenizer_config
 from bertfeat.errors import CheckpointError
 
 # In the order in which sentence-transformers looks for them.
@@ -41,20 +35,17 @@ _OTHER_POOLING = "`pooling` mean, max and cls do without it"
 _T = TypeVar("_T")
 # Arguments of loading that leave the states of a text as they are.
 _Arguments = dict[Literal["attn_implementation", "dtype", "padding_side", "torch_dtype", "trust_remote_code"], Any]
-_Empty = Annotated[dict[str, Any], Meta(max_length=0)] | None
-_Length = Annotated[int, Meta(ge=1, le=_MAX_LENGTH)]
+# The states of a text are the last hidden states of a forward pass; a chat message has a format too.
+_States = dict[
+    Literal["method", "method_output_name", "format"],
+    Literal["forward", "last_hidden_state", "auto", "flat", "structured"],
+]
 _Modes = Annotated[tuple[SentenceMode, ...], Meta(min_length=1, max_length=len(SentenceMode))]
 # Classes of torch.nn that need no argument and treat each value alone; the files name no more than the class.
-_ACTIVATIONS = (
+ACTIVATIONS = (
     *("ELU", "GELU", "Identity", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid"),
     *("Softplus", "Softsign", "Tanh"),
 )
-# The class of torch.nn by the names that a file may give it.
-ACTIVATIONS = {
-    f"{module}.{name}": name
-    for name in _ACTIVATIONS
-    for module in ("torch.nn", "torch.nn.modules.linear" if name == "Identity" else "torch.nn.modules.activation")
-}
 _KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _PROMPTS = "config_sentence_transformers.json"
@@ -74,20 +65,11 @@ class _Settings(Struct):
     default_prompt_name: str | None = None
 
 
-class _Text(Struct, forbid_unknown_fields=True):
-    method: Literal["forward"]
-    method_output_name: Literal["last_hidden_state"]
-
-
-class _Modalities(Struct):
-    text: _Text
-
-
 class _Transformer(Struct, forbid_unknown_fields=True):
-    max_seq_length: _Length | None = None
+    max_seq_length: Annotated[int, Meta(ge=1, le=_MAX_LENGTH)] | None = None
     do_lower_case: bool = False
     unpad_inputs: bool | None = None
-    modality_config: _Modalities | None = None
+    modality_config: dict[Literal["text", "message"], _States] = {}
     transformer_task: Literal["feature-extraction"] = "feature-extraction"
     module_output_name: Literal["token_embeddings"] = "token_embeddings"
     model_args: _Arguments = {}
@@ -96,39 +78,29 @@ class _Transformer(Struct, forbid_unknown_fields=True):
     processor_kwargs: _Arguments = {}
     config_args: _Arguments = {}
     config_kwargs: _Arguments = {}
-    # Settings of multi-vector models and of inputs.
-    processing_kwargs: _Empty = None
-    query_length: _Empty = None
-    document_length: _Empty = None
-    query_expansion: _Empty = None
-    tokenizer_name_or_path: None = None
 
 
 class _Pooling(Struct, forbid_unknown_fields=True):
-    """Settings of a Pooling: the modes by name, or as flags in the older spelling."""
+    """Settings of a Pooling: the modes by name, or as a flag for each mode in the older spelling."""
 
     embedding_dimension: int | None = None
     word_embedding_dimension: int | None = None
     pooling_mode: SentenceMode | _Modes | None = None
-    pooling_mode_cls_token: bool = False
-    pooling_mode_max_tokens: bool = False
-    pooling_mode_mean_tokens: bool = False
-    pooling_mode_mean_sqrt_len_tokens: bool = False
-    pooling_mode_weightedmean_tokens: bool = False
-    pooling_mode_lasttoken: bool = False
+    cls: bool = field(name="pooling_mode_cls_token", default=False)
+    max: bool = field(name="pooling_mode_max_tokens", default=False)
+    mean: bool = field(name="pooling_mode_mean_tokens", default=False)
+    mean_sqrt_len_tokens: bool = field(name="pooling_mode_mean_sqrt_len_tokens", default=False)
+    weightedmean: bool = field(name="pooling_mode_weightedmean_tokens", default=False)
+    lasttoken: bool = field(name="pooling_mode_lasttoken", default=False)
     include_prompt: bool = True
 
 
 class _Normalize(Struct, forbid_unknown_fields=True):
-    """Settings of a Normalize."""
-
     module_input_name: Literal["sentence_embedding"] = "sentence_embedding"
     module_output_name: Literal["sentence_embedding"] | None = None
 
 
 class _Dense(_Normalize, forbid_unknown_fields=True, kw_only=True):
-    """Settings of a Dense."""
-
     in_features: int
     out_features: Annotated[int, Meta(ge=1, le=1_000_000)]
     bias: bool = True
@@ -137,11 +109,7 @@ class _Dense(_Normalize, forbid_unknown_fields=True, kw_only=True):
 
 
 def read_sentence_model(folder: Path, hidden_size: int) -> SentenceModel | None:
-    """Read how a model makes its sentence embedding; None for a folder without modules.json.
-
-    Args:
-        folder: The model folder, resolved.
-        hidden_size: The width of the model's states.
+    """Read how a model with states of `hidden_size` makes its sentence embedding; None without modules.json.
 
     Raises:
         CheckpointError: A file is missing, unsafe or malformed, sizes do not fit, or a module is not supported.
@@ -151,28 +119,26 @@ def read_sentence_model(folder: Path, hidden_size: int) -> SentenceModel | None:
         return None
     if (kind := _settings(folder).model_type) != "SentenceTransformer":
         raise _refusal(folder / _PROMPTS, f"model_type is {kind!r:.60}, not SentenceTransformer")
-    modules = [
-        (_kind(path, module.type), _place(path, module.path))
-        for module in _read(tuple[_Module, ...], folder, "modules.json")
-    ]
-    kinds = [kind for kind, _ in modules]
+    modules = _read(tuple[_Module, ...], folder, path.name)
+    kinds = [_kind(path, module.type) for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or "Transformer" in kinds[1:] or "Pooling" in kinds[2:]:
         said = ", ".join(kinds) or "none"
         raise _refusal(path, f"the modules are {said:.200}, not one Transformer, one Pooling, then others")
-    if modules[0][1]:
+    if modules[0].path not in ("", "."):
         raise _refusal(
-            path, f"the Transformer lies in the folder {modules[0][1]!r:.60}, not beside this file; {SAVE_AGAIN}"
+            path, f"the Transformer lies in the folder {modules[0].path!r:.60}, not beside this file; {SAVE_AGAIN}"
         )
-    modes, include_prompt = _pooling(folder, modules[1][1], hidden_size)
+    modes, include_prompt = _pooling(folder, Path(modules[1].path), hidden_size)
     width, steps = len(modes) * hidden_size, list[DenseStep | NormalizeStep]()
-    for kind, place in modules[2:]:
+    for kind, module in zip(kinds[2:], modules[2:], strict=True):
+        place = Path(module.path)
         if kind == "Dense":
             steps.append(dense := _dense(folder, place, width))
             width = dense.out_features
         else:
             # Older models have no folder for it.
             if os.path.lexists(folder / place / "config.json"):
-                _read(_Normalize, folder, Path(place, "config.json"))
+                _read(_Normalize, folder, place / "config.json")
             steps.append(NormalizeStep())
     return SentenceModel(modes, include_prompt, tuple(steps), _max_length(folder))
 
@@ -188,8 +154,7 @@ def read_prompts(folder: Path) -> Prompts:
     texts = {name: text or "" for name, text in (settings.prompts or {}).items()}
     if default is not None and default not in {*texts, "query", "document"}:
         raise CheckpointError(
-            f"{folder / _PROMPTS}: default_prompt_name is {default!r:.60}, which names none of the prompts; "
-            "correct the file"
+            f"{folder / _PROMPTS}: no prompt has the default_prompt_name {default!r:.60}; correct the file"
         )
     return Prompts(texts, default if default in texts else None)
 
@@ -208,60 +173,40 @@ def _kind(path: Path, name: str) -> str:
     return kind
 
 
-def _place(path: Path, place: str) -> str:
-    """Return the folder of a module, "" for the model's own."""
-    parts = PurePosixPath(place).parts
-    is_plain = place.isprintable() and not any(character in place for character in "\\:")
-    if ".." in parts or parts[:1] == ("/",) or not is_plain:
-        raise _refusal(path, f"module path {place!r:.60} is not a folder inside the model's; refused")
-    return "/".join(parts)
-
-
-def _pooling(folder: Path, place: str, hidden_size: int) -> tuple[tuple[SentenceMode, ...], bool]:
-    said = _read(_Pooling, folder, Path(place, "config.json"))
+def _pooling(folder: Path, place: Path, hidden_size: int) -> tuple[tuple[SentenceMode, ...], bool]:
+    said = _read(_Pooling, folder, place / "config.json")
     width = said.word_embedding_dimension if said.embedding_dimension is None else said.embedding_dimension
     if width != hidden_size:
         path = folder / place / "config.json"
         raise _refusal(path, f"it pools vectors of {width} values, and the model's have {hidden_size}")
-    flags = {
-        SentenceMode.CLS: said.pooling_mode_cls_token,
-        SentenceMode.MAX: said.pooling_mode_max_tokens,
-        SentenceMode.MEAN: said.pooling_mode_mean_tokens,
-        SentenceMode.MEAN_SQRT_LEN_TOKENS: said.pooling_mode_mean_sqrt_len_tokens,
-        SentenceMode.WEIGHTEDMEAN: said.pooling_mode_weightedmean_tokens,
-        SentenceMode.LASTTOKEN: said.pooling_mode_lasttoken,
-    }
-    modes = said.pooling_mode or tuple(mode for mode, flag in flags.items() if flag) or SentenceMode.MEAN
+    modes = said.pooling_mode or tuple(mode for mode in SentenceMode if getattr(said, mode)) or SentenceMode.MEAN
     return (modes,) if isinstance(modes, SentenceMode) else modes, said.include_prompt
 
 
-def _dense(folder: Path, place: str, width: int) -> DenseStep:
+def _dense(folder: Path, place: Path, width: int) -> DenseStep:
     path = folder / place / "config.json"
-    said = _read(_Dense, folder, Path(place, "config.json"))
+    said = _read(_Dense, folder, place / "config.json")
     if said.in_features != width:
         raise _refusal(path, f"a dense layer of {said.in_features} values does not fit vectors of {width}")
-    if said.activation_function not in ACTIVATIONS:
-        names = f"known are torch.nn's {', '.join(_ACTIVATIONS)}"
+    module, _, activation = said.activation_function.rpartition(".")
+    if not module.startswith("torch.nn") or activation not in ACTIVATIONS:
+        names = f"known are torch.nn's {', '.join(ACTIVATIONS)}"
         raise _refusal(path, f"activation_function is {said.activation_function!r:.80}; {names}")
     if not os.path.lexists(folder / place / SINGLE):
         raise _refusal(folder / place, f"no {SINGLE} in it; for pickle weights, run: bertfeat convert MODEL -o FOLDER")
-    file = inside(folder, Path(place, SINGLE))
+    file = inside(folder, place / SINGLE)
     step = DenseStep(
-        folder=place,
         file=file,
         in_features=width,
         out_features=said.out_features,
         has_bias=said.bias,
         has_residual=said.use_residual,
-        activation=ACTIVATIONS[said.activation_function],
+        activation=activation,
         sha256=weights_digest([file]),
     )
-    found = read_header(file)
-    shapes = {name: shape for name, (kind, shape) in found.items() if kind in _FLOATS}
-    if shapes != step.arrays() or len(found) > len(shapes):
-        arrays = ", ".join(f"{name!r} {kind} {list(shape)}" for name, (kind, shape) in sorted(found.items()))
-        wanted = ", ".join(f"{name!r} {list(shape)}" for name, shape in step.arrays().items())
-        raise _refusal(folder / place / SINGLE, f"holds {arrays or 'nothing'!s:.200}, not {wanted}")
+    shapes = {name: shape if kind in _FLOATS else kind for name, (kind, shape) in sorted(read_header(file).items())}
+    if shapes != step.arrays():
+        raise _refusal(folder / place / SINGLE, f"holds {shapes!s:.200}, not {step.arrays()}")
     return step
 
 
@@ -281,32 +226,21 @@ def _max_length(folder: Path) -> int | None:
 
 def _lowers(folder: Path) -> bool:
     """Return whether the tokenizer turns capitals into small letters by itself."""
-    if os.path.lexists(folder / "tokenizer.json"):
-        return _lowering(read_json(inside(folder, "tokenizer.json"), MAX_TOKENIZER_BYTES).get("normalizer"))
-    return (folder / "vocab.txt").exists() and read_tokenizer_config(folder).get("do_lower_case", True) is True
-
-
-def _lowering(normalizer: object) -> bool:
-    if not isinstance(normalizer, dict):
-        return False
-    steps = normalizer.get("normalizers")
-    if normalizer.get("type") == "Sequence" and isinstance(steps, list):
-        return any(_lowering(step) for step in steps)
-    return normalizer.get("type") == "Lowercase" or (
-        normalizer.get("type") == "BertNormalizer" and normalizer.get("lowercase") is True
-    )
+    if not os.path.lexists(folder / "tokenizer.json"):
+        return (folder / "vocab.txt").exists() and read_tokenizer_config(folder).get("do_lower_case", True) is True
+    # Of the normalizer alone, or of one of a sequence.
+    settings = json.dumps(read_json(inside(folder, "tokenizer.json"), MAX_TOKENIZER_BYTES).get("normalizer"))
+    return '"type": "Lowercase"' in settings or '"lowercase": true' in settings
 
 
 def _refusal(place: Path, what: str) -> CheckpointError:
     """Return the error of a sentence embedding that cannot be computed as its model asks."""
-    return CheckpointError(f"{place}: {what}; {_OTHER_POOLING}")
+    return CheckpointError(f"{printable(str(place))}: {what}; {_OTHER_POOLING}")
 
 
 def _read(kind: type[_T], folder: Path, name: str | Path, remedy: str = _OTHER_POOLING) -> _T:
     """Read a JSON file of the folder as a record; `remedy` is what to do about a file that is not such a record."""
     try:
         return decode(kind, inside(folder, name).read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{folder / name}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / name}: {printable(f'{error!s:.200}')}; {remedy}") from None

@@ -28,12 +28,8 @@ class SentenceMode(StrEnum):
     WEIGHTEDMEAN = "weightedmean"
     LASTTOKEN = "lasttoken"
 
-    @property
-    def words(self) -> str:
-        """The mode in plain words."""
-        return _WORDS[self]
 
-
+# In plain words.
 _WORDS = {
     SentenceMode.CLS: "first token",
     SentenceMode.MAX: "maximum",
@@ -49,17 +45,12 @@ class DenseStep:
     """A dense layer: the activation of `weight @ vector + bias`, and the vector added to it if there is a residual.
 
     Attributes:
-        folder: Its folder, as the model names it.
         file: Its weights, links followed.
-        in_features: The width that it takes.
-        out_features: The width that it gives.
-        has_bias: Whether it adds a bias.
         has_residual: Whether it adds its input, projected where the widths differ.
         activation: The class of torch.nn, such as `Tanh`.
         sha256: sha256 (hex) of the weights.
     """
 
-    folder: str
     file: Path
     in_features: int
     out_features: int
@@ -102,8 +93,6 @@ class SentenceModel:
         max_length: The tokens per text that the model was tuned on, special tokens included; None where no file says
             it. The model's own limit may be lower.
         has_special_tokens: Whether special tokens are added to a text and pooled too.
-        sha256: sha256 (hex) over modes, prompt rule and steps with their weights. Equal for both spellings of the
-            same settings; the length is not part of it.
     """
 
     modes: tuple[SentenceMode, ...]
@@ -111,22 +100,21 @@ class SentenceModel:
     steps: tuple[DenseStep | NormalizeStep, ...]
     max_length: int | None
     has_special_tokens: bool = True
-    sha256: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Digest what decides the vectors."""
+    @property
+    def sha256(self) -> str:
+        """sha256 (hex) over modes, prompt rule and steps with their weights.
+
+        Equal for both spellings of the same settings; the length is not part of it.
+        """
         steps = []
         for step in self.steps:
             facts = dataclasses.asdict(step)
-            steps.append([type(step).__name__, {key: facts[key] for key in facts if key not in ("folder", "file")}])
-        object.__setattr__(self, "sha256", hash_of_json([self.modes, self.include_prompt, steps]))
+            steps.append([type(step).__name__, {key: facts[key] for key in facts if key != "file"}])
+        return hash_of_json([self.modes, self.include_prompt, steps])
 
     def dim(self, hidden_size: int) -> int:
-        """Return the width of the embedding.
-
-        Args:
-            hidden_size: The width of the model's states.
-        """
+        """Return the width of the embedding of a model whose states have `hidden_size` values."""
         widths = [step.out_features for step in self.steps if isinstance(step, DenseStep)]
         return widths[-1] if widths else len(self.modes) * hidden_size
 
@@ -138,7 +126,7 @@ class SentenceModel:
             >>> open_checkpoint("minilm").sentence_model().describe()
             'mean with special tokens, then normalises'
         """
-        pooled = " and ".join(mode.words for mode in self.modes)
+        pooled = " and ".join(_WORDS[mode] for mode in self.modes)
         if len(self.modes) > 1:
             pooled += " joined"
         elif self.modes[0] not in (SentenceMode.CLS, SentenceMode.LASTTOKEN):

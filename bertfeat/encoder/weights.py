@@ -6,15 +6,14 @@ import json
 import math
 import os
 import shlex
-import stat
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
-from bertfeat.errors import CheckpointError
+from bertfeat.display import printable
+from bertfeat.errors import CheckpointError, checkpoint_errors
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -25,47 +24,30 @@ PICKLE_INDEX = "pytorch_model.bin.index.json"
 MAX_JSON_BYTES = 16_000_000
 # transformers reads a tokenizer's files whole, several times. A vocabulary of half a million takes 64 MB.
 MAX_TOKENIZER_BYTES = 64_000_000
-_PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFiles:
-    """The checked weight files of a folder, in name order.
+def find_weights(folder: Path, name: str) -> tuple[tuple[Path, ...], Counter[str]]:
+    """Find and check the safetensors files of a model folder, resolved, of a model that the user gave by this name.
 
-    Attributes:
-        files: The files.
-        n_values: The values that they hold together.
-        dtype: The type that most of them have, such as `F32` or `BF16`.
-    """
-
-    files: tuple[Path, ...]
-    n_values: int
-    dtype: str
-
-
-def find_weights(folder: Path, hub_id: str | None = None) -> WeightFiles:
-    """Find and check the safetensors files of a model folder.
-
-    Args:
-        folder: The model folder, resolved.
-        hub_id: The name of a hub model, whose pickle files are not in the folder.
+    Returns:
+        The files in name order, and how many values of each type, such as `F32` or `BF16`, they hold together.
 
     Raises:
         CheckpointError: There are pickle files only, or a file is missing, outside of the folder, or damaged.
     """
     if os.path.lexists(folder / SINGLE):
         names = [SINGLE]
-    elif (folder / INDEX).exists():
+    elif os.path.lexists(folder / INDEX):
         names = indexed(inside(folder, INDEX))
     else:
-        raise _no_weights(folder, hub_id)
-    files = tuple(inside(folder, name) for name in names)
+        raise CheckpointError(
+            f"{folder}: no {SINGLE} in it; for pickle weights, run: bertfeat convert {shlex.quote(name)} -o FOLDER"
+        )
     counts: Counter[str] = Counter()
-    for file in files:
-        for dtype, shape in read_header(file).values():
+    for file in names:
+        for dtype, shape in read_header(inside(folder, file)).values():
             counts[dtype] += math.prod(shape)
-    dtype = max(counts, key=lambda name: counts[name], default="F32")
-    return WeightFiles(tuple(folder / name for name in names), counts.total(), dtype)
+    return tuple(folder / file for file in names), counts
 
 
 def inside(folder: Path, name: str | Path) -> Path:
@@ -78,19 +60,21 @@ def inside(folder: Path, name: str | Path) -> Path:
     if root.parent.name == "snapshots" and (root.parent.parent / "blobs").is_dir():
         # The hub's cache keeps links to the model's own blobs.
         root = root.parent.parent
+    shown = printable(str(path))
     try:
         real = path.resolve(strict=True)
-    except (OSError, RuntimeError):
-        raise CheckpointError(f"{path}: the file is missing; download or copy the model again") from None
+    # ValueError: a name with a null character.
+    except (OSError, RuntimeError, ValueError):
+        raise CheckpointError(f"{shown}: the file is missing; download or copy the model again") from None
     if not real.is_relative_to(root):
-        raise CheckpointError(f"{path}: a link that leads out of the model folder, to {real}; copy the file itself")
-    if not stat.S_ISREG(real.stat().st_mode):
-        raise CheckpointError(f"{path}: not a regular file")
+        raise CheckpointError(f"{shown}: it leads out of the model folder, to {real}; copy the file itself")
+    if not real.is_file():
+        raise CheckpointError(f"{shown}: not a regular file")
     return real
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """Read a JSON object of limited size, refusing repeated keys.
+    """Read a JSON object of limited size.
 
     Raises:
         CheckpointError: The file is too large, not JSON, or not an object.
@@ -99,7 +83,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         n_bytes = path.stat().st_size
         if n_bytes > max_bytes:
             raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {max_bytes}")
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -115,13 +99,6 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     return read_json(inside(folder, name)) if os.path.lexists(folder / name) else {}
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a key appears twice in one object")
-    return value
-
-
 def indexed(index: Path, ending: str = ".safetensors") -> list[str]:
     """Return the names of the files that an index names, sorted.
 
@@ -133,25 +110,9 @@ def indexed(index: Path, ending: str = ".safetensors") -> list[str]:
         raise CheckpointError(f"{index}: no 'weight_map'; download the model again")
     names = sorted({str(name) for name in shards.values()})
     for name in names:
-        if Path(name).name != name or "\\" in name or name in (".", ".."):
-            raise CheckpointError(f"{index}: shard {name!r} lies outside the model folder; refused")
-        if not name.endswith(ending):
-            raise CheckpointError(f"{index}: shard {name!r} is not {ending}; it is not read")
+        if Path(name).name != name or not name.endswith(ending):
+            raise CheckpointError(f"{index}: shard {name!r} is not a {ending} file beside it; refused")
     return names
-
-
-def _no_weights(folder: Path, hub_id: str | None) -> CheckpointError:
-    """Return the error of a folder without safetensors; a hub model comes here only if it has pickle files."""
-    pickles = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(_PICKLE_ENDINGS))
-    if hub_id or PICKLE in pickles or os.path.lexists(folder / PICKLE_INDEX):
-        name = hub_id or str(folder)
-        return CheckpointError(f"{name}: only pickle weights; run: bertfeat convert {shlex.quote(name)} -o FOLDER")
-    if pickles:
-        return CheckpointError(
-            f"{folder}: weights in pickle files only ({', '.join(pickles[:3])}), and none is {PICKLE}, which "
-            "transformers reads; save the model again with save_pretrained of transformers"
-        )
-    return CheckpointError(f"{folder}: no {SINGLE} in it; is this a model folder?")
 
 
 def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -160,12 +121,9 @@ def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     Raises:
         CheckpointError: The file is not a whole safetensors file.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}
-    except (SafetensorError, OSError) as error:
-        why = " ".join(str(error).split())
-        raise CheckpointError(
-            f"{path}: not a whole safetensors file ({why}); download or copy the model again"
-        ) from None
+    with (
+        checkpoint_errors(path, "not a whole safetensors file", "download or copy the model again"),
+        safe_open(path, framework="np") as file,
+    ):
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {name: (found.get_dtype(), tuple(found.get_shape())) for name, found in slices.items()}

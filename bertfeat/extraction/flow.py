@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from threading import RLock
 from typing import Any, NamedTuple, Self
 
@@ -26,7 +26,7 @@ from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder, memory_errors
 from bertfeat.encoder.lanes import encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.sentencesteps import apply_steps, load_steps
+from bertfeat.encoder.sentencesteps import load_steps
 from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
@@ -146,7 +146,7 @@ class Network:
         )
         if (sentence := self._resolved.sentence) is None:
             return Loaded(encoder)
-        return Loaded(encoder, partial(apply_steps, loaded=load_steps(sentence, device)))
+        return Loaded(encoder, load_steps(sentence, device))
 
 
 @dataclass(frozen=True)

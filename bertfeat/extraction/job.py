@@ -20,8 +20,7 @@ from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
 from bertfeat.corpus.frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
-from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.modelplaces import name_elsewhere
+from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
 from bertfeat.extraction.plan import make_plan, plan_fields, stored_plan
 from bertfeat.extraction.resolution import Resolved, resolve

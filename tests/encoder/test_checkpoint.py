@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
 import shutil
 import time
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +17,8 @@ from bertfeat.config import ExtractConfig
 from bertfeat.encoder import filedigests, hub, packaged
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.packaged import PackagedModel, find_packaged, minilm, packaged_names
-from bertfeat.errors import CheckpointError, RunError
+from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.errors import CheckpointError
 from bertfeat.extraction.resolution import authors_advice
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
@@ -36,11 +33,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import huggingface_hub
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ConnectionError("Name or service not known\nand a second line")
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
 def test_minilm_is_found_and_pinned() -> None:
@@ -62,7 +56,7 @@ def test_a_package_that_is_missing_or_has_other_weights(folder: Path, monkeypatc
 
 
 def test_packages_are_found_by_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = {"theirs": "their_model", "broken": "no_such_function", "odd": "odd_model"}
+    functions = {"theirs": "their_model", "broken": "no_such_function"}
 
     def entry_points(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
         assert group == packaged.ENTRY_POINT_GROUP
@@ -71,19 +65,14 @@ def test_packages_are_found_by_entry_point(folder: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(packaged.metadata, "entry_points", entry_points)
     monkeypatch.setenv("THEIR_FOLDER", str(folder))
-    assert packaged_names() == ("broken", "minilm", "odd", "theirs")
+    assert packaged_names() == ("broken", "minilm", "theirs")
     assert find_packaged("theirs") == their_model()
-    for name, reason in (("broken", "does not load"), ("odd", "returns no PackagedModel")):
-        with pytest.raises(CheckpointError, match=f"model package '{name}' .* {reason}"):
-            find_packaged(name)
+    with pytest.raises(CheckpointError, match="model package 'broken' does not load"):
+        find_packaged("broken")
 
 
 def their_model() -> PackagedModel:
     return PackagedModel("theirs", Path(os.environ["THEIR_FOLDER"]), "1" * 64)
-
-
-def odd_model() -> str:
-    return "a folder"
 
 
 @pytest.mark.usefixtures("no_network")
@@ -93,7 +82,12 @@ def test_unknown_model_with_an_unreachable_hub(name: str) -> None:
         open_checkpoint(name)
     message = str(caught.value)
     assert "\n" not in message
-    for tried in (name, "no such folder", "minilm", "hub cannot be reached (Name or service not known)"):
+    for tried in (
+        name,
+        "no such folder",
+        "minilm",
+        "the hub cannot be reached (LocalEntryNotFoundError: ",
+    ):
         assert tried in message
 
 
@@ -111,19 +105,15 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
     import huggingface_hub
 
     asked: dict[str, Any] = {}
+    snapshot = Path(shutil.copytree(folder, folder.parent / ("a" * 40)))
 
-    def model_info(api: Any, name: str, *, revision: str | None, timeout: float) -> SimpleNamespace:
-        asked.update(name=name, revision=revision)
-        return SimpleNamespace(sha="a" * 40)
+    def snapshot_download(name: str, *, revision: str, allow_patterns: list[str], **_: Any) -> str:
+        asked.update(name=name, revision=revision, patterns=allow_patterns)
+        return str(snapshot)
 
-    def snapshot_download(name: str, *, revision: str, allow_patterns: list[str], etag_timeout: float) -> str:
-        asked.update(downloaded=revision, patterns=allow_patterns)
-        return str(folder)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     checkpoint = open_checkpoint("owner/model", "v1.0")
-    assert (asked["revision"], asked["downloaded"]) == ("v1.0", "a" * 40)
+    assert (asked["name"], asked["revision"]) == ("owner/model", "v1.0")
     assert checkpoint.revision == checkpoint.info().revision == "a" * 40
     assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in asked["patterns"])
     described = ["modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"]
@@ -131,56 +121,6 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
     others = ["2_Dense/pytorch_model.bin", "onnx/model.onnx", "onnx/model.safetensors", "evil.py", "README.md"]
     found = huggingface_hub.utils.filter_repo_objects([*described, *others], allow_patterns=asked["patterns"])
     assert list(found) == described
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "said"),
-    [
-        (
-            OSError(errno.ENOSPC, "No space left on device", "/c/model"),
-            RunError,
-            "at /c/model (no space left on device)",
-        ),
-        (OSError(errno.ENETUNREACH, "Network is unreachable"), CheckpointError, "the hub cannot be reached"),
-        (RuntimeError("Data processing error: CAS"), CheckpointError, "the hub cannot be reached"),
-        (TypeError("a bug of our own"), TypeError, "a bug of our own"),
-    ],
-)
-def test_only_the_network_is_blamed_on_the_network(
-    error: Exception, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import huggingface_hub
-
-    def fail(*_: Any, local_files_only: bool = False, **__: Any) -> str:
-        raise FileNotFoundError("not in the cache") if local_files_only else error
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(kind, match=re.escape(said)):
-        hub.fetch("owner/model", "a" * 40)
-    with pytest.raises(kind, match="do not download" if kind is CheckpointError else re.escape(said)):
-        hub.fetch_pickles("owner/model", "a" * 40, of_encoder=True)
-
-
-def test_a_copy_in_the_cache_with_the_files_of_an_older_version_is_used_offline(monkeypatch, tmp_path) -> None:
-    import huggingface_hub
-
-    folder = tmp_path / ("b" * 40)
-    shutil.copytree(minilm().folder, folder)
-    (folder / "modules.json").unlink()
-
-    def model_info(self: object, name: str, *, revision: str | None, timeout: float) -> None:
-        raise ConnectionError("no network")
-
-    def snapshot_download(name: str, *, allow_patterns: list[str], **asked: Any) -> str:
-        assert asked["local_files_only"]
-        if "modules.json" in allow_patterns:
-            raise FileNotFoundError("modules.json is not in the cache")
-        return str(folder)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    checkpoint = open_checkpoint("owner/model")
-    assert (checkpoint.folder, checkpoint.revision) == (folder, "b" * 40)
     config = ExtractConfig(model="owner/model", levels="sentence", pooling="model")
     with pytest.raises(CheckpointError, match=r"pass `pooling='mean'`, or connect to the hub once"):
         authors_advice(checkpoint, config)
@@ -191,7 +131,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, revision, reason in (
         ("file", None, "the first line is empty"),
-        ("pipe", None, "not a folder or a file"),
+        ("pipe", None, "no such folder or file"),
         ("", None, r"no config.json in it; is this a model folder\?"),
         ("", "main", "`revision='main'`: model .* is not a hub model"),
     ):

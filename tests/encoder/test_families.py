@@ -359,7 +359,7 @@ def test_types_that_cannot_be_run_are_refused(
         (
             "phi3",
             {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": "x"},
-            "original_max_position_embeddings is 'x'; expected a whole number",
+            "original_max_position_embeddings",
         ),
         ("gte", {"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000"),
         ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings is 2; expected a whole number from 3"),

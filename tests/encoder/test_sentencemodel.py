@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.sentencefiles import ACTIVATIONS, read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceMode, SentenceModel
-from bertfeat.encoder.sentencesteps import apply_steps, load_steps
+from bertfeat.encoder.sentencesteps import load_steps
 from bertfeat.errors import CheckpointError, ConfigError
 from tests.support.families import HIDDEN
 from tests.support.sentence_models import MODES, respell, save_sentence_model
@@ -165,22 +165,22 @@ def test_steps_equal_those_of_sentence_transformers(
     with torch.inference_mode():
         for module in list(SentenceTransformer(str(folder), device="cpu"))[2:]:
             features = module(features)
-    loaded = load_steps(found, "cpu")
-    out = apply_steps(vectors, loaded)
+    apply = load_steps(found, "cpu")
+    out = apply(vectors)
     assert out.dtype == torch.float32
     assert out.shape == (7, found.dim(HIDDEN))
     assert (out - features["sentence_embedding"]).abs().max() < 1e-6
-    alone = torch.cat([apply_steps(row[None], loaded) for row in vectors])
+    alone = torch.cat([apply(row[None]) for row in vectors])
     torch.testing.assert_close(alone, out, rtol=2e-7, atol=0)
-    assert apply_steps(vectors[:0], loaded).shape == (0, found.dim(HIDDEN))
+    assert apply(vectors[:0]).shape == (0, found.dim(HIDDEN))
 
 
 def test_every_activation_is_that_of_torch(saved: Path, hostile: Path) -> None:
     vectors = torch.linspace(-3, 3, 2 * 2 * HIDDEN).reshape(2, -1)
     for name in ACTIVATIONS:
-        change(hostile / "2_Dense" / "config.json", activation_function=name)
+        change(hostile / "2_Dense" / "config.json", activation_function=f"torch.nn.{name}")
         features = SentenceTransformer(str(hostile), device="cpu")[2]({"sentence_embedding": vectors})
-        out = apply_steps(vectors, load_steps(read(hostile)))
+        out = load_steps(read(hostile))(vectors)
         expected = torch.nn.functional.normalize(features["sentence_embedding"])
         assert (out - expected).abs().max() < 1e-6, name
 
@@ -192,7 +192,7 @@ def test_weights_of_any_float_type_are_used_as_float32(hostile: Path, dtype: tor
     vectors = torch.randn(3, 2 * HIDDEN, generator=torch.Generator().manual_seed(1))
     oracle = SentenceTransformer(str(hostile), device="cpu")
     expected = oracle[3](oracle[2]({"sentence_embedding": vectors}))["sentence_embedding"]
-    assert (apply_steps(vectors, load_steps(read(hostile))) - expected).abs().max() < 1e-6
+    assert (load_steps(read(hostile))(vectors) - expected).abs().max() < 1e-6
 
 
 def test_weights_that_change_between_reading_and_loading_are_refused(hostile: Path) -> None:
@@ -282,8 +282,11 @@ def test_null_prompts_are_empty_as_in_sentence_transformers(hostile: Path) -> No
 
 @pytest.mark.parametrize("place", ["../2_Dense", "/etc", "2_Dense/../../x", "a\\b", "C:x", "2_\nDense", "..", "x\0y"])
 def test_module_paths_stay_inside(hostile: Path, place: str) -> None:
+    shutil.copytree(hostile / "2_Dense", hostile.parent / "2_Dense")
     change_module(hostile, 2, path=place)
-    assert "is not a folder inside" in refusal(hostile)
+    with pytest.raises(CheckpointError, match=r"leads out of the model folder|the file is missing") as caught:
+        read_sentence_model(hostile, HIDDEN)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("file", ["modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"])
@@ -359,9 +362,9 @@ def test_orders_that_are_refused(hostile: Path, number: int, changes: dict[str, 
         ("2_Dense", {"in_features": 32}, "does not fit vectors of 64"),
         ("2_Dense", {"out_features": 10**12}, "at `$.out_features`"),
         ("2_Dense", {"out_features": 0}, "at `$.out_features`"),
-        ("2_Dense", {"out_features": 9}, "not 'linear.weight' [9, 64], 'linear.bias' [9]"),
-        ("2_Dense", {"bias": False}, "holds 'linear.bias' F32 [8]"),
-        ("2_Dense", {"use_residual": True}, "'residual.weight' [8, 64]"),
+        ("2_Dense", {"out_features": 9}, "not {'linear.weight': (9, 64), 'linear.bias': (9,)}"),
+        ("2_Dense", {"bias": False}, "holds {'linear.bias': (8,), 'linear.weight'"),
+        ("2_Dense", {"use_residual": True}, "'residual.weight': (8, 64)"),
         ("2_Dense", {"activation_function": "os.system"}, "activation_function is 'os.system'"),
         ("2_Dense", {"activation_function": "torch.nn.Softmax"}, "activation_function is 'torch.nn.Softmax'"),
         ("2_Dense", {"activation_function": "torch.hub.load"}, "activation_function is 'torch.hub.load'"),
@@ -384,11 +387,10 @@ def test_settings_that_are_refused(hostile: Path, file: str, changes: dict[str, 
         ({"max_seq_length": True}, "at `$.max_seq_length`"),
         ({"transformer_task": "fill-mask"}, "'fill-mask' - at `$.transformer_task`"),
         ({"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}}, "at `$.modality_config"),
-        ({"modality_config": {"message": {}}}, "at `$.modality_config`"),
+        ({"modality_config": {"image": {}}}, "in `$.modality_config`"),
         ({"config_args": {"num_hidden_layers": 1}}, "in `$.config_args`"),
         ({"do_lower_case": True}, "do_lower_case is true, but the model's tokenizer keeps capitals"),
-        ({"query_length": {"a": 1}}, "at `$.query_length`"),
-        ({"tokenizer_name_or_path": "/etc"}, "at `$.tokenizer_name_or_path`"),
+        ({"query_length": 32}, "unknown field `query_length`"),
         ({"evil": 1}, "unknown field `evil`"),
     ],
 )
@@ -434,9 +436,9 @@ def test_dense_weights_that_are_not_numbers_or_too_many(hostile: Path) -> None:
     path = hostile / "2_Dense" / "model.safetensors"
     good = load_file(path)
     save_file({**good, "linear.bias": good["linear.bias"].to(torch.int32)}, path)
-    assert "'linear.bias' I32 [8]" in refusal(hostile)
+    assert "'linear.bias': 'I32'" in refusal(hostile)
     save_file({**good, "x\n" * 500: torch.ones(1)}, path)
-    assert "not 'linear.weight'" in refusal(hostile)
+    assert "not {'linear.weight'" in refusal(hostile)
     path.write_bytes(path.read_bytes()[:-1])
     assert "not a whole safetensors file" in refusal(hostile)
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from bertfeat.encoder import wordvectors
-from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.modelplaces import name_elsewhere
+from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.encoder.tokenvectors import TokenVectors, WordFile
 from bertfeat.errors import CheckpointError
 from tests.support.static_files import LAYOUTS, write_model2vec, write_vectors

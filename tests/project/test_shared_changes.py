@@ -10,10 +10,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from huggingface_hub.utils.tqdm import are_progress_bars_disabled
 from transformers.utils import logging as transformers_logging
 
-from bertfeat.encoder import hub, loading
+from bertfeat.encoder import loading
 from bertfeat.errors import CheckpointError, checkpoint_errors
 
 Block = Callable[[], AbstractContextManager[object]]
@@ -21,14 +20,13 @@ Block = Callable[[], AbstractContextManager[object]]
 
 def state() -> tuple[object, ...]:
     logger = logging.getLogger("transformers")
-    bars = transformers_logging.is_progress_bar_enabled(), are_progress_bars_disabled()
-    return logger.level, list(warnings.filters), warnings.showwarning, *bars
+    return logger.level, list(warnings.filters), warnings.showwarning, transformers_logging.is_progress_bar_enabled()
 
 
 @pytest.mark.parametrize(
     "block",
-    [lambda: checkpoint_errors(Path("m"), "does not load"), loading.no_progress_bars, hub._quiet_downloads],
-    ids=["errors-of-a-model", "bars-of-transformers", "bars-of-downloads"],
+    [lambda: checkpoint_errors(Path("m"), "does not load"), loading.no_progress_bars],
+    ids=["errors-of-a-model", "bars-of-transformers"],
 )
 def test_threads_that_overlap_restore_what_they_change(block: Block) -> None:
     """The first to enter is the first to leave: a plain context manager leaves the change of the second for ever."""
