@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from safetensors import safe_open
 
 from bertfeat.durable.files import digest_of
@@ -21,12 +22,10 @@ from bertfeat.errors import CheckpointError, checkpoint_errors
 from bertfeat.records import Float32Array, IntArray
 
 MODEL_TYPE = "model2vec"
-# The length that model2vec takes if the config names none.
-_DEFAULT_LENGTH = 512
 _FLOATS, _INTS = ("F32", "F16", "F64", "I8"), ("I64", "I32", "I16", "U8", "U16", "U32")
 # The arrays of a file, and the types in which they are used. With a mapping, several tokens share a row of embeddings.
 _TYPES = {"embeddings": np.float32, "mapping": np.int64, "weights": np.float32}
-_MAX_DIM = 65_536
+MAX_DIM = 65_536
 # Changes when the words of a file are found in text by other rules.
 _WORD_RULES = "bertfeat words 1"
 
@@ -35,13 +34,9 @@ _WORD_RULES = "bertfeat words 1"
 class WordFile:
     """What a folder keeps of the file of word vectors that it was made of.
 
-    Attributes:
-        layout: How the rows of the file are laid out, in words.
-        n_words: The words that have a vector.
-        n_repeated: Rows of words that came before.
-        n_left_out: Rows whose word is empty or not UTF-8.
-        is_uncased: No word has an upper-case letter, so that text is lower-cased; marks such as `<UNK>` do not count.
-        digest: The xxh3-128 (hex) of the safetensors file.
+    `n_repeated` rows have words that came before, and `n_left_out` words that are empty or not UTF-8. If `is_uncased`,
+    no word has an upper-case letter, so that text is lower-cased; marks such as `<UNK>` do not count. `digest` is the
+    xxh3-128 (hex) of the safetensors file.
     """
 
     layout: str
@@ -53,18 +48,21 @@ class WordFile:
 
 
 @dataclass(frozen=True, slots=True)
+class _Settings:
+    """What is read of config.json; the length is that which model2vec takes if the file names none."""
+
+    normalize: bool = False
+    max_length: Annotated[int, Meta(ge=1)] | None = 512
+    word_file: WordFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenVectors:
     """The vectors of a model2vec folder, checked and not loaded.
 
-    Attributes:
-        file: Its safetensors file.
-        n_ids: The token ids that have a vector.
-        dim: The numbers of each vector.
-        n_values: The numbers in the file.
-        tokenizer_sha256: sha256 (hex) over the tokenizer.
-        normalizes: The mean of a text is divided by its length.
-        max_length: The tokens of a text that model2vec reads; None for all.
-        words: The file of word vectors that the folder was made of, if it was.
+    The safetensors `file` holds `n_values` numbers: the vectors of `n_ids` token ids, and more. The mean of a text is
+    divided by its length if the model `normalizes`; model2vec reads `max_length` tokens of a text, or all. `words` is
+    the file of word vectors that the folder was made of, if it was.
     """
 
     file: Path
@@ -113,8 +111,8 @@ def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
     file = inside(folder, SINGLE)
     arrays = read_header(file)
     kind, shape = arrays.get("embeddings", ("no array", ()))
-    if kind not in _FLOATS or len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= _MAX_DIM:
-        raise CheckpointError(f"{file}: embeddings is {kind} {list(shape)}; expected numbers (tokens, 1 to {_MAX_DIM})")
+    if kind not in _FLOATS or len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= MAX_DIM:
+        raise CheckpointError(f"{file}: embeddings is {kind} {list(shape)}; expected numbers (tokens, 1 to {MAX_DIM})")
     for name, kinds in (("weights", _FLOATS), ("mapping", _INTS)):
         kind, found = arrays.get(name, (kinds[0], (1,)))
         if kind not in kinds or len(found) != 1:
@@ -122,15 +120,9 @@ def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
     n_ids = arrays["mapping"][1][0] if "mapping" in arrays else shape[0]
     if "weights" in arrays and arrays["weights"][1][0] < n_ids:
         raise CheckpointError(f"{file}: {arrays['weights'][1][0]} weights for {n_ids} tokens")
-    normalizes, length = config.get("normalize", False), config.get("max_length", _DEFAULT_LENGTH)
-    if not isinstance(normalizes, bool):
-        raise CheckpointError(f"{folder / 'config.json'}: normalize is {normalizes!r:.60}; expected true or false")
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise CheckpointError(
-            f"{folder / 'config.json'}: max_length is {length!r:.60}; expected a whole number from 1 on, or null"
-        )
-    with checkpoint_errors(folder / "config.json", "word_file is not that of a file of word vectors"):
-        words = from_values(WordFile, config["word_file"]) if "word_file" in config else None
+    with checkpoint_errors(folder / "config.json", "does not fit model2vec"):
+        settings = from_values(_Settings, config)
+    words = settings.word_file
     rules = hashlib.sha256(f"{_WORD_RULES}, uncased {words.is_uncased}".encode()).hexdigest() if words else None
     return TokenVectors(
         file,
@@ -138,7 +130,7 @@ def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
         dim=shape[1],
         n_values=sum(math.prod(found) for _, found in arrays.values()),
         tokenizer_sha256=rules or named_digest([folder / "tokenizer.json"]),
-        normalizes=normalizes,
-        max_length=length,
+        normalizes=settings.normalize,
+        max_length=settings.max_length,
         words=words,
     )
