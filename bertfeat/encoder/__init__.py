@@ -13,7 +13,6 @@ __all__ = [
     "encoder",
     "families",
     "hub",
-    "lanes",
     "layers",
     "loading",
     "modelplaces",

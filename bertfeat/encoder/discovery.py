@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertfeat._version import __version__
+from bertfeat.durable.records import decode, encode, hash_of_json
+from bertfeat.durable.usercache import read_cached, write_cached
 from bertfeat.encoder.families import families, family_of
 from bertfeat.encoder.modelconfig import NOT_LOADED, config_digest
 from bertfeat.errors import CheckpointError, checkpoint_errors
@@ -25,24 +27,16 @@ _MAX_LAYERS = 1_000
 _MAX_HIDDEN = 65_536
 _MAX_IDS = 10_000_000
 _MAX_POSITIONS = 1 << 24
-# Values in tables that a model computes, such as masks of positions by positions.
-_MAX_TABLES = 1 << 31
 # The numbers of blocks of decoders, which are never run: a decoder without blocks costs next to nothing.
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What transformers tells of a model without its weights.
+    """What transformers tells of a model without its weights; `model_class` holds the encoder.
 
-    Attributes:
-        model_class: The class of transformers that holds the encoder.
-        n_layers: Its blocks.
-        hidden_size: The width of its layers.
-        n_ids: Rows of the embedding matrix.
-        n_positions: Tokens that it takes; None if its positions are relative, without a limit.
-        padding_idx: The padding token after whose number positions start, as in RoBERTa; None if they start at 0.
-        n_parameters: Its weights.
+    `n_ids` are the rows of the embedding matrix. `n_positions` is None if positions are relative, without a limit.
+    `padding_idx` is the padding token after whose number positions start, as in RoBERTa; None if they start at 0.
     """
 
     model_class: str
@@ -55,11 +49,7 @@ class Facts:
 
 
 def find_facts(folder: Path, content: Mapping[str, Any]) -> Facts:
-    """Return the facts of the model with this config.json.
-
-    Args:
-        folder: The model's folder, for messages.
-        content: The content of config.json; `model_type` is a text.
+    """Return the facts of the model whose config.json has this content; the folder is for messages.
 
     Raises:
         CheckpointError: transformers does not know the type, it is not a model of text, or a value cannot be used.
@@ -73,9 +63,6 @@ def find_facts(folder: Path, content: Mapping[str, Any]) -> Facts:
 
 def read_kept(kind: type[_T], content: Mapping[str, Any], *how: object) -> _T | None:
     """Return what is kept of a model's config and the versions here, computed in some way; None if nothing is."""
-    from bertfeat.durable.records import decode
-    from bertfeat.durable.usercache import read_cached
-
     try:
         return decode(kind, read_cached(_kept_name(kind, content, how)) or b"")
     except ValueError:
@@ -84,15 +71,10 @@ def read_kept(kind: type[_T], content: Mapping[str, Any], *how: object) -> _T | 
 
 def write_kept(record: object, content: Mapping[str, Any], *how: object) -> None:
     """Keep a record for `read_kept`."""
-    from bertfeat.durable.records import encode
-    from bertfeat.durable.usercache import write_cached
-
     write_cached(_kept_name(type(record), content, how), encode(record))
 
 
 def _kept_name(kind: type, content: Mapping[str, Any], how: tuple[object, ...]) -> str:
-    from bertfeat.durable.records import hash_of_json
-
     versions = [__version__, *map(metadata.version, ("transformers", "torch"))]
     key = [config_digest(content), str(family_of(content["model_type"])), *versions, *map(str, how)]
     return f"models/{kind.__name__.lower()}-{hash_of_json(key)}.json"
@@ -205,8 +187,6 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
     )
     with checkpoint_errors(folder / "config.json", "it does not fit its family"), torch.device("meta"):
         model = model_class._from_config(config, **pooler_options(model_class, with_pooler=False))
-    if (n_values := sum(table.numel() for table in model.buffers())) > _MAX_TABLES:
-        raise CheckpointError(f"{folder / 'config.json'}: it asks for tables of {n_values} values; limit {_MAX_TABLES}")
     # A table of positions has a padding token only where positions are counted from it.
     tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
     found = (getattr(table, "padding_idx", None) for table in tables)
@@ -228,10 +208,6 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
 
 def _size(folder: Path, config: Any, name: str, most: int, n_left_out: int = 0) -> int:
     value = getattr(config, name, None)
-    if value is None and name == "vocab_size":
-        raise CheckpointError(
-            f"{folder}: model type {config.model_type!r} is not a model of text: it has no vocab_size"
-        )
     if isinstance(value, bool) or not isinstance(value, int) or not n_left_out < value <= most:
         wanted = f"expected a whole number from {n_left_out + 1} to {most}"
         raise CheckpointError(f"{folder / 'config.json'}: {name} is {value!r:.60}; {wanted}")

@@ -1,8 +1,4 @@
-"""Digests (sha256) of model files, cached so that they are computed once.
-
-A file of the cache holds the digest of some weight files; it is used only while their path, size, inode, mtime and
-ctime are unchanged.
-"""
+"""Digests (sha256) of model files, computed once while their path, size, inode, mtime and ctime are unchanged."""
 
 from __future__ import annotations
 
@@ -44,8 +40,7 @@ def weights_digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for path in files:
         with _reading(path), path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
+            hashlib.file_digest(file, lambda: digest)
     if _identity(files)[0] != name:
         raise CheckpointError(
             f"{files[0].parent}: the weights change while they are read; wait for the download to end"
