@@ -24,9 +24,7 @@ from bertfeat.errors import CheckpointError, checkpoint_errors
 
 _T = TypeVar("_T")
 _MAX_LAYERS = 1_000
-_MAX_HIDDEN = 65_536
-_MAX_IDS = 10_000_000
-_MAX_POSITIONS = 1 << 24
+_MAX_SIZE = 1 << 24
 # The numbers of blocks of decoders, which are never run: a decoder without blocks costs next to nothing.
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
@@ -181,10 +179,8 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
     model_class = model_class_of(config)
     if model_class is None or "input_ids" not in inspect.signature(model_class.forward).parameters:
         raise CheckpointError(f"{folder}: model type {family.model_type!r} is not a model of text")
-    n_layers, hidden_size, n_ids = (
-        _size(folder, config, name, most)
-        for name, most in (("num_hidden_layers", _MAX_LAYERS), ("hidden_size", _MAX_HIDDEN), ("vocab_size", _MAX_IDS))
-    )
+    n_layers = _size(folder, config, "num_hidden_layers", _MAX_LAYERS)
+    hidden_size, n_ids = (_size(folder, config, name) for name in ("hidden_size", "vocab_size"))
     with checkpoint_errors(folder / "config.json", "it does not fit its family"), torch.device("meta"):
         model = model_class._from_config(config, **pooler_options(model_class, with_pooler=False))
     # A table of positions has a padding token only where positions are counted from it.
@@ -200,13 +196,13 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
         n_layers=n_layers,
         hidden_size=hidden_size,
         n_ids=n_ids,
-        n_positions=_size(folder, config, positions, _MAX_POSITIONS, n_before) if is_limited else None,
+        n_positions=_size(folder, config, positions, n_left_out=n_before) if is_limited else None,
         padding_idx=padding_idx,
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
 
 
-def _size(folder: Path, config: Any, name: str, most: int, n_left_out: int = 0) -> int:
+def _size(folder: Path, config: Any, name: str, most: int = _MAX_SIZE, *, n_left_out: int = 0) -> int:
     value = getattr(config, name, None)
     if isinstance(value, bool) or not isinstance(value, int) or not n_left_out < value <= most:
         wanted = f"expected a whole number from {n_left_out + 1} to {most}"
