@@ -1,8 +1,8 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel`, `modelplaces`, `hub`, the readers of
-static vectors, `checkpoint` for a config that was seen before and, until it has written, `conversion` work without
-torch; the rest needs it.
+This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel`, `modelplaces`, `hub`, `staticvectors`,
+`checkpoint` for a config that was seen before and, until it has written, `conversion` work without torch; the rest
+needs it.
 """
 
 __all__ = [
@@ -19,8 +19,7 @@ __all__ = [
     "packaged",
     "sentencemodel",
     "sentencesteps",
-    "tokenvectors",
+    "staticvectors",
     "transfers",
     "weights",
-    "wordvectors",
 ]

@@ -26,8 +26,6 @@ from bertfeat.records import IntArray
 
 NAME = "bertfeat_packed"
 
-_HALF = (torch.float16, torch.bfloat16)
-_MAX_HEAD_SIZE = 256
 # Keywords of the models that change nothing in a forward pass over whole windows; any other must be None or 0.
 _WITHOUT_EFFECT = frozenset({"position_ids", "output_hidden_states", "deterministic", "use_cache"})
 # With AVX-512, torch's attention on a CPU takes this many scores at a time, and those that are left one by one, each in
@@ -71,16 +69,10 @@ class Layout:
 
 
 def find_groups(lengths: IntArray) -> tuple[Group, ...]:
-    """Return the runs of equal length in `lengths`, int64 (n_windows,).
-
-    Examples:
-        >>> find_groups(np.array([5, 5, 3]))
-        (Group(start=0, n_windows=2, length=5), Group(start=10, n_windows=1, length=3))
-    """
+    """Return the runs of equal length in `lengths`, int64 (n_windows,)."""
     firsts = np.concatenate(([0], np.flatnonzero(np.diff(lengths)) + 1))
     counts = np.diff(firsts, append=len(lengths))
-    starts = starts_of(lengths)[firsts]
-    return tuple(map(Group, starts.tolist(), counts.tolist(), lengths[firsts].tolist()))
+    return tuple(map(Group, starts_of(lengths)[firsts].tolist(), counts.tolist(), lengths[firsts].tolist()))
 
 
 def cumulative_lengths(lengths: IntArray, device: torch.device) -> torch.Tensor:
@@ -102,7 +94,7 @@ def has_varlen(device: torch.device) -> bool:
 
 def fits_varlen(dtype: torch.dtype, head_size: int) -> bool:
     """Return whether torch's variable-length kernel takes heads of a type and size."""
-    return dtype in _HALF and head_size % 8 == 0 and head_size <= _MAX_HEAD_SIZE
+    return dtype in (torch.float16, torch.bfloat16) and head_size % 8 == 0 and head_size <= 256
 
 
 def make_layout(lengths: IntArray, device: torch.device) -> Layout:

@@ -11,8 +11,7 @@ import contextlib
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -117,17 +116,16 @@ class Comparison:
         self._with_pooler = with_pooler
         self._pack = _windows(model.config, checkpoint)
         self._each = [slice(*bounds) for bounds in itertools.pairwise(starts_of(self._pack.lengths).tolist())]
-        with _short_windows(model), self._running():
+        running = checkpoint_errors(checkpoint.folder, "transformers cannot run the model", "use another model")
+        with _short_windows(model), running:
             self._expected = self._alone()
         self._in_half = any(state.dtype is not torch.float32 for state in self._expected.values())
 
     def find(self, blocks: str | None, n_now: int, make: Callable[[Way, Sequence[int]], PackEncoder]) -> Way:
         """Return the first way whose states equal those of transformers.
 
-        Args:
-            blocks: The name of the model's list of blocks; None if it has no such list.
-            n_now: Blocks that the model has: at least one more than those asked for, unless these are all.
-            make: Makes the encoder of a way for some layers.
+        `blocks` is the name of the model's list of blocks, if it has one. It now has `n_now`: at least one more than
+        those asked for, unless these are all. `make` makes the encoder of a way for some layers.
 
         Raises:
             CheckpointError: No way gives equal states.
@@ -136,12 +134,11 @@ class Comparison:
         bound = _MAX_MEDIAN_IN_HALF if self._in_half else _MAX_DISTANCE
         with _short_windows(self._model):
             kept = self._cut(blocks, n_now)
-            with self._running():
-                paths: list[RunPath] = ["packed"] if attention.can_be_packed(self._model) else []
+            paths: list[RunPath] = ["packed"] if attention.can_be_packed(self._model) else []
             for path in (*paths, "equal-length"):
                 way = Way(path, *kept)
                 try:
-                    states = make(way, layers).encode(self._pack)
+                    states = make(way, layers).encode(self._pack).states
                     if path == "packed":
                         self._run_longest(blocks, make(way, [0]))
                 # The model does not take packs in this way; what it then raises is not known of every type.
@@ -150,17 +147,12 @@ class Comparison:
                         raise
                     said = f"cannot run: {' '.join(str(error).split())[:200]}"
                     continue
-                found = {str(layer): states.layer(layer) for layer in layers}
-                found |= {} if states.pooled is None else {"pooler": states.pooled}
-                distance, what = self._farthest(found, in_half=self._in_half, must_show=path == "packed")
+                distance, what = self._farthest(states, in_half=self._in_half, must_show=path == "packed")
                 if distance <= bound:
                     return way
                 said = f"differs from the same text alone by {distance:.1e} of the length of a vector in layer {what}"
                 said += f" (bound {bound:.0e})"
         raise self._refusal(f"a text beside others {said}")
-
-    def _running(self) -> AbstractContextManager[None]:
-        return checkpoint_errors(self._checkpoint.folder, "transformers cannot run the model", "use another model")
 
     def _refusal(self, reason: str) -> CheckpointError:
         kind = self._checkpoint.family.model_type
@@ -178,19 +170,17 @@ class Comparison:
         tiled = {name: np.tile(getattr(self._pack, name), n) for name in names}
         pack = Pack(**tiled, windows=np.arange(n * len(_LENGTHS)))
         # The pooler needs the last layer.
-        restore = cut(self._model, blocks, self._n_blocks if self._with_pooler else 1)
-        try:
+        with contextlib.ExitStack() as restored:
+            restored.callback(cut(self._model, blocks, self._n_blocks if self._with_pooler else 1))
             states = encoder.encode(pack).layer(0)
-        finally:
-            restore()
         first, last = states[: self._pack.n_tokens], states[-self._pack.n_tokens :]
         if (last - first).norm() > 0.01 * first.norm():
             raise ValueError("the place of a window in a pack changes its embeddings")
 
     @torch.inference_mode()
-    def _alone(self) -> dict[str, torch.Tensor]:
+    def _alone(self) -> Mapping[int | str, torch.Tensor]:
         """Return each layer, and `pooler`, of the windows alone and without padding, as transformers runs them."""
-        model, parts = self._model, defaultdict[str, list[torch.Tensor]](list)
+        model, parts = self._model, defaultdict[int | str, list[torch.Tensor]](list)
         type_ids = takes_type_ids(model)
         for window in self._each:
             inputs = {"input_ids": self._pack.input_ids[window]}
@@ -205,7 +195,7 @@ class Comparison:
                 state = found.hidden_states[layer]
                 if tuple(state.shape) != wanted:
                     raise self._refusal(f"layer {layer} of a text has the shape {tuple(state.shape)}, not {wanted}")
-                parts[str(layer)].append(state[0])
+                parts[layer].append(state[0])
             if self._with_pooler:
                 parts["pooler"].append(found.pooler_output)
         return {what: torch.cat(part) for what, part in parts.items()}
@@ -221,8 +211,7 @@ class Comparison:
         try:
             if self._is_same():
                 return self._n_blocks, None
-            top, n_tokens = str(self._n_blocks), int(self._pack.lengths[-1])
-            for name in last_parts(self._model, lambda: self._alone()[top][-n_tokens:]):
+            for name in last_parts(self._model, lambda: self._alone()[self._n_blocks][self._each[-1]]):
                 part = self._model.get_submodule(name)
                 self._model.set_submodule(name, nn.Identity())
                 if self._is_same():
@@ -239,13 +228,16 @@ class Comparison:
     def _is_same(self) -> bool:
         return self._farthest(self._alone(), in_half=False, must_show=True)[0] <= _MAX_DISTANCE
 
-    def _farthest(self, found: dict[str, torch.Tensor], *, in_half: bool, must_show: bool) -> tuple[float, str]:
+    def _farthest(
+        self, found: Mapping[int | str, torch.Tensor], *, in_half: bool, must_show: bool
+    ) -> tuple[float, int | str]:
         """Return the greatest distance from transformers, of any token or of a window's median, and of which layer.
 
         States that are not finite are left out: an error names them when they are stored. A window without any other
         shows nothing, and counts as different if `must_show`: a way that is nearer to transformers is then left.
         """
-        farthest, unshown = (0.0, ""), math.inf if must_show else 0.0
+        unshown = math.inf if must_show else 0.0
+        farthest: tuple[float, int | str] = 0.0, ""
         for what, wanted in self._expected.items():
             exact = wanted.float()
             lengths = exact.norm(dim=1)

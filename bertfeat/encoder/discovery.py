@@ -25,8 +25,6 @@ from bertfeat.errors import CheckpointError, checkpoint_errors
 _T = TypeVar("_T")
 _MAX_LAYERS = 1_000
 _MAX_SIZE = 1 << 24
-# The numbers of blocks of decoders, which are never run: a decoder without blocks costs next to nothing.
-_DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +86,16 @@ def build_config(folder: Path, content: Mapping[str, Any]) -> Any:
 
     model_type = content["model_type"]
     if model_type not in CONFIG_MAPPING:
-        raise CheckpointError(
-            f"{folder}: transformers {metadata.version('transformers')} has no model type {model_type!r:.60}"
-        )
+        version = metadata.version("transformers")
+        raise CheckpointError(f"{folder}: transformers {version} has no model type {model_type!r:.60}")
     plain = {key: value for key, value in content.items() if key not in NOT_LOADED}
     with checkpoint_errors(folder / "config.json", "it does not fit its family"):
         config = CONFIG_MAPPING[model_type].from_dict(plain)
         # Every window is run once: keys and values for later tokens are not kept.
         values = {"use_cache": False, "use_mems_eval": False, **family_of(model_type).overrides}
         if getattr(config, "is_encoder_decoder", False):
-            values |= dict.fromkeys(_DECODER_DEPTHS, 0)
+            # Decoders are never run: one without blocks costs next to nothing.
+            values |= {"decoder_layers": 0, "num_decoder_layers": 0}
         for key in filter(partial(hasattr, config), values):
             setattr(config, key, values[key])
     return config

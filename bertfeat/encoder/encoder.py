@@ -53,8 +53,7 @@ class HiddenStates:
     They have its compute type, except where transformers keeps layers of T5 in float32 because float16 would overflow.
     """
 
-    states: Mapping[int, torch.Tensor]
-    pooled: torch.Tensor | None
+    states: Mapping[int | str, torch.Tensor]
 
     def layer(self, layer: int) -> torch.Tensor:
         """Return the states of an absolute layer, (n_tokens, hidden); 0 is the output of the embeddings."""
@@ -62,8 +61,7 @@ class HiddenStates:
 
     def pooler(self) -> torch.Tensor:
         """Return the model's own pooled vector of each window, (n_windows, hidden), in the order of `pack.windows`."""
-        assert self.pooled is not None, "the encoder was loaded without its pooler"
-        return self.pooled
+        return self.states["pooler"]
 
 
 class PackEncoder:
@@ -111,16 +109,12 @@ class PackEncoder:
         parts = [states for _, states in self.encode_parts(pack)]
         if len(parts) == 1:
             return parts[0]
-        pooled = [part.pooled for part in parts if part.pooled is not None]
-        states = {layer: torch.cat([part.states[layer] for part in parts]) for layer in self.layers}
-        return HiddenStates(states, torch.cat(pooled) if pooled else None)
+        return HiddenStates({what: torch.cat([part.states[what] for part in parts]) for what in parts[0].states})
 
     def encode_parts(self, pack: Pack) -> Iterator[tuple[Pack, HiddenStates]]:
         """Run one pack of at least one window; when memory runs out, its halves, and so on down to single windows.
 
-        Yields:
-            The pack, or its parts in order, each with its states. Delete them before asking for the next: the states
-            of all parts together may not fit into memory.
+        Delete the states of a part before asking for the next: memory may not hold those of all parts.
 
         Raises:
             RunError: Memory does not suffice for a single window.
@@ -158,8 +152,10 @@ class PackEncoder:
         # Under a caller's autocast, products in this thread would have another type than those in the lanes.
         with one_thread(self.device), torch.autocast(self.device.type, enabled=False):
             states = self._paths[self.path](pack)
-            pooled = self._pool(states[self.n_blocks], pack.lengths) if self._with_pooler else None
-        return HiddenStates({layer: states[layer] for layer in self.layers}, pooled)
+            found: dict[int | str, torch.Tensor] = {layer: states[layer] for layer in self.layers}
+            if self._with_pooler:
+                found["pooler"] = self._pool(states[self.n_blocks], pack.lengths)
+        return HiddenStates(found)
 
     def _looked_up(self, pack: Pack) -> dict[int, torch.Tensor]:
         return {0: self._model(self._tensor(pack.input_ids))}
@@ -224,10 +220,6 @@ def pack_budget(n_tokens: int, max_batch_tokens: int, device: torch.device) -> i
     """Return the most tokens of a pack: on a CPU fewer for a small corpus of `n_tokens`, so that every lane has work.
 
     The result does not depend on the number of lanes: a shard gives the same packs on any machine.
-
-    Examples:
-        >>> pack_budget(1_000, 2048, torch.device("cpu")), pack_budget(20_000, 2048, torch.device("cpu"))
-        (512, 1250)
     """
     if device.type != "cpu":
         return max_batch_tokens

@@ -44,9 +44,7 @@ def weights_digest(files: Sequence[Path]) -> str:
         with path.open("rb") as file:
             hashlib.file_digest(file, lambda: digest)
     if _identity(files)[0] != name:
-        raise CheckpointError(
-            f"{files[0].parent}: the weights change while they are read; wait for the download to end"
-        )
+        raise CheckpointError(f"{files[0].parent}: the weights change while they are read; wait until they are whole")
     found = digest.hexdigest()
     if youngest_ns < time.time_ns() - _SETTLED_NS:
         _known[name] = found

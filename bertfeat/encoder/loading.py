@@ -46,12 +46,6 @@ def load_encoder(
         CheckpointError: Weights are missing or do not fit the config, the files changed since they were checked, or
             the model cannot be run as transformers runs it.
         ConfigError: The model has no pooler, or a layer is out of range.
-
-    Examples:
-        >>> from bertfeat.encoder.checkpoint import open_checkpoint
-        >>> encoder = load_encoder(open_checkpoint("minilm"), [1, 2])
-        >>> encoder.n_blocks, encoder.layers, encoder.path
-        (2, (1, 2), 'packed')
     """
     limit_threads()
     if not layers or not all(0 <= layer <= checkpoint.n_layers for layer in layers):
@@ -139,9 +133,7 @@ def _load(checkpoint: Checkpoint, n_blocks: int, dtype: torch.dtype, with_pooler
         )
     encoder = encoder_of(model)
     if with_pooler and getattr(encoder, "pooler", None) is None:
-        raise ConfigError(
-            f"`pooling='pooler'`: {checkpoint.name} ({config.model_type}) has no pooler; use mean, max or cls"
-        )
+        raise ConfigError(f"`pooling='pooler'`: {checkpoint.name} has no pooler; use mean, max or cls")
     inner = next(name for name, module in model.named_modules() if module is encoder)
     _check_report(checkpoint, report, inner, with_pooler)
     return encoder, blocks

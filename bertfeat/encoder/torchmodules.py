@@ -11,7 +11,6 @@ from torch import nn
 
 from bertfeat.records import Float32Array, IntArray
 
-_TYPES = (torch.float32, torch.bfloat16)
 # The number of rows that the layout is chosen for; any number works.
 _N_ROWS = 1024
 # Narrower layers gain nothing, and LayoutLMv3 reads the weights of some without calling them.
@@ -22,7 +21,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether linear layers of a type can be packed on a device: on x86-64 with a torch that has oneDNN."""
     return (
         device.type == "cpu"
-        and dtype in _TYPES
+        and dtype in (torch.float32, torch.bfloat16)
         and platform.machine().lower() in ("x86_64", "amd64")
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and (dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -36,9 +35,7 @@ class PackedLinear(nn.Module):
     torch changes the layout of a weight for every product. With MiniLM's 384 and 1,536 columns that takes a tenth of
     the time on an AMD EPYC, and less on an Intel Xeon. `torch.compile` uses the same operator.
 
-    Args:
-        linear: The layer to replace.
-        activation: `gelu` (the exact one), or `none`.
+    The activation is `gelu` (the exact one), or `none`.
     """
 
     def __init__(self, linear: nn.Linear, activation: str = "none") -> None:
@@ -105,12 +102,10 @@ def _convolve(layer: nn.Conv1d | nn.Conv2d, states: torch.Tensor) -> torch.Tenso
 
 
 class Lookup(nn.Module):
-    """The vectors of tokens, which know no context.
+    """The vectors of tokens, float32 (n_rows, dim), which know no context.
 
-    Args:
-        vectors: float32 (n_rows, dim).
-        mapping: int64 (n_ids,): the row of each token; None if rows are token ids.
-        weights: float32 (n_ids,): what each token's vector is multiplied by; None if nothing.
+    `mapping`, int64 (n_ids,), has the row of each token, if rows are not token ids. The vector of a token is multiplied
+    by its number in `weights`, float32 (n_ids,), if there are any.
     """
 
     def __init__(self, vectors: Float32Array, mapping: IntArray | None, weights: Float32Array | None) -> None:

@@ -32,11 +32,7 @@ def gathering_device(device: torch.device, n_bytes: int) -> torch.device:
 
 
 class Fetches:
-    """Copies from a device to the host, while the device computes the next shard.
-
-    Args:
-        device: The device that computes what is fetched; its work begins now.
-    """
+    """Copies from a device, whose work begins now, to the host, while the device computes the next shard."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -69,8 +65,7 @@ class Fetches:
     def wait(self) -> dict[str, float]:
         """Wait until every array that was fetched holds its values.
 
-        Returns:
-            `encode`: The seconds that a CUDA device took for all of the work; nothing for other devices.
+        Return the seconds that a CUDA device took for all of the work, as `encode`; nothing for other devices.
         """
         if self._device.type != "cuda":
             return {}

@@ -1,35 +1,47 @@
-"""Files of word vectors: text of word2vec, fastText and GloVe, and word2vec's binary format, also as .gz.
+"""Static vectors: folders of model2vec, and files of word vectors, which become such folders.
 
-A file becomes a folder as model2vec has it, once, in the user's cache: vectors, and a tokenizer of its words. A word
-that is repeated has the vector of its first row, as in gensim.
+A file is text of word2vec, fastText or GloVe, or in word2vec's binary format, also as .gz. It is read once into a
+folder of the user's cache: vectors, and a tokenizer of its words. A repeated word has the vector of its first row, as
+in gensim.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import io
 import itertools
 import json
+import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Meta
+from safetensors import safe_open
 
 from bertfeat.durable.files import digest_of
 from bertfeat.durable.publication import publish_folder
-from bertfeat.durable.records import encode
+from bertfeat.durable.records import encode, from_values
 from bertfeat.durable.usercache import cache_path
-from bertfeat.encoder.filedigests import weights_digest
-from bertfeat.encoder.tokenvectors import MAX_DIM, MODEL_TYPE, WordFile
-from bertfeat.encoder.weights import SINGLE
-from bertfeat.errors import CheckpointError, RunError, StoreError
-from bertfeat.records import Float32Array
+from bertfeat.encoder.filedigests import named_digest, weights_digest
+from bertfeat.encoder.sentencemodel import NormalizeStep, SentenceMode, SentenceModel
+from bertfeat.encoder.weights import SINGLE, inside, read_header
+from bertfeat.errors import CheckpointError, RunError, StoreError, checkpoint_errors
+from bertfeat.records import Float32Array, IntArray
 
+MODEL_TYPE = "model2vec"
+# The arrays of a file, and the types in which they are used. With a mapping, several tokens share a row of embeddings.
+_TYPES = {"embeddings": np.float32, "mapping": np.int64, "weights": np.float32}
+_MAX_DIM = 65_536
+# Changes when the words of a file are found in text by other rules.
+_WORD_RULES = "bertfeat words 1"
 _CHUNK = 1 << 20
 # Longer than any row.
 _MAX_ROW = 8 << 20
@@ -51,6 +63,107 @@ _OTHERS = {
 _NUMBER_AT_END = re.compile(r"\s[-+.eE\d]+\Z")
 _NUMBERS = b"0123456789+-.eEinfaINFA \t\r\n"
 _File: TypeAlias = "io.BufferedReader | gzip.GzipFile"
+
+
+@dataclass(frozen=True, slots=True)
+class WordFile:
+    """What a folder keeps of the file of word vectors that it was made of.
+
+    `n_repeated` rows have words that came before, and `n_left_out` words that are empty or not UTF-8. If `is_uncased`,
+    no word has an upper-case letter, so that text is lower-cased; marks such as `<UNK>` do not count. `digest` is the
+    xxh3-128 (hex) of the safetensors file.
+    """
+
+    layout: str
+    n_words: int
+    n_repeated: int
+    n_left_out: int
+    is_uncased: bool
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What is read of config.json; the length is that which model2vec takes if the file names none."""
+
+    normalize: bool = False
+    max_length: Annotated[int, Meta(ge=1)] | None = 512
+    word_file: WordFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenVectors:
+    """The vectors of a model2vec folder, checked and not loaded.
+
+    The safetensors `file` holds `n_values` numbers: the vectors of `n_ids` token ids, and more. The mean of a text is
+    divided by its length if the model `normalizes`; model2vec reads `max_length` tokens of a text, or all. `words` is
+    the file of word vectors that the folder was made of, if it was.
+    """
+
+    file: Path
+    n_ids: int
+    dim: int
+    n_values: int
+    tokenizer_sha256: str
+    normalizes: bool
+    max_length: int | None
+    words: WordFile | None
+
+    def sentence_model(self) -> SentenceModel | None:
+        """Return how model2vec makes the vector of a text; None for word vectors, which say nothing of texts."""
+        if self.words is not None:
+            return None
+        steps = (NormalizeStep(),) if self.normalizes else ()
+        return SentenceModel((SentenceMode.MEAN,), True, steps, max_length=self.max_length, has_special_tokens=False)
+
+    def read(self) -> tuple[Float32Array, IntArray | None, Float32Array | None]:
+        """Return the vectors float32 (n_rows, dim), the row of each token (n_ids,), and the weight of each (n_ids,).
+
+        Raises:
+            CheckpointError: A row is out of range, or a number is not finite.
+        """
+        if self.words is not None and digest_of(self.file) != self.words.digest:
+            raise CheckpointError(f"{self.file}: its bytes are not those that were written; delete {self.file.parent}")
+        with checkpoint_errors(self.file, "it does not load"), safe_open(self.file, framework="np") as file:
+            names = [name for name in _TYPES if name in file.keys()]  # noqa: SIM118
+            arrays: dict[str, Any] = {name: file.get_tensor(name).astype(_TYPES[name], copy=False) for name in names}
+        for name, values in arrays.items():
+            if not np.isfinite(values).all():
+                raise CheckpointError(f"{self.file}: {name} holds nan or infinity; download or copy the model again")
+        vectors, mapping = arrays["embeddings"], arrays.get("mapping")
+        if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(vectors):
+            raise CheckpointError(f"{self.file}: mapping names rows outside of the {len(vectors):,} of embeddings")
+        return vectors, mapping, arrays.get("weights")
+
+
+def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
+    """Check the arrays and the settings of a model2vec folder.
+
+    Raises:
+        CheckpointError: An array is missing, or a shape, a type or a setting is wrong.
+    """
+    file = inside(folder, SINGLE)
+    arrays = read_header(file)
+    kind, shape = arrays.get("embeddings", ("no array", ()))
+    if kind not in ("F32", "F16", "F64", "I8") or len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= _MAX_DIM:
+        raise CheckpointError(f"{file}: embeddings is {kind} {list(shape)}; expected numbers (tokens, 1 to {_MAX_DIM})")
+    n_ids = arrays["mapping"][1][0] if "mapping" in arrays else shape[0]
+    if "weights" in arrays and arrays["weights"][1][0] < n_ids:
+        raise CheckpointError(f"{file}: {arrays['weights'][1][0]} weights for {n_ids} tokens")
+    with checkpoint_errors(folder / "config.json", "does not fit model2vec"):
+        settings = from_values(_Settings, config)
+    words = settings.word_file
+    rules = hashlib.sha256(f"{_WORD_RULES}, uncased {words.is_uncased}".encode()).hexdigest() if words else None
+    return TokenVectors(
+        file,
+        n_ids,
+        dim=shape[1],
+        n_values=sum(math.prod(found) for _, found in arrays.values()),
+        tokenizer_sha256=rules or named_digest([folder / "tokenizer.json"]),
+        normalizes=settings.normalize,
+        max_length=settings.max_length,
+        words=words,
+    )
 
 
 class _Layout(NamedTuple):
@@ -132,14 +245,9 @@ def _write(layout: _Layout, folder: Path) -> None:
     if 2 * sum(_NUMBER_AT_END.search(word) is not None for word in words) > len(words):
         # The first row lacks numbers, a header is damaged, or a tab follows each word.
         raise CheckpointError(f"{layout.path}:1: vectors of {layout.dim} numbers, but most rows have more; {_EXPECTED}")
-    found = WordFile(
-        layout.title,
-        len(words),
-        n_repeated=n_rows - n_left_out - len(words),
-        n_left_out=n_left_out,
-        is_uncased=all(word[0] in "<[" or word.lower() == word for word in words),
-        digest=digest_of(folder / SINGLE),
-    )
+    n_repeated = n_rows - n_left_out - len(words)
+    is_uncased = all(word[0] in "<[" or word.lower() == word for word in words)
+    found = WordFile(layout.title, len(words), n_repeated, n_left_out, is_uncased, digest_of(folder / SINGLE))
     (folder / "config.json").write_bytes(encode({"model_type": MODEL_TYPE, "max_length": None, "word_file": found}))
     normalizer = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": False}
     tokenizer = {
@@ -190,7 +298,7 @@ def _find_layout(path: Path) -> _Layout:
     header = first.split()
     has_header = len(header) == 2 and all(part.isdigit() for part in header)
     dim = int(header[1]) if has_header else first.rstrip().count(b" ")
-    if not 1 <= dim <= MAX_DIM or b"\0" in first:
+    if not 1 <= dim <= _MAX_DIM or b"\0" in first:
         raise CheckpointError(f"{path}:1: not a file of word vectors ({_EXPECTED}), and other models are folders")
     if not has_header:
         return _Layout(path, "GloVe text", dim, None)
@@ -253,14 +361,9 @@ def _numbers(layout: _Layout, rows: list[_Row]) -> Float32Array:
         # polars reads a number in a tenth of the time that NumPy takes. The separator is in no row.
         import polars as pl
 
+        column, schema = b" ".join(row.numbers for row in rows), {"number": pl.Float64}
         table = pl.read_csv(
-            b" ".join(row.numbers for row in rows),
-            has_header=False,
-            schema={"number": pl.Float64},
-            eol_char=" ",
-            separator="\n",
-            quote_char=None,
-            ignore_errors=True,
+            column, has_header=False, schema=schema, eol_char=" ", separator="\n", quote_char=None, ignore_errors=True
         )
         with np.errstate(over="ignore"):
             values = table["number"].to_numpy().astype(np.float32)
