@@ -17,8 +17,7 @@ from benchmarks.speed.corpora import CORPORA, write_corpus
 from benchmarks.speed.harness import MAX_LENGTH, Setup
 from benchmarks.speed.models import Shape
 from bertfeat.config import ExtractConfig
-from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.encoder.lanes import encode_packs
+from bertfeat.encoder.encoder import PackEncoder, encode_packs
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.run import ShardTask
 from bertfeat.progress import Progress

@@ -1,6 +1,6 @@
 """Encoders: find and check a model by its name, load what is needed of it, and run packs through it.
 
-This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel`, `hub`, the readers of static vectors,
+This module imports nothing: `packaged`, `layers`, `families`, `sentencemodel`, `hub`, `staticvectors`,
 `checkpoint` for a config that was seen before and, until it has written, `conversion` work without torch; the rest
 needs it.
 """
@@ -13,14 +13,12 @@ __all__ = [
     "encoder",
     "families",
     "hub",
-    "lanes",
     "layers",
     "loading",
     "packaged",
     "sentencemodel",
     "sentencesteps",
-    "tokenvectors",
+    "staticvectors",
     "transfers",
     "weights",
-    "wordvectors",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,12 +21,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import ConfigError
+from bertfeat.ragged import starts_of
 from bertfeat.records import IntArray
 
 NAME = "bertfeat_packed"
 
-_HALF = (torch.float16, torch.bfloat16)
-_MAX_HEAD_SIZE = 256
 # Keywords of the models that change nothing in a forward pass over whole windows; any other must be None or 0.
 _WITHOUT_EFFECT = frozenset({"position_ids", "output_hidden_states", "deterministic", "use_cache"})
 # With AVX-512, torch's attention on a CPU takes this many scores at a time, and those that are left one by one, each in
@@ -70,30 +69,21 @@ class Layout:
 
 
 def find_groups(lengths: IntArray) -> tuple[Group, ...]:
-    """Return the runs of equal length in `lengths`, int64 (n_windows,).
-
-    Examples:
-        >>> find_groups(np.array([5, 5, 3]))
-        (Group(start=0, n_windows=2, length=5), Group(start=10, n_windows=1, length=3))
-    """
+    """Return the runs of equal length in `lengths`, int64 (n_windows,)."""
     firsts = np.concatenate(([0], np.flatnonzero(np.diff(lengths)) + 1))
-    counts = np.diff(np.concatenate((firsts, [len(lengths)])))
-    runs = lengths[firsts]
-    starts = np.concatenate(([0], np.cumsum(runs * counts)[:-1]))
-    return tuple(map(Group, starts.tolist(), counts.tolist(), runs.tolist()))
+    counts = np.diff(firsts, append=len(lengths))
+    return tuple(map(Group, starts_of(lengths)[firsts].tolist(), counts.tolist(), lengths[firsts].tolist()))
 
 
 def cumulative_lengths(lengths: IntArray, device: torch.device) -> torch.Tensor:
     """Return int32 (n_windows + 1,): 0, then the end of each window, as variable-length attention takes it."""
-    return to_device(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32), device)
+    return to_device(starts_of(lengths).astype(np.int32), device)
 
 
 @functools.cache
 def has_varlen(device: torch.device) -> bool:
-    """Return whether torch's variable-length kernel runs on a device: on those of NVIDIA, from Ampere on.
-
-    AMD's devices are named `cuda` too, and their numbers of capability mean something else.
-    """
+    """Return whether torch's variable-length kernel runs on a device: on those of NVIDIA, from Ampere on."""
+    # AMD's devices are named `cuda` too, and their numbers of capability mean something else.
     return (
         device.type == "cuda"
         and torch.version.hip is None
@@ -104,7 +94,7 @@ def has_varlen(device: torch.device) -> bool:
 
 def fits_varlen(dtype: torch.dtype, head_size: int) -> bool:
     """Return whether torch's variable-length kernel takes heads of a type and size."""
-    return dtype in _HALF and head_size % 8 == 0 and head_size <= _MAX_HEAD_SIZE
+    return dtype in (torch.float16, torch.bfloat16) and head_size % 8 == 0 and head_size <= 256
 
 
 def make_layout(lengths: IntArray, device: torch.device) -> Layout:
@@ -140,17 +130,9 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attend within each window; the signature is that of transformers' attention functions.
 
-    Args:
-        module: The attention module; its `is_causal` is used where the argument is None.
-        query: (1, heads, n_tokens, head_size).
-        key: (1, key heads, n_tokens, head_size); the heads share the key heads if these are fewer.
-        value: Like `key`.
-        attention_mask: None, since packs have no padding.
-        scaling: Factor on the products of query and key; None is head_size ** -0.5.
-        is_causal: Tokens see earlier tokens only.
-        sliding_window: A token sees those less than this far away.
-        softcap: Scores are squeezed into (-softcap, softcap) by tanh.
-        others: What else the model passes.
+    The query is (1, heads, n_tokens, head_size); key and value are (1, key heads, n_tokens, head_size), and heads share
+    the key heads if these are fewer. A token sees those less than `sliding_window` away. Scores are squeezed into
+    (-softcap, softcap) by tanh.
 
     Returns:
         (1, n_tokens, heads, head_size), and None in the place of the weights.
@@ -162,7 +144,9 @@ def packed_attention(
     layout = _LAYOUT.get()
     if layout is None or attention_mask is not None:
         raise RuntimeError("packed attention runs inside `packed(layout)` only, and takes no mask")
-    _refuse_others(module, others)
+    for name, what in others.items():
+        if name not in _WITHOUT_EFFECT and what is not None and (isinstance(what, torch.Tensor) or what != 0):
+            raise ConfigError(f"{type(module).__name__} asks for attention with `{name}`, which is not supported")
     causal = bool(getattr(module, "is_causal", False)) if is_causal is None else is_causal
     # (n_tokens, heads, head_size) is the models' own layout, so that all of this are views.
     query, key, value = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
@@ -170,22 +154,18 @@ def packed_attention(
         from torch.nn.attention.varlen import varlen_attn
 
         bounds, longest = layout.cu_seqlens, layout.max_length
+        # The tokens that are seen to the left, and to the right; -1 is all of them.
+        reach = -1 if sliding_window is None else sliding_window - 1
         mixed = varlen_attn(
             *(query, key, value, bounds, bounds, longest, longest),
             scale=scaling,
-            window_size=varlen_window(causal, sliding_window),
+            window_size=(reach, 0 if causal else reach),
             enable_gqa=query.shape[1] != key.shape[1],
         )
         assert isinstance(mixed, torch.Tensor)
     else:
         mixed = _grouped(query, key, value, layout.groups, Rules(scaling, causal, sliding_window, softcap))
     return mixed.unsqueeze(0), None
-
-
-def _refuse_others(module: torch.nn.Module, others: Mapping[str, Any]) -> None:
-    for name, value in others.items():
-        if name not in _WITHOUT_EFFECT and value is not None and (isinstance(value, torch.Tensor) or value != 0):
-            raise ConfigError(f"{type(module).__name__} asks for attention with `{name}`, which is not supported")
 
 
 def _grouped(
@@ -196,13 +176,11 @@ def _grouped(
     mixed = []
     for start, n_windows, length in groups:
         stop = start + n_windows * length
-        part = attend(
-            query[start:stop].view(n_windows, length, *query.shape[1:]).transpose(1, 2),
-            key[start:stop].view(n_windows, length, *key.shape[1:]).transpose(1, 2),
-            value[start:stop].view(n_windows, length, *value.shape[1:]).transpose(1, 2),
-            rules,
+        query_part, key_part, value_part = (
+            states[start:stop].view(n_windows, length, *states.shape[1:]).transpose(1, 2)
+            for states in (query, key, value)
         )
-        mixed.append(part.transpose(1, 2).flatten(0, 1))
+        mixed.append(attend(query_part, key_part, value_part, rules).transpose(1, 2).flatten(0, 1))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
@@ -261,17 +239,6 @@ def _seen(rows: torch.Tensor, places: torch.Tensor, rules: Rules) -> torch.Tenso
     if rules.sliding_window is None:
         return seen
     return seen & ((distance if rules.causal else distance.abs_()) < rules.sliding_window)
-
-
-def varlen_window(causal: bool, sliding_window: int | None) -> tuple[int, int]:
-    """Return how many tokens to the left and right are seen, both ends included; -1 is all of them.
-
-    Examples:
-        >>> varlen_window(False, None), varlen_window(True, None), varlen_window(False, 65)
-        ((-1, -1), (-1, 0), (64, 64))
-    """
-    reach = -1 if sliding_window is None else sliding_window - 1
-    return reach, 0 if causal else reach
 
 
 def can_be_packed(model: Any) -> bool:

@@ -21,9 +21,8 @@ from bertfeat.encoder.filedigests import named_digest, weights_digest
 from bertfeat.encoder.packaged import find_packaged, packaged_hint
 from bertfeat.encoder.sentencefiles import SAVE_AGAIN, read_prompts, read_sentence_model
 from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
-from bertfeat.encoder.tokenvectors import MODEL_TYPE, TokenVectors, open_token_vectors
+from bertfeat.encoder.staticvectors import MODEL_TYPE, TokenVectors, open_token_vectors, words_folder
 from bertfeat.encoder.weights import MAX_TOKENIZER_BYTES, find_weights, inside, read_json, read_tokenizer_config
-from bertfeat.encoder.wordvectors import words_folder
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo
 

@@ -8,14 +8,13 @@ whose states equal those of transformers on every layer. The result is kept, so 
 from __future__ import annotations
 
 import contextlib
-import logging
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +26,9 @@ from bertfeat.encoder.discovery import takes_type_ids
 from bertfeat.encoder.encoder import PackEncoder, RunPath
 from bertfeat.encoder.transfers import to_device
 from bertfeat.errors import CheckpointError, RunError, checkpoint_errors, is_out_of_memory
-from bertfeat.ragged import ragged_arange
+from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import Pack
 
-_log = logging.getLogger(__name__)
 # Prime numbers, so that no fixed count of landmarks or blocks divides them.
 _LENGTHS = (11, 11, 7)
 # Sliding windows and chunks of attention have this many tokens during the comparison.
@@ -49,22 +47,15 @@ _MAX_MEDIAN_IN_HALF = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How packs of a model run up to a layer.
+    """How packs of a model run up to a layer: their path, and the blocks that are kept.
 
-    Attributes:
-        path: Of the packs.
-        n_blocks: Blocks that are kept.
-        final_norm: The norm that transformers applies to the last state only, where the model is cut below it; it is
-            left out, as the whole model leaves it out of the states below the last.
+    `final_norm` is the norm that transformers applies to the last state only, where the model is cut below it; it is
+    left out, as the whole model leaves it out of the states below the last.
     """
 
     path: RunPath
     n_blocks: int
     final_norm: str | None = None
-
-
-# By what a state is of: a layer, or the pooler.
-_States: TypeAlias = dict[str, torch.Tensor]
 
 
 def blocks_of(model: nn.Module, n_blocks: int) -> str | None:
@@ -96,9 +87,7 @@ def cut(model: Any, blocks: str | None, n_blocks: int) -> Callable[[], object]:
 def last_parts(model: nn.Module, run: Callable[[], torch.Tensor]) -> list[str]:
     """Return the names of a model's parts whose output is the last layer, in the order of their calls.
 
-    Args:
-        model: The model.
-        run: Runs it and returns the last layer of the last text, (n_tokens, hidden).
+    `run` runs it and returns the last layer of the last text, (n_tokens, hidden).
     """
     outputs: list[tuple[str, Any]] = []
     with contextlib.ExitStack() as hooks:
@@ -113,11 +102,8 @@ def last_parts(model: nn.Module, run: Callable[[], torch.Tensor]) -> list[str]:
 class Comparison:
     """The states of short windows as transformers computes them, each window alone.
 
-    Args:
-        checkpoint: The model's files.
-        model: The encoder, run by transformers' own attention; it is cut while the way is searched for.
-        n_blocks: The highest layer that is asked for.
-        with_pooler: Compare pooled vectors as well.
+    The model is run by transformers' own attention, up to the layer `n_blocks`; it is cut while the way is searched
+    for. Pooled vectors are compared as well, if they are asked for.
 
     Raises:
         CheckpointError: transformers cannot run the model, or its layers are not one vector per token.
@@ -129,19 +115,17 @@ class Comparison:
         self._n_blocks = n_blocks
         self._with_pooler = with_pooler
         self._pack = _windows(model.config, checkpoint)
-        ends = np.cumsum(self._pack.lengths).tolist()
-        self._each = [slice(end - length, end) for end, length in zip(ends, self._pack.lengths.tolist(), strict=True)]
-        with _short_windows(model), self._running():
+        self._each = [slice(*bounds) for bounds in itertools.pairwise(starts_of(self._pack.lengths).tolist())]
+        running = checkpoint_errors(checkpoint.folder, "transformers cannot run the model", "use another model")
+        with _short_windows(model), running:
             self._expected = self._alone()
         self._in_half = any(state.dtype is not torch.float32 for state in self._expected.values())
 
     def find(self, blocks: str | None, n_now: int, make: Callable[[Way, Sequence[int]], PackEncoder]) -> Way:
         """Return the first way whose states equal those of transformers.
 
-        Args:
-            blocks: The name of the model's list of blocks; None if it has no such list.
-            n_now: Blocks that the model has: at least one more than those asked for, unless these are all.
-            make: Makes the encoder of a way for some layers.
+        `blocks` is the name of the model's list of blocks, if it has one. It now has `n_now`: at least one more than
+        those asked for, unless these are all. `make` makes the encoder of a way for some layers.
 
         Raises:
             CheckpointError: No way gives equal states.
@@ -150,12 +134,11 @@ class Comparison:
         bound = _MAX_MEDIAN_IN_HALF if self._in_half else _MAX_DISTANCE
         with _short_windows(self._model):
             kept = self._cut(blocks, n_now)
-            with self._running():
-                paths: list[RunPath] = ["packed"] if attention.can_be_packed(self._model) else []
+            paths: list[RunPath] = ["packed"] if attention.can_be_packed(self._model) else []
             for path in (*paths, "equal-length"):
                 way = Way(path, *kept)
                 try:
-                    states = make(way, layers).encode(self._pack)
+                    states = make(way, layers).encode(self._pack).states
                     if path == "packed":
                         self._run_longest(blocks, make(way, [0]))
                 # The model does not take packs in this way; what it then raises is not known of every type.
@@ -164,19 +147,12 @@ class Comparison:
                         raise
                     said = f"cannot run: {' '.join(str(error).split())[:200]}"
                     continue
-                found = {str(layer): states.layer(layer) for layer in layers}
-                found |= {} if states.pooled is None else {"pooler": states.pooled}
-                distance, what = self._farthest(found, in_half=self._in_half, must_show=path == "packed")
+                distance, what = self._farthest(states, in_half=self._in_half, must_show=path == "packed")
                 if distance <= bound:
-                    if said:
-                        _log.debug("%s: not packed: a text beside others %s", self._checkpoint.folder, said)
                     return way
                 said = f"differs from the same text alone by {distance:.1e} of the length of a vector in layer {what}"
                 said += f" (bound {bound:.0e})"
         raise self._refusal(f"a text beside others {said}")
-
-    def _running(self) -> AbstractContextManager[None]:
-        return checkpoint_errors(self._checkpoint.folder, "transformers cannot run the model", "use another model")
 
     def _refusal(self, reason: str) -> CheckpointError:
         kind = self._checkpoint.family.model_type
@@ -194,19 +170,17 @@ class Comparison:
         tiled = {name: np.tile(getattr(self._pack, name), n) for name in names}
         pack = Pack(**tiled, windows=np.arange(n * len(_LENGTHS)))
         # The pooler needs the last layer.
-        restore = cut(self._model, blocks, self._n_blocks if self._with_pooler else 1)
-        try:
+        with contextlib.ExitStack() as restored:
+            restored.callback(cut(self._model, blocks, self._n_blocks if self._with_pooler else 1))
             states = encoder.encode(pack).layer(0)
-        finally:
-            restore()
         first, last = states[: self._pack.n_tokens], states[-self._pack.n_tokens :]
         if (last - first).norm() > 0.01 * first.norm():
             raise ValueError("the place of a window in a pack changes its embeddings")
 
     @torch.inference_mode()
-    def _alone(self) -> _States:
-        """Run each window alone and without padding, as a user of transformers does."""
-        model, parts = self._model, defaultdict[str, list[torch.Tensor]](list)
+    def _alone(self) -> Mapping[int | str, torch.Tensor]:
+        """Return each layer, and `pooler`, of the windows alone and without padding, as transformers runs them."""
+        model, parts = self._model, defaultdict[int | str, list[torch.Tensor]](list)
         type_ids = takes_type_ids(model)
         for window in self._each:
             inputs = {"input_ids": self._pack.input_ids[window]}
@@ -221,7 +195,7 @@ class Comparison:
                 state = found.hidden_states[layer]
                 if tuple(state.shape) != wanted:
                     raise self._refusal(f"layer {layer} of a text has the shape {tuple(state.shape)}, not {wanted}")
-                parts[str(layer)].append(state[0])
+                parts[layer].append(state[0])
             if self._with_pooler:
                 parts["pooler"].append(found.pooler_output)
         return {what: torch.cat(part) for what, part in parts.items()}
@@ -233,41 +207,37 @@ class Comparison:
         """
         if n_now == self._n_blocks:
             return n_now, None
-        restore = cut(self._model, blocks, self._n_blocks)
+        restore, name, part = cut(self._model, blocks, self._n_blocks), "", None
         try:
-            if self._equals(self._alone()):
+            if self._is_same():
                 return self._n_blocks, None
-            top, n_tokens = str(self._n_blocks), int(self._pack.lengths[-1])
-            for name in last_parts(self._model, lambda: self._alone()[top][-n_tokens:]):
-                if self._equals_without(name):
+            for name in last_parts(self._model, lambda: self._alone()[self._n_blocks][self._each[-1]]):
+                part = self._model.get_submodule(name)
+                self._model.set_submodule(name, nn.Identity())
+                if self._is_same():
                     return self._n_blocks, name
+                self._model.set_submodule(name, part)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             if _is_passing(error):
                 raise
+            if part is not None:
+                self._model.set_submodule(name, part)
         restore()
         return n_now, None
 
-    def _equals_without(self, name: str) -> bool:
-        """Return whether the states are equal without a part, which is then left out."""
-        part, equal = self._model.get_submodule(name), False
-        self._model.set_submodule(name, nn.Identity())
-        try:
-            equal = self._equals(self._alone())
-        finally:
-            if not equal:
-                self._model.set_submodule(name, part)
-        return equal
+    def _is_same(self) -> bool:
+        return self._farthest(self._alone(), in_half=False, must_show=True)[0] <= _MAX_DISTANCE
 
-    def _equals(self, found: _States) -> bool:
-        return self._farthest(found, in_half=False, must_show=True)[0] <= _MAX_DISTANCE
-
-    def _farthest(self, found: _States, *, in_half: bool, must_show: bool) -> tuple[float, str]:
+    def _farthest(
+        self, found: Mapping[int | str, torch.Tensor], *, in_half: bool, must_show: bool
+    ) -> tuple[float, int | str]:
         """Return the greatest distance from transformers, of any token or of a window's median, and of which layer.
 
         States that are not finite are left out: an error names them when they are stored. A window without any other
         shows nothing, and counts as different if `must_show`: a way that is nearer to transformers is then left.
         """
-        most, of_what, unshown = 0.0, "", math.inf if must_show else 0.0
+        unshown = math.inf if must_show else 0.0
+        farthest: tuple[float, int | str] = 0.0, ""
         for what, wanted in self._expected.items():
             exact = wanted.float()
             lengths = exact.norm(dim=1)
@@ -276,12 +246,10 @@ class Comparison:
             for window in self._each if what != "pooler" else [slice(None)]:
                 part = distances[window][lengths[window].isfinite()]
                 distance = float(part.median() if in_half else part.max()) if len(part) else unshown
-                # Not finite here, but in transformers. NaN compares as false, also with what comes later.
-                if math.isnan(distance):
-                    return math.inf, what
-                if distance > most:
-                    most, of_what = distance, what
-        return most, of_what
+                # Not finite here, but in transformers. NaN compares as false.
+                if not distance <= farthest[0]:
+                    farthest = math.inf if math.isnan(distance) else distance, what
+        return farthest
 
 
 def _is_passing(error: Exception) -> bool:
@@ -313,7 +281,7 @@ def _short_windows(model: Any) -> Iterator[None]:
 
     Some modules keep one token more than the config: the differences stay.
     """
-    owners = {id(owner): owner for owner in (model.config, *model.modules())}.values()
+    owners = model.config, *model.modules()
     found = [(owner, name, getattr(owner, name, None)) for owner in owners for name in _WINDOW_NAMES]
     before = [(owner, name, n) for owner, name, n in found if isinstance(n, int) and not isinstance(n, bool)]
     try:

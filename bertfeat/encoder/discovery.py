@@ -16,32 +16,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertfeat._version import __version__
+from bertfeat.durable.records import decode, encode, hash_of_json
+from bertfeat.durable.usercache import read_cached, write_cached
 from bertfeat.encoder.families import FAMILIES, NOT_LOADED, config_digest, family_of
 from bertfeat.errors import CheckpointError, checkpoint_errors
 
 _T = TypeVar("_T")
 _MAX_LAYERS = 1_000
-_MAX_HIDDEN = 65_536
-_MAX_IDS = 10_000_000
-_MAX_POSITIONS = 1 << 24
-# Values in tables that a model computes, such as masks of positions by positions.
-_MAX_TABLES = 1 << 31
-# The numbers of blocks of decoders, which are never run: a decoder without blocks costs next to nothing.
-_DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")
+_MAX_SIZE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What transformers tells of a model without its weights.
+    """What transformers tells of a model without its weights; `model_class` holds the encoder.
 
-    Attributes:
-        model_class: The class of transformers that holds the encoder.
-        n_layers: Its blocks.
-        hidden_size: The width of its layers.
-        n_ids: Rows of the embedding matrix.
-        n_positions: Tokens that it takes; None if its positions are relative, without a limit.
-        padding_idx: The padding token after whose number positions start, as in RoBERTa; None if they start at 0.
-        n_parameters: Its weights.
+    `n_ids` are the rows of the embedding matrix. `n_positions` is None if positions are relative, without a limit.
+    `padding_idx` is the padding token after whose number positions start, as in RoBERTa; None if they start at 0.
     """
 
     model_class: str
@@ -54,11 +44,7 @@ class Facts:
 
 
 def find_facts(folder: Path, content: Mapping[str, Any]) -> Facts:
-    """Return the facts of the model with this config.json.
-
-    Args:
-        folder: The model's folder, for messages.
-        content: The content of config.json; `model_type` is a text.
+    """Return the facts of the model whose config.json has this content; the folder is for messages.
 
     Raises:
         CheckpointError: transformers does not know the type, it is not a model of text, or a value cannot be used.
@@ -72,9 +58,6 @@ def find_facts(folder: Path, content: Mapping[str, Any]) -> Facts:
 
 def read_kept(kind: type[_T], content: Mapping[str, Any], *how: object) -> _T | None:
     """Return what is kept of a model's config and the versions here, computed in some way; None if nothing is."""
-    from bertfeat.durable.records import decode
-    from bertfeat.durable.usercache import read_cached
-
     try:
         return decode(kind, read_cached(_kept_name(kind, content, how)) or b"")
     except ValueError:
@@ -83,15 +66,10 @@ def read_kept(kind: type[_T], content: Mapping[str, Any], *how: object) -> _T | 
 
 def write_kept(record: object, content: Mapping[str, Any], *how: object) -> None:
     """Keep a record for `read_kept`."""
-    from bertfeat.durable.records import encode
-    from bertfeat.durable.usercache import write_cached
-
     write_cached(_kept_name(type(record), content, how), encode(record))
 
 
 def _kept_name(kind: type, content: Mapping[str, Any], how: tuple[object, ...]) -> str:
-    from bertfeat.durable.records import hash_of_json
-
     versions = [__version__, *map(metadata.version, ("transformers", "torch"))]
     key = [config_digest(content), str(family_of(content["model_type"])), *versions, *map(str, how)]
     return f"models/{kind.__name__.lower()}-{hash_of_json(key)}.json"
@@ -107,16 +85,16 @@ def build_config(folder: Path, content: Mapping[str, Any]) -> Any:
 
     model_type = content["model_type"]
     if model_type not in CONFIG_MAPPING:
-        raise CheckpointError(
-            f"{folder}: transformers {metadata.version('transformers')} has no model type {model_type!r:.60}"
-        )
+        version = metadata.version("transformers")
+        raise CheckpointError(f"{folder}: transformers {version} has no model type {model_type!r:.60}")
     plain = {key: value for key, value in content.items() if key not in NOT_LOADED}
     with checkpoint_errors(folder / "config.json", "it does not fit its family"):
         config = CONFIG_MAPPING[model_type].from_dict(plain)
         # Every window is run once: keys and values for later tokens are not kept.
         values = {"use_cache": False, "use_mems_eval": False, **family_of(model_type).overrides}
         if getattr(config, "is_encoder_decoder", False):
-            values |= dict.fromkeys(_DECODER_DEPTHS, 0)
+            # Decoders are never run: one without blocks costs next to nothing.
+            values |= {"decoder_layers": 0, "num_decoder_layers": 0}
         for key in filter(partial(hasattr, config), values):
             setattr(config, key, values[key])
     return config
@@ -198,14 +176,10 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
     model_class = model_class_of(config)
     if model_class is None or "input_ids" not in inspect.signature(model_class.forward).parameters:
         raise CheckpointError(f"{folder}: model type {family.model_type!r} is not a model of text")
-    n_layers, hidden_size, n_ids = (
-        _size(folder, config, name, most)
-        for name, most in (("num_hidden_layers", _MAX_LAYERS), ("hidden_size", _MAX_HIDDEN), ("vocab_size", _MAX_IDS))
-    )
+    n_layers = _size(folder, config, "num_hidden_layers", _MAX_LAYERS)
+    hidden_size, n_ids = (_size(folder, config, name) for name in ("hidden_size", "vocab_size"))
     with checkpoint_errors(folder / "config.json", "it does not fit its family"), torch.device("meta"):
         model = model_class._from_config(config, **pooler_options(model_class, with_pooler=False))
-    if (n_values := sum(table.numel() for table in model.buffers())) > _MAX_TABLES:
-        raise CheckpointError(f"{folder / 'config.json'}: it asks for tables of {n_values} values; limit {_MAX_TABLES}")
     # A table of positions has a padding token only where positions are counted from it.
     tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
     found = (getattr(table, "padding_idx", None) for table in tables)
@@ -219,18 +193,14 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
         n_layers=n_layers,
         hidden_size=hidden_size,
         n_ids=n_ids,
-        n_positions=_size(folder, config, positions, _MAX_POSITIONS, n_before) if is_limited else None,
+        n_positions=_size(folder, config, positions, n_left_out=n_before) if is_limited else None,
         padding_idx=padding_idx,
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
 
 
-def _size(folder: Path, config: Any, name: str, most: int, n_left_out: int = 0) -> int:
+def _size(folder: Path, config: Any, name: str, most: int = _MAX_SIZE, *, n_left_out: int = 0) -> int:
     value = getattr(config, name, None)
-    if value is None and name == "vocab_size":
-        raise CheckpointError(
-            f"{folder}: model type {config.model_type!r} is not a model of text: it has no vocab_size"
-        )
     if isinstance(value, bool) or not isinstance(value, int) or not n_left_out < value <= most:
         wanted = f"expected a whole number from {n_left_out + 1} to {most}"
         raise CheckpointError(f"{folder / 'config.json'}: {name} is {value!r:.60}; {wanted}")

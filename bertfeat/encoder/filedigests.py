@@ -1,20 +1,17 @@
-"""Digests (sha256) of model files, cached so that they are computed once.
-
-A file of the cache holds the digest of some weight files; it is used only while their path, size, inode, mtime and
-ctime are unchanged.
-"""
+"""Digests (sha256) of model files, computed once while their path, size, inode, mtime and ctime are unchanged."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from bertfeat.durable.files import os_errors
 from bertfeat.durable.records import seal, unseal
 from bertfeat.durable.usercache import read_cached, write_cached
 from bertfeat.errors import CheckpointError
@@ -30,6 +27,7 @@ class _Kept:
     sha256: str
 
 
+@os_errors(CheckpointError)
 def weights_digest(files: Sequence[Path]) -> str:
     """Return the sha256 (hex) of the files' bytes, in the given order; for one file it is that of `sha256sum`.
 
@@ -43,13 +41,10 @@ def weights_digest(files: Sequence[Path]) -> str:
         return unseal(_Kept, read_cached(name) or b"").sha256
     digest = hashlib.sha256()
     for path in files:
-        with _reading(path), path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
     if _identity(files)[0] != name:
-        raise CheckpointError(
-            f"{files[0].parent}: the weights change while they are read; wait for the download to end"
-        )
+        raise CheckpointError(f"{files[0].parent}: the weights change while they are read; wait until they are whole")
     found = digest.hexdigest()
     if youngest_ns < time.time_ns() - _SETTLED_NS:
         _known[name] = found
@@ -57,6 +52,7 @@ def weights_digest(files: Sequence[Path]) -> str:
     return found
 
 
+@os_errors(CheckpointError)
 def named_digest(files: Sequence[Path]) -> str:
     """Return the sha256 (hex) over each file's name, length and bytes.
 
@@ -65,28 +61,18 @@ def named_digest(files: Sequence[Path]) -> str:
     """
     digest = hashlib.sha256()
     for path in files:
-        with _reading(path):
-            content = path.read_bytes()
+        content = path.read_bytes()
         digest.update(f"{path.name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def _identity(files: Sequence[Path]) -> tuple[str, int]:
     """Return the name of files in the cache, and the latest time (ns) of a change to one of them."""
     parts, times = [], []
     for path in files:
-        with _reading(path):
-            real = path.resolve(strict=True)
-            status = real.stat()
+        real = path.resolve(strict=True)
+        status = real.stat()
         parts.append([str(real), status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns])
         times += [status.st_mtime_ns, status.st_ctime_ns]
     return f"digests/{xxhash.xxh3_128_hexdigest(repr(parts).encode())}", max(times)

@@ -12,7 +12,6 @@ from torch import nn
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.comparison import Comparison, Way, blocks_of, cut
-from bertfeat.encoder.convolutions import keep_float32
 from bertfeat.encoder.discovery import (
     build_config,
     encoder_of,
@@ -24,8 +23,7 @@ from bertfeat.encoder.discovery import (
 )
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.filedigests import weights_digest
-from bertfeat.encoder.linears import can_pack, pack_linears
-from bertfeat.encoder.lookup import Lookup
+from bertfeat.encoder.torchmodules import Lookup, can_pack, keep_float32, pack_linears
 from bertfeat.errors import CheckpointError, ConfigError, Shared, checkpoint_errors
 from bertfeat.forks import limit_threads
 
@@ -38,28 +36,16 @@ def load_encoder(
     compute_dtype: torch.dtype = torch.float32,
     with_pooler: bool = False,
 ) -> PackEncoder:
-    """Build the encoder and load its weights.
+    """Build the encoder for some absolute layers and load its weights; blocks above the highest are not built.
 
     Each layer is that of `output_hidden_states` of the whole model. How packs run is found out by a comparison with
-    transformers, once per model, versions, depth, type and device; see `bertfeat.encoder.comparison`.
-
-    Args:
-        checkpoint: What `open_checkpoint` found.
-        layers: The absolute layers that will be asked for; blocks above the highest are neither built nor run.
-        device: The device that computes.
-        compute_dtype: float32, bfloat16 or float16.
-        with_pooler: Load the model's own pooler as well; it needs the last block, so nothing is cut.
+    transformers, once per model, versions, depth, type and device; see `bertfeat.encoder.comparison`. The model's own
+    pooler needs the last block, so nothing is cut if it is asked for.
 
     Raises:
         CheckpointError: Weights are missing or do not fit the config, the files changed since they were checked, or
             the model cannot be run as transformers runs it.
         ConfigError: The model has no pooler, or a layer is out of range.
-
-    Examples:
-        >>> from bertfeat.encoder.checkpoint import open_checkpoint
-        >>> encoder = load_encoder(open_checkpoint("minilm"), [1, 2])
-        >>> encoder.n_blocks, encoder.layers, encoder.path
-        (2, (1, 2), 'packed')
     """
     limit_threads()
     if not layers or not all(0 <= layer <= checkpoint.n_layers for layer in layers):
@@ -67,8 +53,7 @@ def load_encoder(
     if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
         raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
     if checkpoint.static is not None:
-        lookup = Lookup(*checkpoint.static.read()).to(device).eval()
-        return PackEncoder(lookup, "lookup", [0], hidden_size=checkpoint.hidden_size)
+        return PackEncoder(Lookup(*checkpoint.static.read()).to(device).eval(), "lookup", [0])
     facts = checkpoint.facts
     assert facts is not None
     n_blocks = checkpoint.n_layers if with_pooler else max(1, *layers)
@@ -82,8 +67,7 @@ def load_encoder(
         model, blocks = _load(checkpoint, n_loaded, compute_dtype, with_pooler)
     for name in {name for name, _ in model.named_modules()}.intersection(checkpoint.family.unused):
         model.set_submodule(name, nn.Identity())
-    _unify_dtype(model, compute_dtype)
-    _compute_in_float32(model, checkpoint.family.in_float32)
+    _set_types(model, compute_dtype, checkpoint.family.in_float32)
     if compute_dtype is torch.float32 and device.type == "cuda":
         keep_float32(model)
     model = model.to(device).eval().requires_grad_(False)
@@ -101,7 +85,6 @@ def load_encoder(
             model,
             way.path,
             sorted(set(layers)),
-            hidden_size=checkpoint.hidden_size,
             n_blocks=n_blocks,
             compute_dtype=compute_dtype,
             with_pooler=with_pooler,
@@ -122,8 +105,6 @@ def _load(checkpoint: Checkpoint, n_blocks: int, dtype: torch.dtype, with_pooler
     """Load a model's encoder with its lowest blocks, run by transformers' own attention; return their name as well."""
     config = build_config(checkpoint.folder, checkpoint.config)
     model_class = model_class_of(config)
-    options = pooler_options(model_class, with_pooler=with_pooler)
-
     blocks: str | None = None
 
     def build(model: Any, config: Any, **options: Any) -> None:
@@ -148,13 +129,11 @@ def _load(checkpoint: Checkpoint, n_blocks: int, dtype: torch.dtype, with_pooler
             # The report names them, and they are refused below.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            **options,
+            **pooler_options(model_class, with_pooler=with_pooler),
         )
     encoder = encoder_of(model)
     if with_pooler and getattr(encoder, "pooler", None) is None:
-        raise ConfigError(
-            f"`pooling='pooler'`: {checkpoint.name} ({config.model_type}) has no pooler; use mean, max or cls"
-        )
+        raise ConfigError(f"`pooling='pooler'`: {checkpoint.name} has no pooler; use mean, max or cls")
     inner = next(name for name, module in model.named_modules() if module is encoder)
     _check_report(checkpoint, report, inner, with_pooler)
     return encoder, blocks
@@ -162,13 +141,11 @@ def _load(checkpoint: Checkpoint, n_blocks: int, dtype: torch.dtype, with_pooler
 
 def _check_report(checkpoint: Checkpoint, report: dict[str, Any], inner: str, with_pooler: bool) -> None:
     unused = tuple(f"{name}." for name in checkpoint.family.unused)
-    mismatched = sorted(found for found in report["mismatched_keys"] if not found[0].startswith(unused))
-    if mismatched:
-        name, in_file, in_model = mismatched[0]
-        raise CheckpointError(
-            f"{checkpoint.folder}: weight {name!r} has shape {tuple(in_file)}, config.json asks for {tuple(in_model)}"
-            f"{_more(mismatched)}"
-        )
+    wrong = [
+        f"weight {name!r} has shape {tuple(in_file)}, config.json asks for {tuple(in_model)}"
+        for name, in_file, in_model in sorted(report["mismatched_keys"])
+        if not name.startswith(unused)
+    ]
     inside = (f"{inner}.", "shared.") if inner else ("",)
     missing = sorted(
         name
@@ -177,31 +154,21 @@ def _check_report(checkpoint: Checkpoint, report: dict[str, Any], inner: str, wi
     )
     if missing and all(name.startswith("pooler") for name in missing):
         raise CheckpointError(f"{checkpoint.folder}: the model has no trained pooler; use `pooling` mean, max or cls")
-    if missing:
-        raise CheckpointError(
-            f"{checkpoint.folder}: weight {missing[0]!r} is not in the files{_more(missing)}; it would be random"
-        )
+    wrong += [f"weight {name!r} is not in the files, and would be random" for name in missing]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise CheckpointError(f"{checkpoint.folder}: {wrong[0]}{more}")
 
 
-def _more(names: Sequence[object]) -> str:
-    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-
-
-def _unify_dtype(model: nn.Module, dtype: torch.dtype) -> None:
-    """Convert weights that a family always creates as float32 (XLNet, DeBERTa).
+def _set_types(model: nn.Module, dtype: torch.dtype, in_float32: tuple[str, ...]) -> None:
+    """Convert weights that a family always creates as float32, and let parts with these last names compute in float32.
 
     Buffers stay: rotary frequencies lose too much in half precision. So do weights that transformers keeps in float32.
     """
-    if getattr(model, "_keep_in_fp32_modules", None):
-        return
-    for parameter in model.parameters():
+    for parameter in [] if getattr(model, "_keep_in_fp32_modules", None) else model.parameters():
         parameter.data = parameter.data.to(dtype)
-
-
-def _compute_in_float32(model: nn.Module, names: tuple[str, ...]) -> None:
-    """Make the parts with these last names compute in float32, and return states of the type they were given."""
     for name, module in model.named_modules():
-        if name.endswith(tuple(f".{last}" for last in names)):
+        if name.endswith(tuple(f".{last}" for last in in_float32)):
             compute = module.forward
             module.forward = lambda states, compute=compute: (compute(states.float())[0].to(states.dtype),)
 

@@ -32,16 +32,11 @@ def gathering_device(device: torch.device, n_bytes: int) -> torch.device:
 
 
 class Fetches:
-    """Copies from a device to the host, while the device computes the next shard.
-
-    Args:
-        device: The device that computes what is fetched; its work begins now.
-    """
+    """Copies from a device, whose work begins now, to the host, while the device computes the next shard."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._events: list[torch.cuda.Event] = []
-        self._is_over = device.type != "cuda"
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._computing = torch.cuda.current_stream(device)
@@ -70,18 +65,14 @@ class Fetches:
     def wait(self) -> dict[str, float]:
         """Wait until every array that was fetched holds its values.
 
-        Returns:
-            `encode`: The seconds that a CUDA device took for all of the work; nothing for other devices, and nothing
-            the second time.
+        Return the seconds that a CUDA device took for all of the work, as `encode`; nothing for other devices.
         """
-        if self._is_over:
+        if self._device.type != "cuda":
             return {}
         # Without this, the thread would open the first device as well.
         with torch.cuda.device(self._device):
             for event in (*self._events, self._end):
                 event.synchronize()
-            self._events.clear()
-            self._is_over = True
             return {"encode": self._begin.elapsed_time(self._end) / 1000}
 
     def _mark(self) -> torch.cuda.Event:

@@ -16,8 +16,7 @@ from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.devices import has_fast_bfloat16
-from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.encoder.lanes import encode_packs
+from bertfeat.encoder.encoder import PackEncoder, encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.caching import CachedTask
 from bertfeat.extraction.flow import Flow, tokens_of

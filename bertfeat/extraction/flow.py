@@ -23,8 +23,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import CorpusSchema
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import PackEncoder, memory_errors
-from bertfeat.encoder.lanes import encode_packs, pack_budget
+from bertfeat.encoder.encoder import PackEncoder, encode_packs, memory_errors, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentencesteps import load_steps
 from bertfeat.encoder.transfers import Fetches

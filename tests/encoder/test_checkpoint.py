@@ -130,7 +130,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     for name, revision, reason in (
-        ("file", None, "the first line is empty"),
+        ("file", None, "not a file of word vectors"),
         ("pipe", None, "no such folder or file"),
         ("", None, r"no config.json in it; is this a model folder\?"),
         ("", "main", "`revision='main'`: model .* is not a hub model"),

@@ -101,7 +101,7 @@ def change_json(path: Path, **changes: Any) -> None:
 
 def test_the_good_folder_loads_and_the_payload_works(folder: Path, canary: Path) -> None:
     with watched(folder):
-        assert load(folder).hidden_size == HIDDEN
+        assert load(folder).n_blocks == N_LAYERS
     pickle.loads(pickle.dumps(Payload(canary)))
     canary.unlink()
 

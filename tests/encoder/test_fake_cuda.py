@@ -20,9 +20,9 @@ from benchmarks.speed.varlen_reference import register_on_cpu
 from bertfeat.encoder import attention, encoder, loading
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.convolutions import keep_float32
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
+from bertfeat.encoder.torchmodules import keep_float32
 from bertfeat.errors import RunError
 from tests.support.fake_cuda import CUDA, fake_cuda
 from tests.support.families import build_model, random_pack

