@@ -96,7 +96,7 @@ def test_a_prompt_that_leaves_no_room_is_refused() -> None:
 @pytest.mark.parametrize("prompt", ["query: ", "query:", "fox"])
 def test_prompt_and_text_are_tokenized_as_one_text(kind: str, prompt: str, tmp_path) -> None:
     folder = build_tokenizer(kind, tmp_path)
-    tokenizer = Tokenizer.load(folder, prompt=prompt)
+    tokenizer = Tokenizer.load(folder).with_prompt(prompt)
     lines = ["the fox", "", " sea shells", "es the sea", "Zürich", "the sea " * 20_000]
     documents = texts(*lines)
     tokens, plain = tokenizer.encode(documents), Tokenizer.load(folder).encode(texts(*(prompt + t for t in lines)))
