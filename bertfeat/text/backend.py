@@ -126,7 +126,7 @@ def _configured(folder: Path) -> tuple[BackendTokenizer, int | None]:
 
 
 def _damaged(folder: Path) -> Path:
-    """Return the first of the tokenizer's files that is no JSON object, or the folder."""
+    """Return the first of the tokenizer's files that does not hold a JSON object, or the folder."""
     for path in sorted(folder.glob("*token*.json")):
         try:
             decode(dict[str, Any], path.read_bytes())

@@ -51,9 +51,6 @@ class Spans:
     is_start: BoolArray
     is_end: BoolArray
 
-    def __len__(self) -> int:
-        return len(self.document)
-
 
 # A window: its document, the bounds of `first`, `second`, `keep_first` and `keep_second`, `is_start` and `is_end`.
 Row = tuple[int, ...]
