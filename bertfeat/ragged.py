@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from bertfeat.records import IntArray
+from bertfeat.records import BoolArray, IntArray
 
 
 def starts_of(lengths: IntArray) -> IntArray:
@@ -40,6 +42,20 @@ def run_of(lengths: IntArray) -> IntArray:
         [0, 0, 2, 2, 2]
     """
     return np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+
+
+def begins_run(*keys: npt.NDArray[Any]) -> BoolArray:
+    """Return where a run of entries with equal keys begins, keys (n,): bool (n,).
+
+    Examples:
+        >>> begins_run(np.array([1, 1, 2, 2]), np.array([0, 0, 0, 5])).tolist()
+        [True, False, True, True]
+    """
+    begins = np.zeros(len(keys[0]), dtype=np.bool_)
+    begins[:1] = True
+    for key in keys:
+        begins[1:] |= key[1:] != key[:-1]
+    return begins
 
 
 def word_bounds(words: Sequence[Sequence[str]]) -> tuple[IntArray, IntArray, IntArray]:

@@ -195,7 +195,7 @@ def _columns(
 def _limits(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, max_length: int) -> WindowLimits:
     pairs = config.text_pairs or config.text_pair_column is not None
     n_prompt = tokenizer.count_prompt()
-    capacity = max_length - tokenizer.template(pair=pairs).n_specials - n_prompt
+    capacity = max_length - (tokenizer.pair if pairs else tokenizer.single).n_specials - n_prompt
     # A pair is split into windows over its second text, which gets at least half of the room.
     least = 2 if pairs else 1
     if capacity < least:

@@ -201,7 +201,8 @@ class ShardTask:
         _check_plan(job, checkpoint)
         devices = resolve_device(config.device)
         device = devices[worker % len(devices)]
-        tokenizer = open_tokenizer(checkpoint, given_words=gives_words(job.files, config), prompt=job.resolved.prompt)
+        tokenizer = open_tokenizer(checkpoint, given_words=gives_words(job.files, config))
+        tokenizer = tokenizer.with_prompt(job.resolved.prompt)
         network = Network(checkpoint, config, job.resolved, device)
         network.load()
         self.job = job

@@ -6,7 +6,6 @@ from bertfeat.choices import ComputeDtype, Level, OnOverlong, Pooling, UnknownWo
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.errors import ConfigError
-from bertfeat.text.statictokenizer import folder_tokenizer
 from bertfeat.text.tokenizer import Tokenizer
 
 # Settings of windows, special tokens and prompts, with the values that change nothing.
@@ -57,7 +56,7 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
         raise ConfigError(f"`pooling='model'` cannot be used {what}; pass `pooling='mean'`")
 
 
-def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "") -> Tokenizer:
+def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool) -> Tokenizer:
     """Return the tokenizer of a model.
 
     Raises:
@@ -65,8 +64,6 @@ def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "
     """
     static, n_ids = checkpoint.static, checkpoint.n_ids
     if static is None:
-        return Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=n_ids, prompt=prompt)
+        return Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=n_ids)
     is_uncased = static.words.is_uncased if static.words else None
-    return folder_tokenizer(
-        static.file.parent, n_ids=n_ids, given_words=given_words, prompt=prompt, is_uncased=is_uncased
-    )
+    return Tokenizer.load_static(static.file.parent, given_words=given_words, n_ids=n_ids, is_uncased=is_uncased)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
 
 import numpy as np
 
-from bertfeat.ragged import ragged_arange, run_of, starts_of, word_bounds
+from bertfeat.ragged import begins_run, ragged_arange, run_of, starts_of, word_bounds
 from bertfeat.records import BoolArray, Document, Float32Array, Float64Array, Int32Array, IntArray
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
@@ -120,9 +119,7 @@ def word_rows(tokens: Tokens, windows: Windows, documents: Sequence[Document], *
         first = np.searchsorted(number, np.arange(len(word)), side="left")
         last = np.searchsorted(number, np.arange(len(word)), side="right")
     else:
-        is_first = np.ones(len(tokens.ids), dtype=np.bool_)
-        is_first[1:] = (np.diff(tokens.document) != 0) | (np.diff(tokens.word) != 0)
-        first = np.flatnonzero(is_first)
+        first = np.flatnonzero(begins_run(tokens.document, tokens.word))
         last = np.append(first[1:], len(tokens.ids))[: len(first)]
         document, word = tokens.document[first], tokens.word[first].astype(np.int64)
         start, end = _extent(tokens, first, last)
@@ -157,67 +154,61 @@ def word_units(words: WordRows, tokens: Tokens, windows: Windows, takes: Takes) 
     A word is pooled from the window that keeps its first token, if all of the word is in it, else from the window with
     all of the word and most context. A word that is whole in no window is pooled over its kept tokens in all windows.
     """
-    row, window, first, last = _word_segments(words, tokens, windows)
-    n = last - first
+    row, window, first, n = _word_segments(words, tokens, windows)
     if takes is not Takes.ALL:
         # Of a word with several segments, only the one with its first (last) token is used.
-        keep = np.ones(len(row), dtype=np.bool_)
-        if takes is Takes.FIRST:
-            keep[1:] = np.diff(row) != 0
-        else:
-            keep[:-1] = np.diff(row) != 0
-            first = last - 1
-        row, window, first, n = row[keep], window[keep], first[keep], np.ones(int(keep.sum()), dtype=np.int64)
+        if takes is Takes.LAST:
+            first = first + n - 1
+        ends = _ends(row, takes)
+        row, window, first, n = row[ends], window[ends], first[ends], np.ones(int(ends.sum()), dtype=np.int64)
     order = np.argsort(window, kind="stable")
     row, window, first, n = row[order], window[order], first[order], n[order]
     return Units.build(windows, len(words.word), row, window, n, ragged_arange(first, n))
 
 
-def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return row, window, and first and last position (half-open) of each segment, in the order of the words."""
-    window_of = np.full(len(tokens.ids) + 1, -1, dtype=np.int64)
+def _ends(keys: IntArray, takes: Takes) -> BoolArray:
+    """Return which entries are the first, or the last, of a run of equal keys: bool (n,)."""
+    return begins_run(keys) if takes is Takes.FIRST else begins_run(keys[::-1])[::-1]
+
+
+def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> list[IntArray]:
+    """Return row, window, first position and number of positions of each segment, in the order of the words."""
+    spans, window_of = windows.spans, run_of(windows.lengths)
     flat = np.flatnonzero(windows.kept & (windows.source >= 0))
-    window_of[windows.source[flat]] = run_of(windows.lengths)[flat]
-    place_of = np.zeros(len(tokens.ids) + 1, dtype=np.int64)
+    place_of = np.zeros(len(tokens.ids), dtype=np.int64)
     place_of[windows.source[flat]] = flat
     rows = np.flatnonzero(words.n_tokens > 0)
     # Truncation removes tokens at the end only, so the kept ones are the first `n_tokens`.
-    begin = words.first_token[rows]
-    end = begin + words.n_tokens[rows]
-    window = window_of[begin]
-    first = place_of[begin] - windows.starts[window]
+    begin, n = words.first_token[rows], words.n_tokens[rows]
     in_pair = begin >= tokens.pair_starts[tokens.document[begin]]
-    split = end > np.where(in_pair, windows.spans.second[window, 1], windows.spans.first[window, 1])
-    if not split.any():
-        return rows, window, first, first + (end - begin)
-    segments = [
-        (int(r), int(w), int(f), int(f + n))
-        for r, w, f, n in zip(rows[~split], window[~split], first[~split], (end - begin)[~split], strict=True)
-    ]
-    for i in np.flatnonzero(split):
-        segments += _split_word(int(rows[i]), int(begin[i]), int(end[i]), windows, window_of, place_of)
-    table = np.array(sorted(segments), dtype=np.int64).reshape(-1, 4)
-    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
-
-
-def _split_word(
-    row: int, begin: int, end: int, windows: Windows, window_of: IntArray, place_of: IntArray
-) -> list[tuple[int, int, int, int]]:
-    whole: list[tuple[int, int]] = []
-    for window in range(int(window_of[begin]), int(window_of[end - 1]) + 1):
-        for low, high in (windows.spans.first[window], windows.spans.second[window]):
-            if low <= begin and end <= high:
-                whole.append((min(begin - int(low), int(high) - end), window))
-    if whole:
-        window = max(whole, key=lambda choice: (choice[0], -choice[1]))[1]
-        lengths = slice(windows.starts[window], windows.starts[window + 1])
-        first = int(np.flatnonzero(windows.source[lengths] == begin)[0])
-        return [(row, window, first, first + end - begin)]
-    segments = []
-    for window in np.unique(window_of[begin:end]).tolist():
-        places = place_of[begin:end][window_of[begin:end] == window] - windows.starts[window]
-        segments.append((row, window, int(places[0]), int(places[-1]) + 1))
-    return segments
+    window = window_of[place_of[begin]]
+    split = np.flatnonzero(begin + n > np.where(in_pair, spans.second[window, 1], spans.first[window, 1]))
+    segments = [rows, window, place_of[begin] - windows.starts[window], n]
+    if not len(split):
+        return segments
+    begin, n, in_pair = begin[split], n[split], in_pair[split, None]
+    end = begin + n
+    # The windows from that with the first token of a word to that with the last one may have all of it.
+    n_choices = window_of[place_of[end - 1]] - window[split] + 1
+    word, choice = run_of(n_choices), ragged_arange(window[split], n_choices)
+    bounds = np.where(in_pair[word], spans.second[choice], spans.first[choice])
+    # Negative if the window lacks a token of the word.
+    context = np.minimum(begin[word] - bounds[:, 0], bounds[:, 1] - end[word])
+    order = np.lexsort((choice, -context, word))
+    best = order[begins_run(word[order])]
+    window, is_whole = choice[best], context[best] >= 0
+    kept = np.where(in_pair, spans.keep_second[window], spans.keep_first[window])[:, 0]
+    segments[1][split], segments[2][split] = window, place_of[kept] - windows.starts[window] + begin - kept
+    # A word that is whole in no window has a segment in each window that keeps some of it.
+    row = np.repeat(rows[split[~is_whole]], n[~is_whole])
+    place = place_of[ragged_arange(begin[~is_whole], n[~is_whole])]
+    first = np.flatnonzero(begins_run(row, window_of[place]))
+    window = window_of[place[first]]
+    parts = [row[first], window, place[first] - windows.starts[window], np.diff(np.append(first, len(row)))]
+    gone = split[~is_whole]
+    segments = [np.concatenate([np.delete(whole, gone), part]) for whole, part in zip(segments, parts, strict=True)]
+    order = np.argsort(segments[0], kind="stable")
+    return [values[order] for values in segments]
 
 
 class Counts(StrEnum):
@@ -238,63 +229,43 @@ def sentence_units(
     The classification token, and the window as a whole, are those of a document's first window. Weights are the places
     of the tokens in their document, from 1 on: in the text, or in all with special tokens and the prompt.
     """
+    is_prompt = _is_prompt(tokens, windows, tokenizer)
     if takes in (Takes.CLS, Takes.WINDOW):
         # A window without tokens is in no pack and has no vector.
         window = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
-        n = np.ones(len(window), dtype=np.int64)
-        positions = _cls_positions(windows, window, tokens, tokenizer) if takes is Takes.CLS else np.zeros_like(n)
-        return Units.build(windows, tokens.n_documents, windows.spans.document[window], window, n, positions)
-    if counts is Counts.TEXT:
-        chosen = windows.kept & (windows.source >= 0)
-    else:
-        chosen = windows.kept | _prompt_positions(tokens, windows, tokenizer, with_specials=False)
-    flat = np.flatnonzero(chosen)
+        positions = np.zeros_like(window)
+        if takes is Takes.CLS:
+            # It is BERT's first and XLNet's last token.
+            found = np.flatnonzero((windows.source < 0) & ~is_prompt & (windows.input_ids == tokenizer.cls_id))
+            positions = found[np.searchsorted(found, windows.starts[window])] - windows.starts[window]
+        document, n = windows.spans.document[window], np.ones_like(window)
+        return Units.build(windows, tokens.n_documents, document, window, n, positions)
+    counted = windows.kept & (windows.source >= 0) if counts is Counts.TEXT else windows.kept | is_prompt
+    flat = np.flatnonzero(counted)
     document = documents_at(flat, tokens, windows)
     places = np.arange(1, len(flat) + 1) - np.searchsorted(document, document)
     if counts is Counts.AFTER_PROMPT:
-        counted = ~_prompt_positions(tokens, windows, tokenizer, with_specials=True)[flat]
-        flat, document, places = flat[counted], document[counted], places[counted]
+        n_before = np.cumsum(is_prompt[flat])
+        after = ~is_prompt[flat] & (n_before == tokens.prompt_starts[document + 1])
+        flat, document, places = flat[after], document[after], places[after]
     if takes is not Takes.ALL:
-        side: Literal["left", "right"] = "left" if takes is Takes.FIRST else "right"
-        ends = np.unique(np.searchsorted(document, document, side=side)) - (takes is Takes.LAST)
+        ends = _ends(document, takes)
         flat, document, places = flat[ends], document[ends], places[ends]
     window = run_of(windows.lengths)[flat]
-    is_first = np.ones(len(flat), dtype=np.bool_)
-    is_first[1:] = (np.diff(window) != 0) | (np.diff(document) != 0)
-    first = np.flatnonzero(is_first)
+    first = np.flatnonzero(begins_run(window, document))
     n, positions = np.diff(np.append(first, len(flat))), flat - windows.starts[window]
     weights = places.astype(np.float32) if weighted else None
     return Units.build(windows, tokens.n_documents, document[first], window[first], n, positions, weights)
 
 
-def _prompt_positions(tokens: Tokens, windows: Windows, tokenizer: Tokenizer, *, with_specials: bool) -> BoolArray:
-    """Return where the prompts are in the first windows of documents, or all up to the end of them: bool (n,)."""
+def _is_prompt(tokens: Tokens, windows: Windows, tokenizer: Tokenizer) -> BoolArray:
+    """Return where the prompts are in the first windows of documents: bool (n,)."""
     found = np.zeros(len(windows.kept), dtype=np.bool_)
     window = np.flatnonzero(windows.spans.is_start)
     document = windows.spans.document[window]
     n_before = np.where(tokens.is_pair[document], len(tokenizer.pair.prefix), len(tokenizer.single.prefix))
-    n, start = tokens.n_prompt[document], windows.starts[window]
-    if with_specials:
-        found[ragged_arange(start, np.where(n > 0, n_before + n, 0))] = True
-    else:
-        found[ragged_arange(start + n_before, n)] = True
+    found[ragged_arange(windows.starts[window] + n_before, tokens.n_prompt[document])] = True
     return found
-
-
-def _cls_positions(windows: Windows, window: IntArray, tokens: Tokens, tokenizer: Tokenizer) -> IntArray:
-    """Return the position of the classification token, which is BERT's first and XLNet's last token."""
-    is_pair = tokens.is_pair[windows.spans.document[window]]
-    positions = np.zeros(len(window), dtype=np.int64)
-    for pair in (False, True):
-        template = tokenizer.template(pair=pair)
-        before = np.flatnonzero(template.prefix.ids == tokenizer.cls_id)
-        after = np.flatnonzero(template.suffix.ids == tokenizer.cls_id)
-        chosen = is_pair == pair
-        if len(before):
-            positions[chosen] = before[0]
-        elif len(after):
-            positions[chosen] = windows.lengths[window[chosen]] - len(template.suffix) + after[0]
-    return positions
 
 
 def without_unknown(units: Units, windows: Windows, unknown_id: int) -> Units:

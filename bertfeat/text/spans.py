@@ -2,6 +2,8 @@
 
 A document that fits is one window. A longer one has several, which overlap by `stride` tokens, as those of
 `return_overflowing_tokens` in the Hugging Face tokenizers. Each token is kept once, from the window with most context.
+With document context, sentences are encoded with their neighbours, as in section 5.4 of Devlin et al. 2019: a window is
+a run of whole sentences of one document, and each sentence is kept from one window.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 from bertfeat.choices import Level, OnOverlong
 from bertfeat.records import BoolArray, Document, IntArray
 from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.tokens import Tokens, document_error
+from bertfeat.text.tokens import Tokens, document_error, text_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Spans:
     `first` and `second` (n_windows, 2) are the tokens of the first and the second text in the window; `keep_first`
     and `keep_second` are the kept part of them. `document` (n_windows,) is the window's (first) document. `is_start`
     and `is_end` mark the first and the last window of a document: the special tokens before the texts are kept from
-    the first, those after from the last. With document context no special token is kept.
+    the first, those after from the last. With document context no special token is kept, since it does not belong to
+    one sentence.
     """
 
     document: IntArray
@@ -48,10 +51,8 @@ class Spans:
     is_start: BoolArray
     is_end: BoolArray
 
-    def __len__(self) -> int:
-        return len(self.document)
 
-
+# A window: its document, the bounds of `first`, `second`, `keep_first` and `keep_second`, `is_start` and `is_end`.
 Row = tuple[int, ...]
 
 
@@ -65,17 +66,30 @@ def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, d
     Raises:
         InputError: A document is too long and `limits.on_overlong` is `error`.
     """
-    lengths = tokens.n_texts.sum(axis=1)
     specials = np.where(tokens.is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials) + tokens.n_prompt
-    overlong = lengths + specials > limits.max_length
-    check_overlong(lengths + specials, limits, documents)
-    if len(tokens.prompt_ids):
-        _check_prompts(specials + 1 + tokens.is_pair, limits, documents)
+    lengths = tokens.n_texts.sum(axis=1) + specials
+    _check_overlong(lengths, limits, documents)
+    least = specials + 1 + tokens.is_pair
+    # A prompt has other tokens than alone where no space separates it from the text.
+    if len(tokens.prompt_ids) and (least > limits.max_length).any():
+        reason = f"has no room in `max_length={limits.max_length}` beside the tokens of its prompt"
+        document = documents[int(np.argmax(least > limits.max_length))]
+        raise document_error(document, f"{reason}; pass a shorter prompt, or one that ends with a space")
+    whole = np.flatnonzero(lengths <= limits.max_length)
+    start, pair, end = tokens.starts[whole], tokens.pair_starts[whole], tokens.starts[whole + 1]
+    yes = np.ones_like(whole)
     rows: list[Row] = []
-    for number in np.flatnonzero(overlong).tolist():
-        capacity = limits.max_length - int(specials[number])
-        rows += overlong_spans(tokens, number, capacity, limits)
-    return merge_spans(whole_spans(tokens, np.flatnonzero(~overlong)), rows)
+    for number in np.flatnonzero(lengths > limits.max_length).tolist():
+        rows += _overlong_rows(tokens, number, limits.max_length - int(specials[number]), limits)
+    return _as_spans(np.stack([whole, start, pair, pair, end, start, pair, pair, end, yes, yes], axis=1), rows)
+
+
+def _as_spans(whole: IntArray, rows: list[Row]) -> Spans:
+    """Join windows, int64 (n, 11) and a list, in the order of the documents."""
+    table = np.concatenate([whole, np.array(rows, dtype=np.int64).reshape(-1, 11)])
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    flags = table[:, 9:].astype(np.bool_)
+    return Spans(table[:, 0], table[:, 1:3], table[:, 3:5], table[:, 5:7], table[:, 7:9], flags[:, 0], flags[:, 1])
 
 
 def check_lengths(documents: Sequence[Document], tokenizer: Tokenizer, limits: WindowLimits) -> None:
@@ -84,62 +98,39 @@ def check_lengths(documents: Sequence[Document], tokenizer: Tokenizer, limits: W
     Raises:
         InputError: A document is too long and `limits.on_overlong` is `error`.
     """
-    is_pair = np.array([document.text_pair is not None for document in documents], dtype=np.bool_)
+    is_pair = np.diff(text_starts(documents)) > 1
     specials = np.where(is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
-    check_overlong(tokenizer.count(documents) + specials, limits, documents)
+    _check_overlong(tokenizer.count(documents) + specials, limits, documents)
 
 
-def check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
-    """Refuse a document whose length in tokens is over the limit, if overlong documents are an error."""
-    if limits.on_overlong is not OnOverlong.ERROR or not (lengths > limits.max_length).any():
-        return
-    number = int(np.argmax(lengths > limits.max_length))
-    reason = f"has {lengths[number]} tokens, more than `max_length={limits.max_length}`"
-    raise document_error(documents[number], f"{reason}; pass `on_overlong` window or truncate")
+def _check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
+    if limits.on_overlong is OnOverlong.ERROR and (lengths > limits.max_length).any():
+        number = int(np.argmax(lengths > limits.max_length))
+        reason = f"has {lengths[number]} tokens, more than `max_length={limits.max_length}`"
+        raise document_error(documents[number], f"{reason}; pass `on_overlong` window or truncate")
 
 
-def _check_prompts(least: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
-    """Refuse a document whose prompt leaves no room: a prompt has other tokens where no space separates it from it."""
-    if (least > limits.max_length).any():
-        number = int(np.argmax(least > limits.max_length))
-        reason = f"has no room in `max_length={limits.max_length}` beside the tokens of its prompt"
-        raise document_error(documents[number], f"{reason}; pass a shorter prompt, or one that ends with a space")
-
-
-def whole_spans(tokens: Tokens, numbers: IntArray) -> Spans:
-    """Return one window for each of the documents `numbers`, all of which fit."""
-    first = np.stack([tokens.starts[numbers], tokens.pair_starts[numbers]], axis=1)
-    second = np.stack([tokens.pair_starts[numbers], tokens.starts[numbers + 1]], axis=1)
-    yes = np.ones(len(numbers), dtype=np.bool_)
-    return Spans(numbers, first, second, first, second, yes, yes)
-
-
-def overlong_spans(tokens: Tokens, number: int, capacity: int, limits: WindowLimits) -> list[Row]:
-    """Return a document's windows as rows: its number, the bounds of first, second, keep_first, keep_second, flags."""
+def _overlong_rows(tokens: Tokens, number: int, capacity: int, limits: WindowLimits) -> list[Row]:
     start, pair, end = int(tokens.starts[number]), int(tokens.pair_starts[number]), int(tokens.starts[number + 1])
     if limits.on_overlong is OnOverlong.TRUNCATE:
         n_first, n_second = longest_first(pair - start, end - pair, capacity)
         first, second = (start, start + n_first), (pair, pair + n_second)
         return [(number, *first, *second, *first, *second, 1, 1)]
-    if not tokens.is_pair[number]:
-        windows = lay_windows(end - start, capacity, limits.stride)
-        return [
-            (number, start + a, start + b, end, end, start + k, start + m, end, end, *_flags(i, windows))
-            for i, (a, b, k, m) in enumerate(windows)
-        ]
-    n_first = min(pair - start, max(capacity - (end - pair), capacity - capacity // 2))
+    is_pair = bool(tokens.is_pair[number])
+    n_first = min(pair - start, max(capacity - (end - pair), capacity - capacity // 2)) if is_pair else 0
     # If the second text has no tokens, the first may take all room.
     room = max(capacity - n_first, 1)
-    windows = lay_windows(end - pair, room, min(limits.stride, room // 2))
+    base, stride = (pair, min(limits.stride, room // 2)) if is_pair else (start, min(limits.stride, room - 1))
+    windows = lay_windows(end - base, room, stride)
     rows: list[Row] = []
-    for i, (a, b, k, m) in enumerate(windows):
-        kept = (start, start + n_first if i == 0 else start, pair + k, pair + m)
-        rows.append((number, start, start + n_first, pair + a, pair + b, *kept, *_flags(i, windows)))
+    for i, (low, high, keep, stop) in enumerate(windows):
+        inside, kept = (base + low, base + high), (base + keep, base + stop)
+        if is_pair:
+            bounds = (start, start + n_first, *inside, start, start + n_first * (i == 0), *kept)
+        else:
+            bounds = (*inside, end, end, *kept, end, end)
+        rows.append((number, *bounds, i == 0, i == len(windows) - 1))
     return rows
-
-
-def _flags(number: int, windows: Sequence[object]) -> tuple[int, int]:
-    return int(number == 0), int(number == len(windows) - 1)
 
 
 def longest_first(n_first: int, n_second: int, capacity: int) -> tuple[int, int]:
@@ -178,17 +169,68 @@ def lay_windows(n_tokens: int, capacity: int, stride: int) -> list[tuple[int, in
     return [(*bound, k, m) for bound, k, m in zip(bounds, [0, *borders], [*borders, n_tokens], strict=True)]
 
 
-def merge_spans(whole: Spans, rows: list[Row]) -> Spans:
-    """Join the spans of documents that fit with rows of the others, in the order of the documents."""
-    table = np.array(rows, dtype=np.int64).reshape(-1, 11)
-    document = np.concatenate([whole.document, table[:, 0]])
-    order = np.argsort(document, kind="stable")
-    joined = [
-        np.concatenate([old, table[:, low : low + 2]])[order]
-        for old, low in ((whole.first, 1), (whole.second, 3), (whole.keep_first, 5), (whole.keep_second, 7))
-    ]
-    flags = [
-        np.concatenate([old, table[:, i].astype(np.bool_)])[order]
-        for old, i in ((whole.is_start, 9), (whole.is_end, 10))
-    ]
-    return Spans(document[order], *joined, *flags)
+def context_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document]) -> Spans:
+    """Make windows of whole sentences, so that each sentence is encoded with its neighbours in its document.
+
+    A group that fits is one window. A longer one is divided into runs of sentences, which are kept, of at most
+    `max_length - stride` tokens. Each run is widened on both sides by as many whole neighbouring sentences as fit. A
+    sentence that is longer than a window is windowed as a document of its own, or cut, as `limits.on_overlong` says.
+
+    Neighbouring `documents` of equal `group` belong together.
+
+    Raises:
+        InputError: A sentence alone is too long and `limits.on_overlong` is `error`.
+    """
+    capacity = limits.max_length - tokenizer.single.n_specials
+    _check_overlong(tokens.n_texts.sum(axis=1) + tokenizer.single.n_specials, limits, documents)
+    rows: list[Row] = []
+    start = 0
+    for end in range(1, len(documents) + 1):
+        if end == len(documents) or documents[end].group != documents[start].group:
+            rows += _group_spans(tokens, start, end, capacity, limits)
+            start = end
+    return _as_spans(np.zeros((0, 11), dtype=np.int64), rows)
+
+
+def _group_spans(tokens: Tokens, start: int, end: int, capacity: int, limits: WindowLimits) -> list[Row]:
+    starts = tokens.starts
+    rows: list[Row] = []
+    sentence = start
+    while sentence < end:
+        if starts[sentence + 1] - starts[sentence] > capacity:
+            rows += [(*row[:9], 0, 0) for row in _overlong_rows(tokens, sentence, capacity, limits)]
+            sentence += 1
+            continue
+        run_end = _run_end(starts, sentence, start, end, capacity, limits.stride)
+        low, high = _widen(starts, sentence, run_end, start, end, capacity)
+        first, at = int(starts[low]), int(starts[high])
+        keep_first = int(starts[sentence])
+        if rows and rows[-1][1:3] == (first, at):
+            # The previous window has the same sentences: it keeps this run too.
+            sentence, keep_first = rows[-1][0], rows.pop()[5]
+        rows.append((sentence, first, at, at, at, keep_first, int(starts[run_end]), at, at, 0, 0))
+        sentence = run_end
+    return rows
+
+
+def _run_end(starts: IntArray, sentence: int, start: int, end: int, capacity: int, stride: int) -> int:
+    """Return the end of the run of sentences from `sentence` on that one window keeps."""
+    if sentence == start and starts[end] - starts[start] <= capacity:
+        return end
+    room = max(capacity - stride, int(starts[sentence + 1] - starts[sentence]))
+    return min(end, int(np.searchsorted(starts, starts[sentence] + room, side="right")) - 1)
+
+
+def _widen(starts: IntArray, low: int, high: int, start: int, end: int, capacity: int) -> tuple[int, int]:
+    """Widen a run by whole neighbouring sentences while they fit, always on the side with less context."""
+    n_left = n_right = 0
+    while True:
+        room = capacity - int(starts[high] - starts[low])
+        left = int(starts[low] - starts[low - 1]) if low > start else room + 1
+        right = int(starts[high + 1] - starts[high]) if high < end else room + 1
+        if left <= room and (n_left <= n_right or right > room):
+            low, n_left = low - 1, n_left + left
+        elif right <= room:
+            high, n_right = high + 1, n_right + right
+        else:
+            return low, high

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from bertfeat.ragged import starts_of
 from bertfeat.records import BoolArray, Int32Array, IntArray
 
-# The last space of Unicode is U+3000.
-_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)])
+# The last space of Unicode is U+3000; the last entry stands for all characters after it.
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])
 # The characters for a space in the pieces of SentencePiece and byte-level tokenizers.
 SPACE_PIECES = "▁Ġ"
 
@@ -31,13 +31,13 @@ def find_surface(
     is_prefix: BoolArray,
     merges: Callable[[str], bool],
 ) -> BoolArray:
-    """Correct the offsets of tokens in place, and find the tokens that are whitespace only.
+    """Correct the offsets of tokens, and find the tokens that are whitespace only.
 
     Args:
         texts: The texts.
         text: int64 (n_tokens,), the number of each token's text.
-        start: int32 (n_tokens,), each token's first character in its text.
-        end: int32 (n_tokens,), the character after its last one.
+        start: int32 (n_tokens,), each token's first character in its text, corrected in place.
+        end: int32 (n_tokens,), the character after its last one, corrected in place.
         is_prefix: bool (n_tokens,), whether the token's piece is only the character for a space.
         merges: Tells whether the normalizer joins two characters.
 
@@ -68,8 +68,7 @@ def find_surface(
 
 def find_spaces(text: str) -> BoolArray:
     """Return bool (n_characters,), whether a character is whitespace."""
-    codes = _codes(text)
-    is_space: BoolArray = np.where(codes < len(_IS_SPACE), _IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
+    is_space: BoolArray = _IS_SPACE[np.minimum(_codes(text), len(_IS_SPACE) - 1)]
     return is_space
 
 

@@ -1,19 +1,16 @@
-"""Tokens of a run of documents as flat arrays, made from the encodings of the tokenizers library."""
+"""Tokens of a run of documents as flat arrays."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Encoding
 
 from bertfeat.errors import InputError
-from bertfeat.ragged import run_of, starts_of, word_bounds
+from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, Document, Int32Array, IntArray
-from bertfeat.text.surface import find_spaces, find_surface
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,47 +60,16 @@ class Tokens:
         return run_of(np.diff(self.starts))
 
 
-class Prompted:
-    """The encoding of a text that follows a prompt, without the prompt's tokens, which are in `prompt_ids`.
-
-    A token that has characters of both belongs to the text. `n_words` is the prompt's number of words if words are
-    given: offsets count in the word then.
-    """
-
-    def __init__(self, encoding: Encoding, n_chars: int, n_words: int | None) -> None:
-        words = np.array(encoding.word_ids, dtype=np.int64)
-        ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 1]
-        is_text = ends > n_chars if n_words is None else words >= n_words
-        n = int(np.argmax(is_text)) if is_text.any() else len(is_text)
-        shift = n_chars if n_words is None else 0
-        self.prompt_ids = encoding.ids[:n]
-        self.ids = encoding.ids[n:]
-        self.offsets = [(max(start - shift, 0), end - shift) for start, end in encoding.offsets[n:]]
-        self.word_ids = (words[n:] - (n_words or 0)).tolist()
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-Encoded = Encoding | Prompted
-
-
-class Piece(NamedTuple):
-    """A text to tokenize: its document's number, 0 for the first text or 1 for the second, and its words if given."""
-
-    document: int
-    number: int
-    text: str
-    words: list[str] | None = None
-
-
 class Columns(NamedTuple):
-    """The arrays of `Tokens` for some pieces.
+    """The arrays of `Tokens` for some texts, the prompts apart; `n_tokens` and `n_prompt` are (n_texts,).
 
     `word` is the word's number in the document if words are given, else 1 for the first token of a word and 0 for the
     others.
     """
 
+    n_tokens: IntArray
+    n_prompt: IntArray
+    prompt_ids: IntArray
     ids: IntArray
     char_start: Int32Array
     char_end: Int32Array
@@ -111,77 +77,21 @@ class Columns(NamedTuple):
     is_blank: BoolArray
 
 
-def columns_of(
-    pieces: Sequence[Piece],
-    sequences: Sequence[Encoded],
-    *,
-    given_words: bool,
-    has_words: bool,
-    is_blank_piece: BoolArray,
-    merges: Callable[[str], bool],
-) -> Columns:
-    """Return the arrays of a batch, which take much less memory than the encodings.
-
-    `has_words` tells that the tokenizer splits a text into words; where it does not, words begin after whitespace.
-    """
-    chain = itertools.chain.from_iterable
-    lengths = np.array(list(map(len, sequences)), dtype=np.int64)
-    n = int(lengths.sum())
-    number = run_of(lengths)
-    ids = np.fromiter(chain(e.ids for e in sequences), np.int64, n)
-    offsets = np.fromiter(chain(chain(e.offsets for e in sequences)), np.int32, 2 * n).reshape(-1, 2)
-    word = np.fromiter(chain(e.word_ids for e in sequences), np.int32, n)
-    start, end = offsets[:, 0].copy(), offsets[:, 1].copy()
-    if given_words:
-        # Offsets count in the word; the text is the words joined by one space.
-        n_words, word_start, _ = word_bounds([piece.words or () for piece in pieces])
-        shift = word_start[starts_of(n_words)[number] + word].astype(np.int32)
-        start, end = start + shift, end + shift
-    else:
-        is_first = np.ones(n, dtype=np.bool_)
-        is_first[1:] = (np.diff(word) != 0) | (np.diff(number) != 0)
-        word = is_first.astype(np.int32)
-    is_prefix = is_blank_piece[ids]
-    texts = [piece.text for piece in pieces]
-    is_blank = find_surface(texts, number, start, end, is_prefix=is_prefix, merges=merges)
-    if not given_words and not has_words:
-        word = _spaced_words(texts, number, start, is_blank=is_blank, is_prefix=is_prefix)
-    return Columns(ids, start, end, word, is_blank)
+def text_starts(documents: Sequence[Document]) -> IntArray:
+    """Return where each document's texts start among those of all: int64 (n_documents + 1,)."""
+    return starts_of(np.array([1 + (document.text_pair is not None) for document in documents], dtype=np.int64))
 
 
-def _spaced_words(
-    texts: Sequence[str], number: IntArray, start: Int32Array, *, is_blank: BoolArray, is_prefix: BoolArray
-) -> Int32Array:
-    """Return 1 for each token that begins a word, and 0 for the others.
-
-    A word begins after whitespace; a token that is only the character for a space is part of the word after it.
-    """
-    is_space = np.append(find_spaces("".join(texts)), False)
-    at = start + starts_of(np.array([len(text) for text in texts], dtype=np.int64))[:-1][number]
-    is_first = np.ones(len(start), dtype=np.bool_)
-    begins = (is_space[at[1:] - 1] | is_blank[1:]) & (np.diff(start) != 0) & ~is_prefix[:-1]
-    is_first[1:] = begins | (np.diff(number) != 0)
-    return is_first.astype(np.int32)
-
-
-def join_columns(
-    parts: list[Columns],
-    n_tokens: IntArray,
-    n_cut: IntArray,
-    documents: Sequence[Document],
-    prompts: Sequence[Sequence[int]],
-    *,
-    given_words: bool,
-) -> Tokens:
-    """Lay the arrays of the batches end to end, and number the words of a document over both its texts.
-
-    `n_tokens` and `n_cut` are int64 (n_documents, 2), for the first and second texts.
-    """
+def join_columns(parts: list[Columns], n_cut: IntArray, documents: Sequence[Document], *, given_words: bool) -> Tokens:
+    """Lay the arrays of the batches end to end, and number the words of a document over both its texts."""
     columns = [list(column) for column in zip(*parts, strict=True)]
     # The arrays of the batches are deleted one after the other, so that memory does not hold all of them twice.
     parts.clear()
-    ids, char_start, char_end, word, is_blank = (np.concatenate(columns.pop(0)) for _ in Columns._fields)
-    starts = starts_of(n_tokens.sum(axis=1))
+    n_tokens, n_prompt, prompt_ids, ids, char_start, char_end, word, is_blank = (
+        np.concatenate(columns.pop(0)) for _ in Columns._fields
+    )
+    texts, token_starts = text_starts(documents), starts_of(n_tokens)
+    starts = token_starts[texts]
     if not given_words and len(word):
         before = np.zeros(len(word) + 1, dtype=np.int32)
         np.cumsum(word, out=before[1:])
@@ -193,11 +103,11 @@ def join_columns(
         word=word,
         is_blank=is_blank,
         starts=starts,
-        pair_starts=starts[:-1] + n_tokens[:, 0],
-        is_pair=np.array([document.text_pair is not None for document in documents], dtype=np.bool_),
+        pair_starts=token_starts[texts[:-1] + 1],
+        is_pair=np.diff(texts) > 1,
         n_cut=n_cut,
-        prompt_ids=np.fromiter(itertools.chain.from_iterable(prompts), np.int64),
-        prompt_starts=starts_of(np.array([*map(len, prompts)] or [0] * len(documents), dtype=np.int64)),
+        prompt_ids=prompt_ids,
+        prompt_starts=starts_of(n_prompt)[texts],
     )
 
 

@@ -9,9 +9,7 @@ import numpy as np
 
 from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, Document, IntArray
-from bertfeat.text.context import context_spans
-from bertfeat.text.spans import Spans, WindowLimits, document_spans
-from bertfeat.text.template import Specials, Template
+from bertfeat.text.spans import Spans, WindowLimits, context_spans, document_spans
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
 
@@ -50,59 +48,35 @@ def cut_windows(
     """
     lay = context_spans if context else document_spans
     spans = lay(tokens, tokenizer, limits, documents)
-    is_pair = tokens.is_pair[spans.document]
-    n_tokens = np.diff(spans.first, axis=1)[:, 0] + np.diff(spans.second, axis=1)[:, 0]
-    n_tokens += tokens.n_prompt[spans.document]
-    starts = starts_of(n_tokens + np.where(is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials))
-    windows = Windows(
+    # A window is six ranges of the tokens of all texts, of all prompts and of both templates, end to end.
+    templates = (tokenizer.single, tokenizer.pair)
+    specials = [part for template in templates for part in (template.prefix, template.middle, template.suffix)]
+    ids = np.concatenate([tokens.ids, tokens.prompt_ids, *(part.ids for part in specials)])
+    n_texts, n_prompts = len(tokens.ids), len(tokens.prompt_ids)
+    edges = n_texts + n_prompts + starts_of(np.array([len(part) for part in specials]))
+    number = tokens.is_pair[spans.document].astype(np.int64)
+    prefix, middle, suffix = (np.stack([edges[i + 3 * number], edges[i + 1 + 3 * number]], axis=1) for i in range(3))
+    prompt = n_texts + np.stack([tokens.prompt_starts[spans.document + end] for end in (0, 1)], axis=1)
+    bounds = np.stack([prefix, prompt, spans.first, middle, spans.second, suffix], axis=1)
+    lengths = bounds[..., 1] - bounds[..., 0]
+    n = lengths.reshape(-1)
+    place = ragged_arange(bounds[..., 0].reshape(-1), n)
+    # Narrow the ranges to what is kept; the tokens of a prompt are of no row.
+    bounds[:, [0, 3]] *= spans.is_start[:, None, None]
+    bounds[:, 1] = 0
+    bounds[:, 2], bounds[:, 4] = spans.keep_first, spans.keep_second
+    bounds[:, 5] *= spans.is_end[:, None]
+    kept = place >= np.repeat(bounds[..., 0], n)
+    kept &= place < np.repeat(bounds[..., 1], n)
+    types = np.array([[0, first, first, 0, second, 0] for first, second in (t.type_ids for t in templates)])
+    type_ids = np.repeat(types[number], n)
+    is_special = place >= n_texts + n_prompts
+    type_ids[is_special] = np.concatenate([part.type_ids for part in specials])[place[is_special] - n_texts - n_prompts]
+    return Windows(
         spans=spans,
-        input_ids=np.zeros(starts[-1], dtype=np.int64),
-        type_ids=np.zeros(starts[-1], dtype=np.int64),
-        source=np.full(starts[-1], -1, dtype=np.int64),
-        kept=np.zeros(starts[-1], dtype=np.bool_),
-        starts=starts,
+        input_ids=ids[place],
+        type_ids=type_ids,
+        source=np.where(place < n_texts, place, -1),
+        kept=kept,
+        starts=starts_of(lengths.sum(axis=1)),
     )
-    for pair in (False, True):
-        chosen = np.flatnonzero(is_pair == pair)
-        if len(chosen):
-            _fill(windows, chosen, tokens, tokenizer.template(pair=pair))
-    return windows
-
-
-def _fill(windows: Windows, chosen: IntArray, tokens: Tokens, template: Template) -> None:
-    spans, at = windows.spans, windows.starts[:-1][chosen]
-    at = _fill_specials(windows, at, template.prefix, spans.is_start[chosen])
-    at = _fill_prompt(windows, at, spans.document[chosen], tokens, template.type_ids[0])
-    at = _fill_text(windows, at, spans.first[chosen], spans.keep_first[chosen], tokens, template.type_ids[0])
-    at = _fill_specials(windows, at, template.middle, spans.is_start[chosen])
-    at = _fill_text(windows, at, spans.second[chosen], spans.keep_second[chosen], tokens, template.type_ids[1])
-    _fill_specials(windows, at, template.suffix, spans.is_end[chosen])
-
-
-def _fill_specials(windows: Windows, at: IntArray, specials: Specials, kept: BoolArray) -> IntArray:
-    for offset in range(len(specials)):
-        windows.input_ids[at + offset] = specials.ids[offset]
-        windows.type_ids[at + offset] = specials.type_ids[offset]
-        windows.kept[at + offset] = kept
-    return at + len(specials)
-
-
-def _fill_prompt(windows: Windows, at: IntArray, document: IntArray, tokens: Tokens, type_id: int) -> IntArray:
-    """Put the prompt of each window's document there; its tokens are of no row, so that they are not kept."""
-    lengths = tokens.n_prompt[document]
-    target = ragged_arange(at, lengths)
-    windows.input_ids[target] = tokens.prompt_ids[ragged_arange(tokens.prompt_starts[document], lengths)]
-    windows.type_ids[target] = type_id
-    return at + lengths
-
-
-def _fill_text(
-    windows: Windows, at: IntArray, text: IntArray, keep: IntArray, tokens: Tokens, type_id: int
-) -> IntArray:
-    lengths = text[:, 1] - text[:, 0]
-    target, source = ragged_arange(at, lengths), ragged_arange(text[:, 0], lengths)
-    windows.input_ids[target] = tokens.ids[source]
-    windows.type_ids[target] = type_id
-    windows.source[target] = source
-    windows.kept[target] = (source >= np.repeat(keep[:, 0], lengths)) & (source < np.repeat(keep[:, 1], lengths))
-    return at + lengths

@@ -1,4 +1,4 @@
-"""Untrusted model folders: a bad value in any file is one line that names the file, or has no effect."""
+"""Untrusted model folders: a bad value in any file is one line that names the file or the folder, or has no effect."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 # The file and the words of some refusals of each kind. The long test has all of them.
 REFUSED = {
     "config layer_norm_eps 'x'": ("config.json", "layer_norm_eps"),
-    "config use_cache None": ("config.json", "use_cache"),
+    "config use_cache None": ("", "use_cache"),
     "config hidden_act 3": ("config.json", "hidden_act"),
     "config hidden_act 'x'": ("", "unknown key or value 'x'"),
     "config intermediate_size 0": ("", "config.json asks for (0,)"),
-    "config dtype []": ("config.json", "the tokenizer cannot be loaded"),
+    "config dtype []": ("", "the tokenizer cannot be loaded"),
     "config+ num_labels 1000000000": ("config.json", "num_labels"),
     "tokenizer_config tokenizer_class 5": ("", "the tokenizer cannot be loaded"),
     "tokenizer_config cls_token 5": ("", "the tokenizer cannot be loaded"),
     "tokenizer_config added_tokens_decoder 5": ("", "the tokenizer cannot be loaded"),
     "tokenizer file b'null'": ("tokenizer.json", "the tokenizer cannot be loaded"),
     "tokenizer file b'[[[[[[[['": ("tokenizer.json", "the tokenizer cannot be loaded"),
-    "tokenizer regex ((": ("tokenizer.json", "the tokenizer cannot be loaded"),
-    "tokenizer model type": ("tokenizer.json", "the tokenizer cannot be loaded"),
+    "tokenizer regex ((": ("", "the tokenizer cannot be loaded"),
+    "tokenizer model type": ("", "the tokenizer cannot be loaded"),
     "tokenizer empty vocabulary": ("", "tokenizer"),
     "tokenizer id 5000": ("", "token 'the' the id 5000, but the model's embedding matrix has 320 rows"),
     "tokenizer id 300000000": ("", "token 'the' the id 300000000; is it damaged?"),

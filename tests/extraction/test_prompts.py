@@ -83,20 +83,32 @@ def test_pairs_and_given_words_have_prompts_too() -> None:
     assert found.places("word") == at(4, 6)
 
 
-def test_a_prompt_that_leaves_no_room_is_refused() -> None:
-    # Alone, `ab` is one token; before `c` it is two.
+@pytest.fixture
+def glued() -> Tokenizer:
+    """A tokenizer whose prompt, `ab`, is one token alone, and two before a letter."""
     backend = letters_backend()
     backend.add_tokens(["ab "])
-    tokenizer = Tokenizer(backend, cls_id=2, n_ids=1000).with_prompt("ab")
+    return Tokenizer(backend, cls_id=2, n_ids=1000).with_prompt("ab")
+
+
+def test_a_prompt_that_leaves_no_room_is_refused(glued: Tokenizer) -> None:
     with pytest.raises(InputError, match="document 0 has no room in `max_length=4` beside the tokens of its prompt"):
-        run(texts("c"), tokenizer, max_length=4)
+        run(texts("c"), glued, max_length=4)
+
+
+def test_windows_overlap_by_less_if_a_prompt_leaves_less_room_than_it_has_alone(glued: Tokenizer) -> None:
+    # Two tokens of text are in a window.
+    found = run(texts("c d e f"), glued, max_length=6, stride=2)
+    assert found.column("word", "word") == ["c", "d", "e", "f"]
+    assert found.column("word", "n_tokens") == [1, 1, 1, 1]
+    assert found.column("sentence", "n_windows") == [3]
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 @pytest.mark.parametrize("prompt", ["query: ", "query:", "fox"])
 def test_prompt_and_text_are_tokenized_as_one_text(kind: str, prompt: str, tmp_path) -> None:
     folder = build_tokenizer(kind, tmp_path)
-    tokenizer = Tokenizer.load(folder, prompt=prompt)
+    tokenizer = Tokenizer.load(folder).with_prompt(prompt)
     lines = ["the fox", "", " sea shells", "es the sea", "Zürich", "the sea " * 20_000]
     documents = texts(*lines)
     tokens, plain = tokenizer.encode(documents), Tokenizer.load(folder).encode(texts(*(prompt + t for t in lines)))

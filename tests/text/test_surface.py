@@ -174,7 +174,7 @@ def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Tokenizer(letters_backend(), cls_id=2)
     whole = plain.encode(documents)
     monkeypatch.setattr(tokenizer_module, "_BATCH_CHARS", 20)
-    monkeypatch.setattr(tokenizer_module, "_BATCH_DOCUMENTS", 3)
+    monkeypatch.setattr(tokenizer_module, "_BATCH_TEXTS", 3)
     parts = plain.encode(documents)
     for field in dataclasses.fields(whole):
         np.testing.assert_array_equal(getattr(whole, field.name), getattr(parts, field.name))
