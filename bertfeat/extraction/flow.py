@@ -9,11 +9,14 @@ texts, the estimate and the deep check on a sample of the corpus.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import RLock
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -45,13 +48,13 @@ from bertfeat.records import (
     Pack,
     ShardResult,
 )
-from bertfeat.stopwatch import Stopwatch
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
 
 Tables = Mapping[Level, LevelTable]
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +347,35 @@ class _EncodedCount:
         self._n_documents += int(self._size[touched[self._n_left[touched] == 0]].sum())
         self._n_tokens += pack.n_tokens
         self._report(self._n_documents, self._n_tokens, self._n_in_all)
+
+
+class Stopwatch:
+    """Adds up the seconds of named stages."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Add the wall-clock seconds of the block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
+
+    def each(self, stage: str, items: Iterable[ItemT]) -> Iterator[ItemT]:
+        """Yield items, and add the time of waiting for them to a stage."""
+        following = iter(items)
+        while True:
+            with self.time(stage):
+                try:
+                    item = next(following)
+                except StopIteration:
+                    return
+            yield item
+            # Free it before the next one is made: on a GPU, hidden states take most of the memory.
+            del item
 
 
 def vectors_of(table: LevelTable, column: str) -> Float32Array:
