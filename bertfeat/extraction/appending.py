@@ -11,18 +11,25 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
-from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, make_job, resolve_job
-from bertfeat.extraction.plan import config_of, corpus_schema, make_plan, plan_fields, recorded
+from bertfeat.extraction.plan import (
+    VERSION_NAMES,
+    config_of,
+    corpus_schema,
+    make_plan,
+    plan_differences,
+    plan_fields,
+    recorded,
+)
 from bertfeat.progress import Progress
 from bertfeat.records import DocId, InputFile, Plan
 from bertfeat.runners.ray_cluster import check_ray
 from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import COMPACTED, IMPORTED, newest_readable
+from bertfeat.store.manifest import IMPORTED, newest_readable
 from bertfeat.store.planfile import MODEL_NAMES, changes, hash_of_plan, read_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.vectors import opened_part, read_groups
@@ -94,9 +101,9 @@ def append_jobs(store: Store, config: ExtractConfig, files: Sequence[InputFile],
         ids = IdRegister(_ids(store)) if config.id_column else None
         earlier = Earlier(str(store.path), store.manifest.n_next_row, corpus_schema(store.plan), ids)
         n_shards = len(store.manifest.shards)
-        made = make_plan(fields, config, resolved, new, Corpus(new, config, earlier), tokenizer, n_shards)
+        made = make_plan(fields, resolved, Corpus(new, config, earlier), tokenizer, n_shards)
         if made.schemas != store.plan.schemas:
-            raise PlanMismatch(f"{store.path}: has other columns than these inputs; extract them into a new store", {})
+            raise PlanMismatch(f"{store.path}: has other columns than these inputs; extract them into a new store")
         stored = dataclasses.replace(made, model=store.manifest.model, metadata=store.metadata)
     yield make_job(store.path, stored, config, new, resolved)
 
@@ -119,11 +126,7 @@ def _damaged(store: Store) -> list[Plan]:
 
 
 def _check_there(store: Store, plan: Plan, given: Mapping[str, InputFile]) -> None:
-    """Check that the inputs of shards that must be repeated are given, or are where they were.
-
-    Raises:
-        InputError: An input is missing or has changed.
-    """
+    """Check that the inputs of shards that must be repeated are given, or are where they were, unchanged."""
     receipts = {layout.receipt_path(plan.plan_hash, shard.index): shard for shard in plan.shards}
     shards = [receipts[name] for name in folder_at(store.path).missing(receipts)]
     for number in sorted({piece.file for shard in shards for piece in shard.slices}):
@@ -146,17 +149,9 @@ def _check_not_longer(new: Iterable[InputFile], planned: Iterable[InputFile]) ->
 
 
 def _check_settings(store: Store, now: Mapping[str, Any], *, with_versions: bool) -> None:
-    """Refuse settings or a model that are not those of the store; a model's name does not count, its digests do."""
-
-    def decisive(fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in fields.items()
-            if name not in (*MODEL_NAMES, "base", COMPACTED) and (with_versions or not name.startswith("versions."))
-        }
-
-    if fields := differing(decisive(store.plan.fields), decisive(now)):
-        what = "versions" if all(name.startswith("versions.") for name in fields) else "settings"
+    """Refuse settings or a model that are not those of the store."""
+    if fields := plan_differences(store.plan.fields, now, () if with_versions else VERSION_NAMES):
+        what = "versions" if fields.keys() <= {*VERSION_NAMES} else "settings"
         remedy = "install those" if what == "versions" else "leave out settings to take those of the store"
         raise PlanMismatch(
             f"{store.path}: made with other {what}: {changes(fields)}; {remedy}, or extract into a new store", fields

@@ -166,7 +166,7 @@ def open_job(
     plan = None if overwrite else stored_plan(output, fields, files)
     if plan is None:
         progress.stage("reading the corpus")
-        plan = make_plan(fields, config, resolved, files, corpus, tokenizer)
+        plan = make_plan(fields, resolved, corpus, tokenizer)
     return make_job(output, plan, config, files, resolved)
 
 

@@ -22,7 +22,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, minilm, packaged_names
 from bertfeat.errors import CheckpointError, RunError
-from bertfeat.extraction.resolution import authors_advice
+from bertfeat.extraction.resolution import own_embedding
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
 
@@ -183,7 +183,7 @@ def test_a_copy_in_the_cache_with_the_files_of_an_older_version_is_used_offline(
     assert (checkpoint.folder, checkpoint.revision) == (folder, "b" * 40)
     config = ExtractConfig(model="owner/model", levels="sentence", pooling="model")
     with pytest.raises(CheckpointError, match=r"pass `pooling='mean'`, or connect to the hub once"):
-        authors_advice(checkpoint, config)
+        own_embedding(checkpoint, config)
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:
