@@ -119,7 +119,6 @@ class ExtractConfig:
         self._set("layers", _layers_text(self.layers))
         self._check_types()
         self._set("combine", _ordered(Combine, "combine", self.combine) if self.combine != () else self._usual_combine)
-        self._check_texts()
         self._set("delimiter", _delimiter(self.delimiter))
         if self.no_header:
             self._name_columns_by_number()
@@ -143,14 +142,6 @@ class ExtractConfig:
                 raise ConfigError(f"`{name}` {value!r:.60} is not {what}")
             if name in _MINIMA and value is not None and value < _MINIMA[name]:
                 raise ConfigError(f"`{name}={value}` is below {_MINIMA[name]}")
-
-    def _check_texts(self) -> None:
-        for name in (*_TEXT_COLUMNS, "keep_columns", "delimiter", *_RESOLVED_LATER):
-            value = getattr(self, name)
-            for text in (value,) if isinstance(value, str) else value or ():
-                if not text.isascii() and text != text.encode(errors="replace").decode():
-                    what = "it" if name.startswith("prompt") else "the column's name"
-                    raise ConfigError(f"`{name}` {text!r} is not valid UTF-8; pass {what} as UTF-8")
 
     def _name_columns_by_number(self) -> None:
         """Replace the numbers of columns, which no header names, by names."""

@@ -119,27 +119,19 @@ def resolve_compute_dtype(
     """Return the name of the type that the encoder computes in.
 
     `auto` is float32, but bfloat16 on CUDA devices that have it, and for a model whose weights are bfloat16 in its
-    files (`is_bfloat16`): it needs no more memory than they do.
-
-    Args:
-        choice: The setting `compute_dtype`.
-        device_kind: What `planned_kind` returned.
-        device: The setting `device`, whose CUDA devices are asked; None where other machines compute.
-        is_bfloat16: Whether the weights are bfloat16.
+    files (`is_bfloat16`): it needs no more memory than they do. The CUDA devices of the setting `device` are asked;
+    None stands for those of other machines.
 
     Examples:
         >>> resolve_compute_dtype("auto", "cpu"), resolve_compute_dtype("auto", "cpu", is_bfloat16=True)
         ('float32', 'bfloat16')
     """
-    chosen = ComputeDtype(choice)
-    if chosen is ComputeDtype.AUTO:
-        if is_bfloat16 or (
-            device_kind == "cuda" and (device is None or all(map(_has_bfloat16, resolve_device(device))))
-        ):
-            return "bfloat16"
-        # Not float16: T5 and others have states beyond its range, and an infinite feature ends a run.
-        return "float32"
-    return str(chosen)
+    if choice != ComputeDtype.AUTO:
+        return str(choice)
+    if is_bfloat16 or (device_kind == "cuda" and (device is None or all(map(_has_bfloat16, resolve_device(device))))):
+        return "bfloat16"
+    # Not float16: T5 and others have states beyond its range, and an infinite feature ends a run.
+    return "float32"
 
 
 def _has_bfloat16(device: torch.device) -> bool:

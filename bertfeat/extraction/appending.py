@@ -13,7 +13,7 @@ from bertfeat.corpus.duplicates import IdRegister
 from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
-from bertfeat.extraction.job import Job, make_job, resolve_job
+from bertfeat.extraction.job import Job, gives_words, make_job
 from bertfeat.extraction.plan import (
     VERSION_NAMES,
     config_of,
@@ -23,6 +23,7 @@ from bertfeat.extraction.plan import (
     plan_fields,
     recorded,
 )
+from bertfeat.extraction.resolution import resolve
 from bertfeat.progress import Progress
 from bertfeat.records import DocId, InputFile, Plan
 from bertfeat.runners.ray_cluster import check_ray
@@ -36,11 +37,7 @@ from bertfeat.store.vectors import opened_part, read_groups
 
 
 def open_growing(path: AnyPath, settings: Mapping[str, Any]) -> tuple[Store, ExtractConfig]:
-    """Open a store to append to; return it with the settings of the append.
-
-    Args:
-        path: The store.
-        settings: Those that are given again, and those that say where to run; all others are the store's.
+    """Open a store to append to; return it with the settings of the append: `settings`, and the store's for all others.
 
     Raises:
         UserError: There is no finished store, it cannot grow, or a setting is not one.
@@ -83,7 +80,7 @@ def append_jobs(store: Store, config: ExtractConfig, files: Sequence[InputFile],
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
     everything = (*(given.get(file.digest, file) for file in planned), *new)
-    tokenizer, resolved = resolve_job(checkpoint, everything, config)
+    tokenizer, resolved = resolve(config, checkpoint, given_words=gives_words(everything, config))
     fields = plan_fields(config, resolved, everything)
     damaged = _damaged(store)
     _check_settings(store, fields, with_versions=bool(new or damaged))

@@ -18,8 +18,9 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.flow import Flow, Network
-from bertfeat.extraction.job import open_inputs, resolve_job
+from bertfeat.extraction.job import gives_words, open_inputs
 from bertfeat.extraction.plan import FINISHED_NAMES, config_of, plan_differences, plan_fields, recorded
+from bertfeat.extraction.resolution import resolve
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
 from bertfeat.store.planfile import INPUTS, changes
 from bertfeat.store.reader import Store, open_store
@@ -97,7 +98,7 @@ def _inputs(store: Store, inputs: Inputs | None, config: ExtractConfig) -> Input
 def _flow(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> Flow:
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer, resolved = resolve_job(checkpoint, files, config)
+    tokenizer, resolved = resolve(config, checkpoint, given_words=gives_words(files, config))
     planned = tuple(recorded(files))
     fields = plan_differences(plan.fields, plan_fields(config, resolved, files), FINISHED_NAMES)
     if [file.digest for file in store.manifest.inputs] != [file.digest for file in planned]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -61,10 +60,6 @@ class Estimate:
     is_exact: bool
     bfloat16_tokens_per_s: float | None = None
     n_cached_documents: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**dataclasses.asdict(self), "n_rows": {str(level): n for level, n in self.n_rows.items()}}
 
 
 def estimate(inputs: Inputs, config: ExtractConfig, *, progress: bool | Progress | None = None) -> Estimate:

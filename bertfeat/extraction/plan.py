@@ -17,6 +17,7 @@ from bertfeat.corpus.formats import own_columns
 from bertfeat.corpus.inputs import recorded_path
 from bertfeat.durable.differences import differing
 from bertfeat.durable.records import hash_of_json
+from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
@@ -91,18 +92,24 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         "max_batch_tokens": resolved.max_batch_tokens,
         "model": resolved.model.name,
         "revision": resolved.model.revision,
-        "model.weights_sha256": resolved.model.weights_sha256,
-        "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
-        "model.config_sha256": resolved.config_sha256,
-        **{f"versions.{name}": number for name, number in versions().items()},
+        **fields_of_process(resolved.model, resolved.config_sha256, resolved.sentence),
     }
     if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
         fields[OWN_COLUMNS] = own
-    if resolved.sentence is not None:
-        fields["model.sentence_sha256"] = resolved.sentence.sha256
     if resolved.prompt or resolved.sentence is not None:
         fields["prompt"] = resolved.prompt
     return fields
+
+
+def fields_of_process(model: ModelInfo, config_sha256: str, sentence: SentenceModel | None) -> dict[str, str]:
+    """Return what a plan keeps of the files of a model and of the libraries, which each of its processes must have."""
+    return {
+        "model.weights_sha256": model.weights_sha256,
+        "model.tokenizer_sha256": model.tokenizer_sha256,
+        "model.config_sha256": config_sha256,
+        **({} if sentence is None else {"model.sentence_sha256": sentence.sha256}),
+        **dict(zip(VERSION_NAMES, versions().values(), strict=True)),
+    }
 
 
 def vector_digest(config: ExtractConfig, resolved: Resolved) -> str:
@@ -123,14 +130,8 @@ def make_plan(
     """Read the corpus once, check every row, and cut it into shards: a pure function of the inputs and the settings.
 
     The size of a shard follows from the bytes that its rows will take on disk; tokens are estimated from bytes by the
-    ratio in the first rows of the corpus.
-
-    Args:
-        fields: What `plan_fields` returns; for a plan that grows a store, with `base`.
-        resolved: The settings that depend on the model.
-        corpus: The inputs, with the other settings.
-        tokenizer: The model's.
-        first_shard: The number of the first shard.
+    ratio in the first rows of the corpus. `fields` are what `plan_fields` returns; for a plan that grows a store, with
+    `base`.
 
     Raises:
         InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is

@@ -61,21 +61,15 @@ def resolve(
 ) -> tuple[Tokenizer, Resolved]:
     """Load the tokenizer, fill in the defaults that depend on the model and the device, and check the settings.
 
-    Args:
-        config: The settings.
-        checkpoint: The model.
-        given_words: Whether documents are lists of words.
-        tokenizer: The model's tokenizer for such documents, if it is loaded.
-
-    Returns:
-        The tokenizer with its prompt, and the settings.
+    `given_words` says whether documents are lists of words; `tokenizer` is that for such documents, if it is loaded.
+    The one that is returned puts the prompt before them.
 
     Raises:
         CheckpointError: The tokenizer, or what the settings need of the model, cannot be used.
         ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
-    check_static(config, checkpoint)
+    _check_static(config, checkpoint)
     info, prompt, sentence = checkpoint.info(), find_prompt(checkpoint, config), own_embedding(checkpoint, config)
     described, prompts = _authors_advice(checkpoint, config)
     layers, max_length = _layers(config, info), _max_length(config, info, sentence)
@@ -223,17 +217,8 @@ def _max_length(config: ExtractConfig, info: ModelInfo, sentence: SentenceModel 
     return max_length
 
 
-def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool = True) -> None:
-    """Refuse settings that have no effect with a model: most of them for static vectors, one for all others.
-
-    Args:
-        config: The settings.
-        checkpoint: The model.
-        tokens: Whether the token level is asked for if it is among the levels.
-
-    Raises:
-        ConfigError: A setting would be ignored.
-    """
+def _check_static(config: ExtractConfig, checkpoint: Checkpoint) -> None:
+    """Refuse settings that have no effect with a model: most of them for static vectors, one for all others."""
     static = checkpoint.static
     has_words = static is not None and static.words is not None
     if config.unknown_words is not UnknownWords.NULL and not has_words:
@@ -242,7 +227,7 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
         return
     what = f"with the static vectors of {config.model}"
     for name, usual in _WITHOUT_MEANING.items():
-        if (value := getattr(config, name, usual[0])) not in usual:
+        if (value := getattr(config, name)) not in usual:
             raise ConfigError(f"`{name}={value!r}` has no effect {what}; drop it")
     # A model's own embedding may read a text up to a length.
     sentence = checkpoint.sentence_model() if config.pooling is Pooling.MODEL else None
@@ -253,18 +238,14 @@ def check_static(config: ExtractConfig, checkpoint: Checkpoint, *, tokens: bool 
         raise ConfigError(f"`pooling='{config.pooling}'` cannot be used {what}; use mean or max")
     if config.on_overlong is not OnOverlong.WINDOW and length is None:
         raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no effect {what}, which have no limit; drop it")
-    if has_words and tokens and Level.TOKEN in config.levels:
+    if has_words and Level.TOKEN in config.levels:
         raise ConfigError(f"`levels='token'`: a token is a word {what}; pass `levels='word'`")
     if has_words and config.pooling is Pooling.MODEL:
         raise ConfigError(f"`pooling='model'` cannot be used {what}; pass `pooling='mean'`")
 
 
 def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool, prompt: str = "") -> Tokenizer:
-    """Return the tokenizer of a model.
-
-    Raises:
-        CheckpointError: The tokenizer cannot be used.
-    """
+    """Return the tokenizer of a model."""
     static, n_ids = checkpoint.static, checkpoint.n_ids
     if static is None:
         return Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=n_ids, prompt=prompt)

@@ -49,7 +49,7 @@ def test_counts_are_those_of_the_run(name: str, corpus: Path, tiny_folder: Path,
     assert expected.n_shards == totals.n_shards
     assert (expected.n_shards > 1) == (name == "several shards")
     assert expected.seconds == pytest.approx(expected.n_encoded_tokens / expected.tokens_per_s)
-    assert json.loads(json.dumps(expected.to_dict()))["n_rows"] == totals.n_rows
+    assert json.loads(json.dumps(dataclasses.asdict(expected)))["n_rows"] == totals.n_rows
 
 
 def test_bfloat16_is_measured_where_it_could_be_chosen(
