@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,13 +55,20 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
 
     if _is_cpu(spec):
         return (torch.device("cpu"),)
+    devices = _cuda_devices()
     if spec == "auto":
-        return _cuda_devices() or (torch.device("mps" if torch.backends.mps.is_available() else "cpu"),)
+        return devices or (torch.device("mps" if torch.backends.mps.is_available() else "cpu"),)
     if spec == "mps":
         if not torch.backends.mps.is_available():
             raise ConfigError("`device='mps'`: this machine has no Apple GPU that torch can use; pass `device='cpu'`")
         return (torch.device("mps"),)
-    return tuple(dict.fromkeys(device for piece in pieces.split(",") for device in _cuda(piece)))
+    if not devices:
+        raise ConfigError(f"`device={spec!r}`: torch sees no CUDA device here; pass `device='cpu'` or leave it out")
+    numbers = [piece.partition(":")[2] for piece in pieces.split(",")]
+    if any(int(number or 0) >= len(devices) for number in numbers):
+        raise ConfigError(f"`device={spec!r}`: this machine has cuda:0 to cuda:{len(devices) - 1}")
+    chosen = ([devices[int(number)]] if number else devices for number in numbers)
+    return tuple(dict.fromkeys(chain.from_iterable(chosen)))
 
 
 def planned_kind(spec: str, *, elsewhere: bool) -> str:
@@ -100,17 +108,6 @@ def _cuda_devices() -> tuple[torch.device, ...]:
 
     n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return tuple(torch.device("cuda", index) for index in range(n_devices))
-
-
-def _cuda(piece: str) -> tuple[torch.device, ...]:
-    devices, (_, _, index) = _cuda_devices(), piece.partition(":")
-    if not devices:
-        raise ConfigError(f"`device='{piece}'`: torch sees no CUDA device here; pass `device='cpu'` or leave it out")
-    if not index:
-        return devices
-    if int(index) >= len(devices):
-        raise ConfigError(f"`device='{piece}'`: this machine has cuda:0 to cuda:{len(devices) - 1}")
-    return (devices[int(index)],)
 
 
 def resolve_compute_dtype(

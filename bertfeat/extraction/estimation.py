@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,12 +18,10 @@ from bertfeat.corpus import Inputs
 from bertfeat.devices import has_fast_bfloat16
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.lanes import encode_packs
-from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.caching import CachedTask
-from bertfeat.extraction.flow import Flow, tokens_of
+from bertfeat.extraction.flow import Flow, Network, tokens_of
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
-from bertfeat.extraction.pooling import needs_pooler
 from bertfeat.extraction.run import ShardTask
 from bertfeat.extraction.vectorcache import FILE
 from bertfeat.progress import Progress, reporting
@@ -153,7 +152,5 @@ def _calibrate_bfloat16(flow: Flow, packs: Sequence[Pack]) -> float | None:
     could_gain = encoder.device.type == "cpu" and encoder.compute_dtype is torch.float32 and encoder.path != "lookup"
     if not could_gain or not has_fast_bfloat16():
         return None
-    # A pooler needs all layers, whichever are asked for.
-    with_pooler = needs_pooler(flow.config)
-    same = load_encoder(flow.network.checkpoint, encoder.layers, compute_dtype=torch.bfloat16, with_pooler=with_pooler)
-    return _calibrate(same, packs)
+    resolved = dataclasses.replace(flow.resolved, compute_dtype="bfloat16")
+    return _calibrate(Network(flow.network.checkpoint, flow.config, resolved).load().encoder, packs)

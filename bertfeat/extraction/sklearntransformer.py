@@ -23,7 +23,7 @@ except ImportError:
     raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from None
 
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.extraction.caching import cache_place, cached_vectors
+from bertfeat.extraction.caching import cached_vectors
 from bertfeat.extraction.documents import documents_of
 from bertfeat.extraction.flow import Flow
 from bertfeat.extraction.resolution import find_prompt, own_embedding
@@ -144,8 +144,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.array([f"{column.name}_{number}" for number in range(column.dim)], dtype=object)
 
     def _config(self) -> ExtractConfig:
-        apart = ("normalize", "cache", "cache_size")
-        settings = {name: value for name, value in self.get_params().items() if name not in apart}
+        settings = {name: value for name, value in self.get_params().items() if name != "normalize"}
         # A search sets parameters one by one: some combinations ignore one of them, without a warning.
         return memory_config(settings, (Level.SENTENCE,)).effective()
 
@@ -157,9 +156,9 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             with contextlib.suppress(ConfigError):
                 other = flow.under(dataclasses.replace(flow.config, pooling=pooling).effective())
                 flows += [other] if pooling is not config.pooling else []
-        place, wanted = cache_place(self.cache, self.cache_size), flow.under(config).only_column
+        wanted = flow.under(config).only_column
         layers = [
-            cached_vectors(place, flows, one, documents)
+            cached_vectors(flows, one, documents)
             for one in flows[0].resolved.columns[Level.SENTENCE]
             if {*one.layers} <= {*wanted.layers}
         ]

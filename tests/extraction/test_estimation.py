@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bertfeat.extraction.estimation
+import bertfeat.extraction.flow
 from bertfeat import ExtractConfig, extract
 from bertfeat.cli.summary import estimate_lines
 from bertfeat.errors import InputError
@@ -78,17 +79,17 @@ def test_bfloat16_is_named_only_where_it_is_faster(
 
 
 def test_bfloat16_is_measured_with_the_pooler(corpus: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loaded = bertfeat.extraction.estimation.load_encoder, []
+    load, loaded = bertfeat.extraction.flow.load_encoder, []
 
     def load_and_note(*args: Any, **settings: Any) -> Any:
         loaded.append(settings["with_pooler"])
         return load(*args, **settings)
 
     monkeypatch.setattr(bertfeat.extraction.estimation, "has_fast_bfloat16", lambda: True)
-    monkeypatch.setattr(bertfeat.extraction.estimation, "load_encoder", load_and_note)
+    monkeypatch.setattr(bertfeat.extraction.flow, "load_encoder", load_and_note)
     for pooling in ("mean", "pooler"):
         estimate(corpus, ExtractConfig(model=str(tiny_folder), levels="sentence", layers="-1", pooling=pooling))
-    assert loaded == [False, True]
+    assert loaded == [False, False, True, True]
 
 
 def test_bytes_are_about_those_of_the_run(tiny_folder: Path, tmp_path: Path) -> None:
