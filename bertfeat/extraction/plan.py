@@ -248,11 +248,7 @@ def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColu
 
 
 def config_of(plan: Plan, settings: Mapping[str, Any] | None = None) -> ExtractConfig:
-    """Return the settings that a plan was made with, and others that are given.
-
-    Raises:
-        ConfigError: A given setting is not one, or has a wrong value.
-    """
+    """Return the settings that a plan was made with, and others that are given."""
     names = {field.name for field in dataclasses.fields(ExtractConfig)}
     planned = {name: value for name, value in plan.fields.items() if name in names}
     planned["device"] = plan.fields["device_kind"]

@@ -98,11 +98,7 @@ def resolve(
 
 
 def check_model(spec: FeatureSpec, checkpoint: Checkpoint, *, mine: str) -> None:
-    """Refuse a model that did not make a feature; `mine` is what has the feature, for the message.
-
-    Raises:
-        UserError: The weights, the tokenizer, config.json or the sentence embedding differ.
-    """
+    """Refuse a model that did not make a feature; `mine` is what has the feature, for the message."""
     sentence = checkpoint.sentence_model() if spec.sentence_sha256 else None
     spec.require_model(checkpoint.info(), checkpoint.config_sha256, sentence.sha256 if sentence else None, mine=mine)
 
