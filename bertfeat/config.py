@@ -55,7 +55,7 @@ class ExtractConfig:
     `no_header`, the columns of .csv and .tsv are `column_1`, `column_2`, ..., and a number names the same column.
     `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included. `shards` is
     a share `I/N`: this process does every Nth shard, beginning with the Ith. `cache` is a folder on a local disk where
-    vectors are kept for later runs, and `cache_size` its largest size in bytes.
+    vectors are kept for later runs, and `cache_size` its largest size, in bytes or as `10GB`.
 
     A setting may have no effect beside the others: `extract`, `append`, `Encoder` and `embed` then warn, by `of`.
 
@@ -117,9 +117,9 @@ class ExtractConfig:
         self._set("levels", _ordered(Level, "levels", self.levels))
         self._set("keep_columns", _names("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
+        self._set("cache_size", parse_size(self.cache_size, "`cache_size`"))
         self._check_types()
         self._set("combine", _ordered(Combine, "combine", self.combine) if self.combine != () else self._usual_combine)
-        self._check_texts()
         self._set("delimiter", _delimiter(self.delimiter))
         if self.no_header:
             self._name_columns_by_number()
@@ -144,14 +144,6 @@ class ExtractConfig:
             if name in _MINIMA and value is not None and value < _MINIMA[name]:
                 raise ConfigError(f"`{name}={value}` is below {_MINIMA[name]}")
 
-    def _check_texts(self) -> None:
-        for name in (*_TEXT_COLUMNS, "keep_columns", "delimiter", *_RESOLVED_LATER):
-            value = getattr(self, name)
-            for text in (value,) if isinstance(value, str) else value or ():
-                if not text.isascii() and text != text.encode(errors="replace").decode():
-                    what = "it" if name.startswith("prompt") else "the column's name"
-                    raise ConfigError(f"`{name}` {text!r} is not valid UTF-8; pass {what} as UTF-8")
-
     def _name_columns_by_number(self) -> None:
         """Replace the numbers of columns, which no header names, by names."""
         for name in _TEXT_COLUMNS:
@@ -162,6 +154,7 @@ class ExtractConfig:
     def _check_together(self) -> None:
         """Refuse settings that contradict each other or are wrong, and columns that would be lost."""
         has_pairs, in_context = self.text_pair_column or self.text_pairs, self.document_context
+        counts_specials = self.include_special_tokens
         no_pairs = "takes no second text; drop `text_pair_column` or `text_pairs`"
         shared = "cannot be used with `document_context`, where sentences share"
         own = "`pooling='model'` counts special tokens as the model does; drop `include_special_tokens`"
@@ -174,12 +167,9 @@ class ExtractConfig:
             (self.text_pair_column and self.text_pairs, two_pairs),
             (has_pairs and self.is_split_into_words, f"`is_split_into_words` {no_pairs}"),
             (has_pairs and in_context, f"`document_context` {no_pairs}"),
-            (self.pooling is Pooling.MODEL and self.include_special_tokens, own),
+            (self.pooling is Pooling.MODEL and counts_specials, own),
             (self.prompt is not None and self.prompt_name is not None, two_prompts),
-            (
-                in_context and self.include_special_tokens,
-                f"`include_special_tokens` {shared} the special tokens; drop one of them",
-            ),
+            (in_context and counts_specials, f"`include_special_tokens` {shared} the special tokens; drop one of them"),
             (in_context and by_token, f"`pooling='{self.pooling}'` {shared} the special tokens; use mean or max"),
             (in_context and has_prompt, f"`prompt` {shared} a window; drop one of them"),
             (
@@ -346,7 +336,7 @@ def parse_size(value: int | str, name: str = "") -> int:
         >>> parse_size("1.5 GB"), parse_size("256mb"), parse_size(1000)
         (1500000000, 256000000, 1000)
     """
-    if isinstance(value, int):
+    if not isinstance(value, str):
         return value
     found = _SIZE.fullmatch(value)
     if found is None:

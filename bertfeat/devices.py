@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,13 +55,20 @@ def resolve_device(spec: str) -> tuple[torch.device, ...]:
 
     if _is_cpu(spec):
         return (torch.device("cpu"),)
+    devices = _cuda_devices()
     if spec == "auto":
-        return _cuda_devices() or (torch.device("mps" if torch.backends.mps.is_available() else "cpu"),)
+        return devices or (torch.device("mps" if torch.backends.mps.is_available() else "cpu"),)
     if spec == "mps":
         if not torch.backends.mps.is_available():
             raise ConfigError("`device='mps'`: this machine has no Apple GPU that torch can use; pass `device='cpu'`")
         return (torch.device("mps"),)
-    return tuple(dict.fromkeys(device for piece in pieces.split(",") for device in _cuda(piece)))
+    if not devices:
+        raise ConfigError(f"`device={spec!r}`: torch sees no CUDA device here; pass `device='cpu'` or leave it out")
+    numbers = [piece.partition(":")[2] for piece in pieces.split(",")]
+    if any(int(number or 0) >= len(devices) for number in numbers):
+        raise ConfigError(f"`device={spec!r}`: this machine has cuda:0 to cuda:{len(devices) - 1}")
+    chosen = ([devices[int(number)]] if number else devices for number in numbers)
+    return tuple(dict.fromkeys(chain.from_iterable(chosen)))
 
 
 def planned_kind(spec: str, *, elsewhere: bool) -> str:
@@ -102,44 +110,25 @@ def _cuda_devices() -> tuple[torch.device, ...]:
     return tuple(torch.device("cuda", index) for index in range(n_devices))
 
 
-def _cuda(piece: str) -> tuple[torch.device, ...]:
-    devices, (_, _, index) = _cuda_devices(), piece.partition(":")
-    if not devices:
-        raise ConfigError(f"`device='{piece}'`: torch sees no CUDA device here; pass `device='cpu'` or leave it out")
-    if not index:
-        return devices
-    if int(index) >= len(devices):
-        raise ConfigError(f"`device='{piece}'`: this machine has cuda:0 to cuda:{len(devices) - 1}")
-    return (devices[int(index)],)
-
-
 def resolve_compute_dtype(
     choice: ComputeDtype | str, device_kind: str, device: str | None = None, *, is_bfloat16: bool = False
 ) -> str:
     """Return the name of the type that the encoder computes in.
 
     `auto` is float32, but bfloat16 on CUDA devices that have it, and for a model whose weights are bfloat16 in its
-    files (`is_bfloat16`): it needs no more memory than they do.
-
-    Args:
-        choice: The setting `compute_dtype`.
-        device_kind: What `planned_kind` returned.
-        device: The setting `device`, whose CUDA devices are asked; None where other machines compute.
-        is_bfloat16: Whether the weights are bfloat16.
+    files (`is_bfloat16`): it needs no more memory than they do. The CUDA devices of the setting `device` are asked;
+    None stands for those of other machines.
 
     Examples:
         >>> resolve_compute_dtype("auto", "cpu"), resolve_compute_dtype("auto", "cpu", is_bfloat16=True)
         ('float32', 'bfloat16')
     """
-    chosen = ComputeDtype(choice)
-    if chosen is ComputeDtype.AUTO:
-        if is_bfloat16 or (
-            device_kind == "cuda" and (device is None or all(map(_has_bfloat16, resolve_device(device))))
-        ):
-            return "bfloat16"
-        # Not float16: T5 and others have states beyond its range, and an infinite feature ends a run.
-        return "float32"
-    return str(chosen)
+    if choice != ComputeDtype.AUTO:
+        return str(choice)
+    if is_bfloat16 or (device_kind == "cuda" and (device is None or all(map(_has_bfloat16, resolve_device(device))))):
+        return "bfloat16"
+    # Not float16: T5 and others have states beyond its range, and an infinite feature ends a run.
+    return "float32"
 
 
 def _has_bfloat16(device: torch.device) -> bool:

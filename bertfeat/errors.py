@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+# Optional libraries of probes and plots, by the names under which they are imported.
+_OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+
 
 class BertfeatError(Exception):
     """Base of every error that bertfeat raises on purpose."""
@@ -39,13 +42,7 @@ class InputError(UserError):
     """A corpus cannot be read as asked: a missing file or column, a malformed row, bad UTF-8."""
 
     def __init__(self, reason: str, *, path: str | None = None, row: int | None = None) -> None:
-        """Build the one-line message `path:row: reason`.
-
-        Args:
-            reason: What is wrong, with the value, and what to do.
-            path: The file, as the user gave it.
-            row: The 1-based line (text formats) or row (Parquet) in that file.
-        """
+        """Build the message `path:row: reason`; `row` is the 1-based line (text formats) or row (Parquet)."""
         where = "" if path is None else f"{path}: " if row is None else f"{path}:{row}: "
         super().__init__(where + reason)
         self.reason = reason
@@ -76,13 +73,9 @@ class StorageError(UserError):
 class PlanMismatch(StoreError):
     """A store was made with other settings or inputs; `fields` has the fields that differ, with both values."""
 
-    def __init__(self, message: str, fields: Mapping[str, tuple[object, object]]) -> None:
+    def __init__(self, message: str, fields: Mapping[str, tuple[object, object]] | None = None) -> None:
         super().__init__(message)
-        self.fields = fields
-
-    def __reduce__(self) -> tuple[type[PlanMismatch], tuple[str, Mapping[str, tuple[object, object]]]]:
-        """Pickle both arguments, for worker processes; by default an exception keeps only the message."""
-        return type(self), (str(self), dict(self.fields))
+        self.fields = fields or {}
 
 
 class RunError(BertfeatError):
@@ -95,6 +88,19 @@ class FeatureError(RunError):
 
 class BertfeatWarning(UserWarning):
     """A result is right, and yet may not be all that was asked for; the command line prints it as one line."""
+
+
+def require(*modules: str, what: str = "probes need") -> None:
+    """Check that optional libraries are installed, without loading them; `what` begins the message.
+
+    Raises:
+        UserError: A library is missing; the message names the command that installs it.
+    """
+    from importlib.util import find_spec
+
+    missing = [_OPTIONAL[module] for module in modules if find_spec(module) is None]
+    if missing:
+        raise UserError(f"{what} {' and '.join(missing)}: pip install 'bertfeat[probes]'")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str | None:
@@ -173,12 +179,8 @@ def checkpoint_errors(
 ) -> Iterator[None]:
     """Turn every error of another library on a bad model folder into one line, and silence its warnings.
 
-    Wrap calls into that library only, so that bugs of bertfeat keep their traceback.
-
-    Args:
-        place: The model folder, or a function that finds the faulty file; it is called only on an error.
-        what: What the library could not do, for the message.
-        remedy: What the user can do, for the message.
+    Wrap calls into that library only, so that bugs of bertfeat keep their traceback. `place` is the model folder, or a
+    function that finds the faulty file on an error; `what` is what the library could not do.
 
     Raises:
         CheckpointError: The library raised an exception or panicked. Errors of bertfeat, a lack of memory and an

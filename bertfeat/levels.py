@@ -20,14 +20,10 @@ EMBEDDING = "embedding"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelEntry:
-    """The facts of one level.
+    """The facts of one level: its columns in order, before those of the corpus, and those that identify a row.
 
-    Attributes:
-        columns: The columns that bertfeat writes, in order; the columns of the corpus follow them.
-        keys: The columns that identify a row.
-        surface: The column with the word or token; empty if a row is a whole text.
-        pooling: The setting for how tokens become a row; None if a row is one token.
-        row_bytes: The approximate size on disk of the columns of a row, without texts.
+    `surface` is the column with the word or token; empty if a row is a whole text. `pooling` is the setting for how
+    tokens become a row; None if a row is one token. `row_bytes` is about the size of a row on disk, without texts.
     """
 
     columns: tuple[Column, ...]

@@ -63,10 +63,7 @@ def _of_groups() -> Iterator[int]:
 def group_folders(controller: str) -> Iterator[Path]:
     """Yield the folders of the control groups of this process, and of their parents, that limit a kind of resource.
 
-    In a container, a path may be one of the host, which does not exist here.
-
-    Args:
-        controller: The kind: `memory` or `cpu`.
+    The kind is `memory` or `cpu`. In a container, a path may be one of the host, which does not exist here.
     """
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()

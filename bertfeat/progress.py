@@ -214,11 +214,7 @@ def is_watched() -> bool:
 def reporting(progress: bool | Progress | None) -> Iterator[Progress]:
     """Yield the receiver of a call's reports: a bar, closed at the end, or a silent one, or the one that is given.
 
-    Args:
-        progress: True draws a bar, False draws none, and None draws one in a terminal and in a notebook.
-
-    Raises:
-        ConfigError: `progress` is something else.
+    True draws a bar, False draws none, and None draws one in a terminal and in a notebook.
     """
     if isinstance(progress, Progress):
         yield progress

@@ -28,8 +28,6 @@ FORMAT_VERSION = 1
 
 # The most characters of a document: a tokenizer takes 150 to 900 bytes of memory for each.
 MAX_DOCUMENT_CHARS = 4_000_000
-# Fewer documents are seen at a glance.
-_MANY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +57,6 @@ def excess_of(text: str, text_pair: str | None = None) -> str | None:
     if n_chars <= MAX_DOCUMENT_CHARS:
         return None
     return f"has {n_chars:,} characters, {MAX_DOCUMENT_CHARS:,} are the most that are read; cut the document up"
-
-
-def is_most(n: int, n_in_all: int, n_documents: int) -> bool:
-    """Return whether one of many documents has more of something than all others together."""
-    return n_documents > _MANY and 2 * n > n_in_all
 
 
 @dataclass(frozen=True, slots=True)

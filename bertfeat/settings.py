@@ -10,7 +10,23 @@ from pathlib import Path
 from typing import TypedDict
 
 
-class ExtractSettings(TypedDict, total=False):
+class EncodeSettings(TypedDict, total=False):
+    """The fields of `ExtractConfig` that `Encoder` and `embed` take beside those in their signatures."""
+
+    revision: str | None
+    word_pooling: str
+    unknown_words: str
+    include_special_tokens: bool
+    prompt: str | None
+    prompt_name: str | None
+    max_length: int | None
+    stride: int | None
+    on_overlong: str
+    compute_dtype: str
+    max_batch_tokens: int | None
+
+
+class ExtractSettings(EncodeSettings, total=False):
     """The fields of `ExtractConfig`, as `extract` takes them."""
 
     format: str
@@ -27,24 +43,13 @@ class ExtractSettings(TypedDict, total=False):
     limit: int | None
     bad_rows: str
     model: str
-    revision: str | None
     levels: str | Sequence[str]
     layers: str | int | Iterable[int]
     combine: str | Sequence[str]
-    word_pooling: str
-    unknown_words: str
     pooling: str
-    include_special_tokens: bool
-    prompt: str | None
-    prompt_name: str | None
-    max_length: int | None
-    stride: int | None
-    on_overlong: str
     document_context: bool
     store_dtype: str
     vector_encoding: str
-    compute_dtype: str
-    max_batch_tokens: int | None
     shard_bytes: int
     device: str
     workers: int | None
@@ -53,19 +58,3 @@ class ExtractSettings(TypedDict, total=False):
     ray_address: str | None
     cache: str | Path | None
     cache_size: int
-
-
-class EncodeSettings(TypedDict, total=False):
-    """The fields of `ExtractConfig` that `Encoder` and `embed` take beside those in their signatures."""
-
-    revision: str | None
-    word_pooling: str
-    unknown_words: str
-    include_special_tokens: bool
-    prompt: str | None
-    prompt_name: str | None
-    max_length: int | None
-    stride: int | None
-    on_overlong: str
-    compute_dtype: str
-    max_batch_tokens: int | None

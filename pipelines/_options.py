@@ -13,8 +13,7 @@ from click.core import ParameterSource
 
 from bertfeat.cli.options import refuse_given
 from bertfeat.config import ExtractConfig
-from bertfeat.errors import BertfeatWarning
-from bertfeat.extras import require
+from bertfeat.errors import BertfeatWarning, require
 from bertfeat.pipelines._outputs import alone_in
 
 __all__ = ["config_of_pooling", "recipe", "refuse_given", "warn_of_poolings"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -140,5 +141,5 @@ def _dry_run(inputs: tuple[str, ...], config: ExtractConfig, *, as_json: bool, p
     from bertfeat.extraction.estimation import estimate
 
     result = estimate(Paths(inputs), config, progress=progress)
-    facts = {**result.to_dict(), "warnings": warned()}
+    facts = {**asdict(result), "warnings": warned()}
     click.echo(json.dumps(facts) if as_json else "\n".join(estimate_lines(result)))

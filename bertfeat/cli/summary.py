@@ -11,7 +11,7 @@ from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.display import model_text
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.levels import LEVELS
-from bertfeat.records import LevelSchema, Receipt, is_most
+from bertfeat.records import LevelSchema, Receipt
 from bertfeat.store.manifest import IMPORTED
 from bertfeat.store.storedescription import StoreDescription
 
@@ -64,7 +64,8 @@ def _longest(counts: Mapping[str, int], receipts: Sequence[Receipt]) -> dict[str
     """Return the document that has most of the tokens; None if none has."""
     found = [receipt.notes for receipt in receipts if "n_longest" in receipt.notes]
     notes = max(found, key=lambda notes: notes["n_longest"], default={"n_longest": 0})
-    if not is_most(notes["n_longest"], counts.get("n_tokens", 0), counts.get("n_documents", 0)):
+    # In a corpus of a few documents, it is seen at a glance.
+    if counts.get("n_documents", 0) <= 10 or 2 * notes["n_longest"] <= counts["n_tokens"]:
         return None
     n = notes["n_longest"]
     return {"number": notes["longest_document"], "n_tokens": n, "share": round(n / counts["n_tokens"], 4)}

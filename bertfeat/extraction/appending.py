@@ -11,29 +11,33 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.columns import IdRegister
 from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
-from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
-from bertfeat.extraction.job import Job, make_job, resolve_job
-from bertfeat.extraction.plan import config_of, corpus_schema, make_plan, plan_fields, recorded
+from bertfeat.extraction.job import Job, gives_words, make_job
+from bertfeat.extraction.plan import (
+    VERSION_NAMES,
+    config_of,
+    corpus_schema,
+    make_plan,
+    plan_differences,
+    plan_fields,
+    recorded,
+)
+from bertfeat.extraction.resolution import resolve
 from bertfeat.progress import Progress
 from bertfeat.records import DocId, InputFile, Plan
 from bertfeat.runners.ray import check_ray
 from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import COMPACTED, IMPORTED, newest_readable
+from bertfeat.store.manifest import IMPORTED, newest_readable
 from bertfeat.store.planfile import MODEL_NAMES, changes, hash_of_plan, read_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.vectors import opened_part, read_groups
 
 
 def open_growing(path: AnyPath, settings: Mapping[str, Any]) -> tuple[Store, ExtractConfig]:
-    """Open a store to append to; return it with the settings of the append.
-
-    Args:
-        path: The store.
-        settings: Those that are given again, and those that say where to run; all others are the store's.
+    """Open a store to append to; return it with the settings of the append: `settings`, and the store's for all others.
 
     Raises:
         UserError: There is no finished store, it cannot grow, or a setting is not one.
@@ -76,7 +80,7 @@ def append_jobs(store: Store, config: ExtractConfig, files: Sequence[InputFile],
         check_ray(config.ray_address)
     checkpoint = open_checkpoint(config.model, config.revision)
     everything = (*(given.get(file.digest, file) for file in planned), *new)
-    tokenizer, resolved = resolve_job(checkpoint, everything, config)
+    tokenizer, resolved = resolve(config, checkpoint, given_words=gives_words(everything, config))
     fields = plan_fields(config, resolved, everything)
     damaged = _damaged(store)
     _check_settings(store, fields, with_versions=bool(new or damaged))
@@ -94,9 +98,9 @@ def append_jobs(store: Store, config: ExtractConfig, files: Sequence[InputFile],
         ids = IdRegister(_ids(store)) if config.id_column else None
         earlier = Earlier(str(store.path), store.manifest.n_next_row, corpus_schema(store.plan), ids)
         n_shards = len(store.manifest.shards)
-        made = make_plan(fields, config, resolved, new, Corpus(new, config, earlier), tokenizer, n_shards)
+        made = make_plan(fields, resolved, Corpus(new, config, earlier), tokenizer, n_shards)
         if made.schemas != store.plan.schemas:
-            raise PlanMismatch(f"{store.path}: has other columns than these inputs; extract them into a new store", {})
+            raise PlanMismatch(f"{store.path}: has other columns than these inputs; extract them into a new store")
         stored = dataclasses.replace(made, model=store.manifest.model, metadata=store.metadata)
     yield make_job(store.path, stored, config, new, resolved)
 
@@ -119,11 +123,7 @@ def _damaged(store: Store) -> list[Plan]:
 
 
 def _check_there(store: Store, plan: Plan, given: Mapping[str, InputFile]) -> None:
-    """Check that the inputs of shards that must be repeated are given, or are where they were.
-
-    Raises:
-        InputError: An input is missing or has changed.
-    """
+    """Check that the inputs of shards that must be repeated are given, or are where they were, unchanged."""
     receipts = {layout.receipt_path(plan.plan_hash, shard.index): shard for shard in plan.shards}
     shards = [receipts[name] for name in folder_at(store.path).missing(receipts)]
     for number in sorted({piece.file for shard in shards for piece in shard.slices}):
@@ -146,17 +146,9 @@ def _check_not_longer(new: Iterable[InputFile], planned: Iterable[InputFile]) ->
 
 
 def _check_settings(store: Store, now: Mapping[str, Any], *, with_versions: bool) -> None:
-    """Refuse settings or a model that are not those of the store; a model's name does not count, its digests do."""
-
-    def decisive(fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in fields.items()
-            if name not in (*MODEL_NAMES, "base", COMPACTED) and (with_versions or not name.startswith("versions."))
-        }
-
-    if fields := differing(decisive(store.plan.fields), decisive(now)):
-        what = "versions" if all(name.startswith("versions.") for name in fields) else "settings"
+    """Refuse settings or a model that are not those of the store."""
+    if fields := plan_differences(store.plan.fields, now, () if with_versions else VERSION_NAMES):
+        what = "versions" if fields.keys() <= {*VERSION_NAMES} else "settings"
         remedy = "install those" if what == "versions" else "leave out settings to take those of the store"
         raise PlanMismatch(
             f"{store.path}: made with other {what}: {changes(fields)}; {remedy}, or extract into a new store", fields

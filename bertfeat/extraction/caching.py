@@ -7,14 +7,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.choices import Level
-from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.extraction.flow import Encoded, Flow, PreparedText, run_together, tokens_of, vectors_of
 from bertfeat.extraction.leveltables import document_starts
 from bertfeat.extraction.vectorcache import VectorCache
@@ -120,29 +118,18 @@ class CachedTask:
         return receipt
 
 
-def cache_place(folder: str | Path | None, size: int | str) -> tuple[str, int] | None:
-    """Return the folder and the size in bytes of a cache, checked as the settings of an extraction; None without one.
-
-    Raises:
-        ConfigError: The size is not one.
-    """
-    config = ExtractConfig(cache=folder, cache_size=parse_size(size, "`cache_size`"))
-    return None if config.cache is None else (str(config.cache), config.cache_size)
-
-
-def cached_vectors(
-    place: tuple[str, int] | None, flows: Sequence[Flow], column: FeatureColumn, documents: Sequence[Document]
-) -> Float32Array:
+def cached_vectors(flows: Sequence[Flow], column: FeatureColumn, documents: Sequence[Document]) -> Float32Array:
     """Return a column that the first flow gives documents, float32 (n_documents, dim).
 
-    With the `place` of a cache, only texts that it does not know go through the flows: one run of the network gives all
-    columns of all of them, and all are kept.
+    If its settings have a cache, only texts that it does not know go through the flows: one run of the network gives
+    all columns of all of them, and all are kept.
     """
-    if place is None:
+    config = flows[0].config
+    if config.cache is None:
         return flows[0].vectors(documents)
     keys = _keys(flows[0].digest + column.name, documents)
     texts = dict(zip(keys, documents, strict=True))
-    with VectorCache(*place) as cache:
+    with VectorCache(config.cache, config.cache_size) as cache:
         found = cache.get(texts)
         missing = [key for key in texts if key not in found]
         for start in range(0, len(missing), _BATCH_TEXTS):

@@ -14,16 +14,15 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs
 from bertfeat.corpus.frames import Paths, parquet_frame, resolve_kind
 from bertfeat.corpus.inputs import FRAME, STDIN
-from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.estimation import spread
 from bertfeat.extraction.flow import Flow, Network
-from bertfeat.extraction.job import open_inputs, resolve_job
-from bertfeat.extraction.plan import FINISHED_NAMES, config_of, plan_fields, recorded
+from bertfeat.extraction.job import gives_words, open_inputs
+from bertfeat.extraction.plan import FINISHED_NAMES, config_of, plan_differences, plan_fields, recorded
+from bertfeat.extraction.resolution import resolve
 from bertfeat.records import Document, InputFile, LevelTable, Plan, ShardSpec
-from bertfeat.store.manifest import COMPACTED
-from bertfeat.store.planfile import INPUTS, MODEL_NAMES, changes
+from bertfeat.store.planfile import INPUTS, changes
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.verification import Problem, VerifyReport
 
@@ -99,11 +98,9 @@ def _inputs(store: Store, inputs: Inputs | None, config: ExtractConfig) -> Input
 def _flow(store: Store, config: ExtractConfig, files: tuple[InputFile, ...]) -> Flow:
     plan = store.plan
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer, resolved = resolve_job(checkpoint, files, config)
+    tokenizer, resolved = resolve(config, checkpoint, given_words=gives_words(files, config))
     planned = tuple(recorded(files))
-    left_out = (*FINISHED_NAMES, *MODEL_NAMES, "base", COMPACTED)
-    both = (plan.fields, plan_fields(config, resolved, files))
-    fields = differing(*({name: v for name, v in some.items() if name not in left_out} for some in both))
+    fields = plan_differences(plan.fields, plan_fields(config, resolved, files), FINISHED_NAMES)
     if [file.digest for file in store.manifest.inputs] != [file.digest for file in planned]:
         fields[INPUTS] = (store.manifest.inputs, planned)
     if fields:

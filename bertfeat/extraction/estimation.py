@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -17,12 +17,10 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Inputs
 from bertfeat.devices import has_fast_bfloat16
 from bertfeat.encoder.encoder import PackEncoder, encode_packs
-from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.caching import CachedTask
-from bertfeat.extraction.flow import Flow, tokens_of
+from bertfeat.extraction.flow import Flow, Network, tokens_of
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
-from bertfeat.extraction.pooling import needs_pooler
 from bertfeat.extraction.run import ShardTask
 from bertfeat.extraction.vectorcache import FILE
 from bertfeat.progress import Progress, reporting
@@ -60,10 +58,6 @@ class Estimate:
     is_exact: bool
     bfloat16_tokens_per_s: float | None = None
     n_cached_documents: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**dataclasses.asdict(self), "n_rows": {str(level): n for level, n in self.n_rows.items()}}
 
 
 def estimate(inputs: Inputs, config: ExtractConfig, *, progress: bool | Progress | None = None) -> Estimate:
@@ -157,7 +151,5 @@ def _calibrate_bfloat16(flow: Flow, packs: Sequence[Pack]) -> float | None:
     could_gain = encoder.device.type == "cpu" and encoder.compute_dtype is torch.float32 and encoder.path != "lookup"
     if not could_gain or not has_fast_bfloat16():
         return None
-    # A pooler needs all layers, whichever are asked for.
-    with_pooler = needs_pooler(flow.config)
-    same = load_encoder(flow.network.checkpoint, encoder.layers, compute_dtype=torch.bfloat16, with_pooler=with_pooler)
-    return _calibrate(same, packs)
+    resolved = dataclasses.replace(flow.resolved, compute_dtype="bfloat16")
+    return _calibrate(Network(flow.network.checkpoint, flow.config, resolved).load().encoder, packs)

@@ -9,11 +9,14 @@ texts, the estimate and the deep check on a sample of the corpus.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -44,13 +47,13 @@ from bertfeat.records import (
     Pack,
     ShardResult,
 )
-from bertfeat.stopwatch import Stopwatch
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
 
 Tables = Mapping[Level, LevelTable]
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +113,7 @@ class Loaded(NamedTuple):
 class Network:
     """A model's network, which flows and threads may share; it is loaded on first use.
 
-    Args:
-        checkpoint: The model.
-        config: The settings that decide what is loaded.
-        resolved: The same with the model's defaults; blocks above the highest of its layers are not loaded.
-        device: The device that computes; by default, the first one of the settings.
+    Blocks above the highest layer of the settings are not loaded. By default, the first device of them computes.
     """
 
     def __init__(
@@ -130,11 +129,11 @@ class Network:
     def load(self) -> Loaded:
         """Load the network if that was not done before."""
         with self.lock:
-            if self._loaded is None:
-                self._loaded = self._load(self._device or resolve_device(self._config.device)[0])
+            self._loaded = self._loaded or self._load()
             return self._loaded
 
-    def _load(self, device: torch.device) -> Loaded:
+    def _load(self) -> Loaded:
+        device = self._device or resolve_device(self._config.device)[0]
         columns = [column for found in self._resolved.columns.values() for column in found]
         encoder = load_encoder(
             self.checkpoint,
@@ -160,11 +159,9 @@ class Flow:
 
     @classmethod
     def of(cls, config: ExtractConfig, checkpoint: Checkpoint | None = None) -> Self:
-        """Return the flow of documents in memory, each of them alone.
+        """Return the flow of documents in memory, each of them alone; `checkpoint` is the model, if it is open.
 
-        Args:
-            config: The settings. Of those of the corpus, only the kind of documents has an effect.
-            checkpoint: The model, if it is open.
+        Of the settings of a corpus, only the kind of documents has an effect.
 
         Raises:
             UserError: The model or a setting cannot be used.
@@ -178,10 +175,7 @@ class Flow:
     def of_feature(cls, spec: FeatureSpec, *, mine: str, **settings: Any) -> Self:
         """Return the flow that encodes documents in memory as the rows of a store's feature were encoded.
 
-        Args:
-            spec: The feature.
-            mine: What has the feature, for messages.
-            **settings: Settings in the place of those of the feature.
+        `mine` is what has the feature, for messages; `settings` replace those of the feature.
 
         Raises:
             UserError: The model is not the one that made the feature, or cannot be used.
@@ -323,26 +317,46 @@ class _EncodedCount:
     """
 
     def __init__(self, prepared: PreparedText, report: Report) -> None:
-        n_documents = len(prepared.text.documents)
-        self._document = prepared.text.windows.spans.document
-        owners, n_windows = np.unique(self._document, return_counts=True)
-        self._n_left = np.zeros(n_documents, np.int64)
-        self._n_left[owners] = n_windows
-        self._size = np.zeros(n_documents, np.int64)
-        self._size[owners] = np.diff(owners, append=n_documents)
-        self._n_documents = self._n_tokens = 0
-        self._n_in_all = tokens_of(prepared.packs)
-        self._report = report
+        document = prepared.text.windows.spans.document
+        owners, self._owner, self._n_left = np.unique(document, return_inverse=True, return_counts=True)
+        self._n_documents = np.diff(owners, append=len(prepared.text.documents))
+        self._n_tokens, self._n_in_all, self._report = 0, tokens_of(prepared.packs), report
         self._report(0, 0, self._n_in_all)
 
     def add(self, pack: Pack) -> None:
         """Count a pack, or the part of one."""
-        documents = self._document[pack.served[0]]
-        np.subtract.at(self._n_left, documents, 1)
-        touched = np.unique(documents)
-        self._n_documents += int(self._size[touched[self._n_left[touched] == 0]].sum())
+        np.subtract.at(self._n_left, self._owner[pack.served[0]], 1)
         self._n_tokens += pack.n_tokens
-        self._report(self._n_documents, self._n_tokens, self._n_in_all)
+        self._report(int(self._n_documents[self._n_left == 0].sum()), self._n_tokens, self._n_in_all)
+
+
+class Stopwatch:
+    """Adds up the seconds of named stages."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        """Add the wall-clock seconds of the block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
+
+    def each(self, stage: str, items: Iterable[ItemT]) -> Iterator[ItemT]:
+        """Yield items, and add the time of waiting for them to a stage."""
+        following = iter(items)
+        while True:
+            with self.time(stage):
+                try:
+                    item = next(following)
+                except StopIteration:
+                    return
+            yield item
+            # Free it before the next one is made: on a GPU, hidden states take most of the memory.
+            del item
 
 
 def vectors_of(table: LevelTable, column: str) -> Float32Array:

@@ -20,7 +20,7 @@ from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
 from bertfeat.corpus.frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
-from bertfeat.encoder.checkpoint import Checkpoint, name_elsewhere, open_checkpoint
+from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
 from bertfeat.extraction.plan import make_plan, plan_fields, stored_plan
 from bertfeat.extraction.resolution import Resolved, resolve
@@ -29,7 +29,6 @@ from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
-from bertfeat.text.tokenizer import Tokenizer
 
 _TEXTS = "for texts in memory pass {'text': [...]}, a Series or a data frame, or use bertfeat.Encoder"
 
@@ -159,12 +158,12 @@ def open_job(
     corpus = Corpus(files, config)
     corpus.check_head()
     checkpoint = open_checkpoint(config.model, config.revision)
-    tokenizer, resolved = resolve_job(checkpoint, files, config)
+    tokenizer, resolved = resolve(config, checkpoint, given_words=gives_words(files, config))
     fields = plan_fields(config, resolved, files)
     plan = None if overwrite else stored_plan(output, fields, files)
     if plan is None:
         progress.stage("reading the corpus")
-        plan = make_plan(fields, config, resolved, files, corpus, tokenizer)
+        plan = make_plan(fields, resolved, corpus, tokenizer)
     return make_job(output, plan, config, files, resolved)
 
 
@@ -179,17 +178,6 @@ def make_job(
     # The commit that the hub's branch is at now; a stored plan may have another name for the model.
     config = dataclasses.replace(config, revision=resolved.model.revision)
     return Job(output, plan, config, files, resolved, workers)
-
-
-def resolve_job(
-    checkpoint: Checkpoint, files: Sequence[InputFile], config: ExtractConfig
-) -> tuple[Tokenizer, Resolved]:
-    """Load the tokenizer of a corpus, and fill in the defaults that depend on the model.
-
-    Raises:
-        UserError: The settings do not fit the model, or the model or the corpus cannot be used.
-    """
-    return resolve(config, checkpoint, given_words=gives_words(files, config))
 
 
 def gives_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertfeat.choices import Combine, Level, StoreDtype, UnknownWords
+from bertfeat.choices import Level, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.encoder.transfers import Fetches, gathering_device
 from bertfeat.extraction.pooling import EmbeddingBuffer, Finish, LevelBuffer, counts_of, modes_of
 from bertfeat.extraction.resolution import Resolved
-from bertfeat.levels import EMBEDDING
 from bertfeat.ragged import run_of, starts_of
-from bertfeat.records import BoolArray, Document, FeatureColumn, IntArray, LevelSchema, LevelTable
+from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
 from bertfeat.text.alignment import (
     Units,
     WordRows,
@@ -116,30 +116,22 @@ def make_buffers(
     where = gathering_device(device, n_bytes)
 
     def build(where: torch.device) -> dict[Level, Buffer]:
-        return {
-            level: _embedding_buffer(units, config, resolved, finish, where)
-            if finish is not None and level is Level.SENTENCE
-            else LevelBuffer(
-                units[0], modes_of(level, config, None)[0], schemas[level].features, config.store_dtype, where
-            )
-            for level, units in text.units.items()
-        }
+        buffers: dict[Level, Buffer] = {}
+        for level, units in text.units.items():
+            features, modes = schemas[level].features, modes_of(level, config, resolved.sentence)
+            if finish is None or level is not Level.SENTENCE:
+                buffers[level] = LevelBuffer(units[0], modes[0], features, config.store_dtype, where)
+                continue
+            pooled = [dataclasses.replace(features[0], dim=resolved.model.hidden_size)]
+            parts = [LevelBuffer(*pair, pooled, StoreDtype.FLOAT32, where) for pair in zip(units, modes, strict=True)]
+            buffers[level] = EmbeddingBuffer(parts, finish, config.store_dtype)
+        return buffers
 
     try:
         return build(where)
     except torch.OutOfMemoryError:
         # The free memory may be fragmented.
         return build(torch.device("cpu"))
-
-
-def _embedding_buffer(
-    units: Sequence[Units], config: ExtractConfig, resolved: Resolved, finish: Finish, where: torch.device
-) -> EmbeddingBuffer:
-    model = resolved.model
-    last = FeatureColumn(EMBEDDING, (model.n_layers,), str(Combine.NONE), model.hidden_size)
-    modes = modes_of(Level.SENTENCE, config, resolved.sentence)
-    pooled = [LevelBuffer(*pair, (last,), StoreDtype.FLOAT32, where) for pair in zip(units, modes, strict=True)]
-    return EmbeddingBuffer(pooled, finish, config.store_dtype)
 
 
 def level_table(

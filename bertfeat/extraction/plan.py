@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level, OnOverlong, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
-from bertfeat.corpus.inputs import recorded_path, shown_path
+from bertfeat.corpus.inputs import recorded_path
+from bertfeat.durable.differences import differing
 from bertfeat.durable.records import hash_of_json
-from bertfeat.errors import BertfeatWarning, ConfigError
+from bertfeat.encoder.sentencemodel import SentenceModel
+from bertfeat.errors import ConfigError
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.records import (
@@ -28,12 +29,10 @@ from bertfeat.records import (
     LevelSchema,
     ModelInfo,
     Plan,
-    ShardSpec,
-    is_most,
 )
 from bertfeat.storage import AnyPath
 from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import newest_readable
+from bertfeat.store.manifest import COMPACTED, newest_readable
 from bertfeat.store.planfile import MODEL_NAMES, PlanDamaged, hash_of_plan, plan_hashes, read_plan
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
@@ -44,7 +43,8 @@ _WORDS_PER_TOKEN = 0.8
 _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
 # Fields that another run of a finished store need not repeat.
-FINISHED_NAMES = ("shard_bytes", *(f"versions.{name}" for name in ("bertfeat", "torch", "transformers")))
+VERSION_NAMES = tuple(f"versions.{name}" for name in ("bertfeat", "torch", "transformers"))
+FINISHED_NAMES = ("shard_bytes", *VERSION_NAMES)
 # Fields that decide which documents are read and how they are laid in files, but not the vectors of a document.
 _OF_NO_VECTOR = (
     *(*MODEL_NAMES, "format_version", "max_batch_tokens", "shard_bytes", "vector_encoding", "bad_rows", "limit"),
@@ -92,18 +92,24 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         "max_batch_tokens": resolved.max_batch_tokens,
         "model": resolved.model.name,
         "revision": resolved.model.revision,
-        "model.weights_sha256": resolved.model.weights_sha256,
-        "model.tokenizer_sha256": resolved.model.tokenizer_sha256,
-        "model.config_sha256": resolved.config_sha256,
-        **{f"versions.{name}": number for name, number in versions().items()},
+        **fields_of_process(resolved.model, resolved.config_sha256, resolved.sentence),
     }
     if (own := own_columns(files)) and set(config.levels) != {Level.TOKEN}:
         fields[OWN_COLUMNS] = own
-    if resolved.sentence is not None:
-        fields["model.sentence_sha256"] = resolved.sentence.sha256
     if resolved.prompt or resolved.sentence is not None:
         fields["prompt"] = resolved.prompt
     return fields
+
+
+def fields_of_process(model: ModelInfo, config_sha256: str, sentence: SentenceModel | None) -> dict[str, str]:
+    """Return what a plan keeps of the files of a model and of the libraries, which each of its processes must have."""
+    return {
+        "model.weights_sha256": model.weights_sha256,
+        "model.tokenizer_sha256": model.tokenizer_sha256,
+        "model.config_sha256": config_sha256,
+        **({} if sentence is None else {"model.sentence_sha256": sentence.sha256}),
+        **dict(zip(VERSION_NAMES, versions().values(), strict=True)),
+    }
 
 
 def vector_digest(config: ExtractConfig, resolved: Resolved) -> str:
@@ -119,30 +125,27 @@ def versions() -> dict[str, str]:
 
 
 def make_plan(
-    fields: Mapping[str, Any],
-    config: ExtractConfig,
-    resolved: Resolved,
-    files: Sequence[InputFile],
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    first_shard: int = 0,
+    fields: Mapping[str, Any], resolved: Resolved, corpus: Corpus, tokenizer: Tokenizer, first_shard: int = 0
 ) -> Plan:
     """Read the corpus once, check every row, and cut it into shards: a pure function of the inputs and the settings.
 
-    Args:
-        fields: What `plan_fields` returns; for a plan that grows a store, with `base`.
-        config: The settings.
-        resolved: The same with the model's defaults filled in.
-        files: The inputs.
-        corpus: Their rows.
-        tokenizer: The model's.
-        first_shard: The number of the first shard.
+    The size of a shard follows from the bytes that its rows will take on disk; tokens are estimated from bytes by the
+    ratio in the first rows of the corpus. `fields` are what `plan_fields` returns; for a plan that grows a store, with
+    `base`.
 
     Raises:
-        InputError: See `cut`.
+        InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
+            too long for a window if `on_overlong` is `error`.
     """
-    shards, schemas = cut(config, resolved, corpus, tokenizer, first_shard)
-    inputs = recorded(files)
+    config = corpus.config
+    cost = _row_cost(resolved, config.store_dtype, _tokens_per_byte(corpus, tokenizer))
+    shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
+    schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
+    if config.on_overlong is OnOverlong.ERROR:
+        # Check before anything is written, although the corpus is then tokenized twice.
+        for shard in shards:
+            check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
+    inputs = recorded(corpus.files)
     return Plan(
         plan_hash=hash_of_plan(fields, inputs),
         fields=fields,
@@ -178,48 +181,19 @@ def stored_plan(output: AnyPath, fields: Mapping[str, Any], inputs: Sequence[Inp
     return None
 
 
+def plan_differences(
+    stored: Mapping[str, Any], now: Mapping[str, Any], left_out: Sequence[str] = ()
+) -> dict[str, tuple[object, object]]:
+    """Return the fields in which two plans differ, with both values; a model's name does not count, its digests do."""
+    left_out = (*left_out, *MODEL_NAMES, "base", COMPACTED)
+    return differing(*({name: fields[name] for name in fields.keys() - left_out} for fields in (stored, now)))
+
+
 def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
     """Return inputs under the names that a plan records; standard input and a data frame have names of their own."""
     # JSON holds no bytes that are not UTF-8.
     paths = [recorded_path(file.path).encode(errors="backslashreplace").decode() for file in files]
     return tuple(dataclasses.replace(file, path=path) for file, path in zip(files, paths, strict=True))
-
-
-def cut(
-    config: ExtractConfig, resolved: Resolved, corpus: Corpus, tokenizer: Tokenizer, first_shard: int = 0
-) -> tuple[tuple[ShardSpec, ...], dict[Level, LevelSchema]]:
-    """Read the corpus once, check every row, and return its shards and the columns of its levels.
-
-    The size of a shard follows from the bytes that its rows will take on disk; tokens are estimated from bytes by the
-    ratio in the first rows of the corpus. For a corpus that is added to a store, the shards are those of the new files,
-    numbered from `first_shard` on.
-
-    Raises:
-        InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
-            too long for a window if `on_overlong` is `error`.
-    """
-    tokens_per_byte = _tokens_per_byte(corpus, tokenizer)
-    cost_of = _row_cost(resolved, config.store_dtype)
-    n_bytes, longest = 0, cast("ScannedRow | None", None)
-
-    def cost(row: ScannedRow) -> int:
-        nonlocal n_bytes, longest
-        n_bytes += row.n_bytes
-        if longest is None or row.n_bytes > longest.n_bytes:
-            longest = row
-        return cost_of(row.n_bytes, int(row.n_bytes * tokens_per_byte) + 2)
-
-    shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
-    schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
-    if longest is not None and is_most(longest.n_bytes, n_bytes, n_rows := sum(shard.n_rows for shard in shards)):
-        share = f"{longest.n_bytes / n_bytes:.0%} of the text of {n_rows:,} documents"
-        text = f"{shown_path(longest.path)}:{longest.row}: this document is {share} ({longest.n_bytes:,} bytes)"
-        warnings.warn(BertfeatWarning(f"{text}; should it be cut into paragraphs?"), stacklevel=2)
-    if config.on_overlong is OnOverlong.ERROR:
-        # Check before anything is written, although the corpus is then tokenized twice.
-        for shard in shards:
-            check_lengths([row for row in corpus.read(shard) if isinstance(row, Document)], tokenizer, resolved.limits)
-    return shards, schemas
 
 
 def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
@@ -233,8 +207,8 @@ def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
     return max(int(tokenizer.count(documents).sum()), 1) / max(n_bytes, 1)
 
 
-def _row_cost(resolved: Resolved, dtype: StoreDtype) -> Callable[[int, int], int]:
-    """Return the cost of a row as a function of its bytes of text and its tokens; it is called for each row."""
+def _row_cost(resolved: Resolved, dtype: StoreDtype, tokens_per_byte: float) -> Callable[[ScannedRow], int]:
+    """Return the cost of a row as a function of its text; it is called for each row."""
     sizes = {level: row_bytes(level, columns, dtype) for level, columns in resolved.columns.items()}
     token_bytes, word_bytes, sentence_bytes = (
         sizes.get(level, 0) for level in (Level.TOKEN, Level.WORD, Level.SENTENCE)
@@ -243,9 +217,10 @@ def _row_cost(resolved: Resolved, dtype: StoreDtype) -> Callable[[int, int], int
     # The modes of the model's own sentence embedding are pooled in float32.
     pooled_bytes = 4 * len(resolved.sentence.modes) * resolved.model.hidden_size if resolved.sentence else 0
 
-    def cost(n_bytes: int, n_tokens: int) -> int:
+    def cost(row: ScannedRow) -> int:
+        n_tokens = int(row.n_bytes * tokens_per_byte) + 2
         n_words = int(n_tokens * _WORDS_PER_TOKEN) + 1
-        stored = n_tokens * token_bytes + n_words * word_bytes + sentence_bytes + n_bytes * stores_text
+        stored = n_tokens * token_bytes + n_words * word_bytes + sentence_bytes + row.n_bytes * stores_text
         return max(stored, n_tokens * _WORKING_BYTES_PER_TOKEN + pooled_bytes)
 
     return cost
@@ -273,11 +248,7 @@ def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColu
 
 
 def config_of(plan: Plan, settings: Mapping[str, Any] | None = None) -> ExtractConfig:
-    """Return the settings that a plan was made with, and others that are given.
-
-    Raises:
-        ConfigError: A given setting is not one, or has a wrong value.
-    """
+    """Return the settings that a plan was made with, and others that are given."""
     names = {field.name for field in dataclasses.fields(ExtractConfig)}
     planned = {name: value for name, value in plan.fields.items() if name in names}
     planned["device"] = plan.fields["device_kind"]
@@ -317,9 +288,9 @@ def _advice(resolved: Resolved, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a store keeps of prompts, unknown words, and the model's own sentence embedding."""
     told = {
         "prompt": resolved.prompt,
-        "prompts": dict(resolved.authors.prompts),
+        "prompts": dict(resolved.prompts),
         "unknown_words": None if fields["unknown_words"] == UnknownWords.NULL else fields["unknown_words"],
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
     }
-    at_sentences = {"sentence_model": resolved.authors.description} if Level.SENTENCE in resolved.columns else {}
+    at_sentences = {"sentence_model": resolved.described} if Level.SENTENCE in resolved.columns else {}
     return {name: value for name, value in told.items() if value} | at_sentences

@@ -123,9 +123,7 @@ class LevelBuffer:
 
     Pooling, combining and casting run on the encoder's device. The vectors are gathered there too if they fit, so that
     the host receives only what is stored. Rows that several windows share are kept as float32 until the last window.
-
-    Attributes:
-        vectors: The stored vectors by column, (n_rows, dim), on the device where they are gathered.
+    `vectors` are the stored vectors by column, (n_rows, dim), on the device where they are gathered.
     """
 
     def __init__(
@@ -148,7 +146,14 @@ class LevelBuffer:
         self._weights = units.row_weights if mode.finish else None
         self._parts: dict[int, dict[int, torch.Tensor]] = {}
         self._n_seen: dict[int, int] = {}
-        self.vectors = _allocate(units, columns, dtype, device)
+        # Not by NumPy, which asks for huge pages: they come from memory that a virtual machine may have given back to
+        # its host, and taking it again costs up to 3 ms per MB.
+        self.vectors = {
+            column.name: torch.empty((units.n_rows, column.dim), dtype=self._dtype, device=device) for column in columns
+        }
+        empty = np.flatnonzero(~self.valid)
+        for vectors in self.vectors.values() if len(empty) else ():
+            vectors.index_fill_(0, to_device(empty, device), 0)
 
     @property
     def valid(self) -> BoolArray:
@@ -247,10 +252,7 @@ class LevelBuffer:
 class EmbeddingBuffer:
     """The model's own sentence embeddings of one shard: pooled by one or several modes, then passed through its steps.
 
-    Args:
-        buffers: The buffer of each mode, float32, each with one column.
-        finish: Turns the joined vectors, float32 (n_rows, n_modes * hidden), into embeddings (n_rows, dim).
-        dtype: The stored type.
+    Each mode has a buffer of its own, float32, with one column; `finish` turns the joined vectors into embeddings.
     """
 
     def __init__(self, buffers: Sequence[LevelBuffer], finish: Finish, dtype: StoreDtype) -> None:
@@ -276,22 +278,6 @@ class EmbeddingBuffer:
         pieces = zip(*(torch.split(vectors, _ROWS_AT_ONCE) for vectors in pooled), strict=True)
         finished = [self._finish(torch.cat(piece, dim=1)).to(self._dtype) for piece in pieces]
         return {EMBEDDING: torch.cat(finished).to(pooled[0].device)}
-
-
-def _allocate(
-    units: Units, columns: Sequence[FeatureColumn], dtype: StoreDtype, device: torch.device
-) -> dict[str, torch.Tensor]:
-    """Return one array per column; rows without a vector are zero."""
-    kind: torch.dtype = getattr(torch, dtype)
-    # Not by NumPy, which asks for huge pages: they come from memory that a virtual machine may have given back to its
-    # host, and taking it again costs up to 3 ms per MB.
-    arrays = {column.name: torch.empty((units.n_rows, column.dim), dtype=kind, device=device) for column in columns}
-    empty = np.flatnonzero(units.n_segments == 0)
-    if len(empty):
-        rows = to_device(empty, device)
-        for array in arrays.values():
-            array.index_fill_(0, rows, 0)
-    return arrays
 
 
 def _select(pooled: Mapping[int, torch.Tensor], mask: BoolArray) -> dict[int, torch.Tensor]:

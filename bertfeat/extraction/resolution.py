@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from bertfeat.choices import Combine, Level, Pooling, Runner
+from bertfeat.choices import Combine, ComputeDtype, Level, OnOverlong, Pooling, Runner, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_compute_dtype
 from bertfeat.encoder.checkpoint import Checkpoint
@@ -14,17 +14,31 @@ from bertfeat.encoder.families import STATIC, family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts, SentenceModel
 from bertfeat.errors import CheckpointError, ConfigError
-from bertfeat.extraction.staticmodels import check_static, open_tokenizer
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import FeatureColumn, ModelInfo
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 
+# Settings that have no effect with static vectors, with the values that change nothing.
+_WITHOUT_MEANING = {
+    "document_context": (False,),
+    "include_special_tokens": (False,),
+    "prompt": (None, ""),
+    "prompt_name": (None,),
+    "stride": (None, 0),
+    "compute_dtype": (ComputeDtype.AUTO, ComputeDtype.FLOAT32),
+}
+_WITHOUT_TOKENS = (Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings that depend on the model or the device, with their defaults filled in."""
+    """The settings that depend on the model or the device, with their defaults filled in.
+
+    `sentence` is the model's own sentence embedding if it is asked for. At the sentence level, `described` says in
+    plain words how the model's authors make that embedding, and `prompts` are the model's by name.
+    """
 
     model: ModelInfo
     config_sha256: str
@@ -36,27 +50,9 @@ class Resolved:
     max_batch_tokens: int
     attention: str
     prompt: str
-    authors: AuthorsAdvice
-
-    @property
-    def sentence(self) -> SentenceModel | None:
-        """The model's own sentence embedding if it is asked for, else None."""
-        return self.authors.used
-
-
-@dataclass(frozen=True, slots=True)
-class AuthorsAdvice:
-    """How the model is meant to be used at the sentence level.
-
-    Attributes:
-        description: Its own sentence embedding in plain words; `UNSUPPORTED`, or empty if the model does not say.
-        prompts: Its prompts by name.
-        used: That embedding, if it is asked for.
-    """
-
-    description: str = ""
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    used: SentenceModel | None = None
+    sentence: SentenceModel | None
+    described: str
+    prompts: Mapping[str, str]
 
 
 def resolve(
@@ -64,23 +60,18 @@ def resolve(
 ) -> tuple[Tokenizer, Resolved]:
     """Load the tokenizer, fill in the defaults that depend on the model and the device, and check the settings.
 
-    Args:
-        config: The settings.
-        checkpoint: The model.
-        given_words: Whether documents are lists of words.
-        tokenizer: The model's tokenizer for such documents, if it is loaded.
-
-    Returns:
-        The tokenizer with its prompt, and the settings.
+    `given_words` says whether documents are lists of words; `tokenizer` is that for such documents, if it is loaded.
+    The one that is returned puts the prompt before them.
 
     Raises:
         CheckpointError: The tokenizer, or what the settings need of the model, cannot be used.
         ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
             `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
     """
-    check_static(config, checkpoint)
-    info, prompt, authors = checkpoint.info(), find_prompt(checkpoint, config), authors_advice(checkpoint, config)
-    layers, max_length = _layers(config, info), _max_length(config, info, authors.used)
+    _check_static(config, checkpoint)
+    info, prompt, sentence = checkpoint.info(), find_prompt(checkpoint, config), own_embedding(checkpoint, config)
+    described, prompts = _authors_advice(checkpoint, config)
+    layers, max_length = _layers(config, info), _max_length(config, info, sentence)
     elsewhere = config.runner is Runner.RAY
     device_kind = planned_kind(config.device, elsewhere=elsewhere)
     # After the checks that do not need it, because it may take seconds to load.
@@ -92,23 +83,21 @@ def resolve(
         model=info,
         config_sha256=checkpoint.config_sha256,
         layers=layers,
-        columns={level: _columns(level, config, layers, info, tokenizer, authors.used) for level in config.levels},
+        columns={level: _columns(level, config, layers, info, tokenizer, sentence) for level in config.levels},
         limits=_limits(config, info, tokenizer, max_length),
         compute_dtype="float32" if _is_static(info) else compute_dtype,
         device_kind=device_kind,
         max_batch_tokens=config.max_batch_tokens or default_max_batch_tokens(device_kind, info.hidden_size),
         attention=f"lookup of {tokenizer.looks_up}" if tokenizer.looks_up else "",
         prompt=prompt,
-        authors=authors,
+        sentence=sentence,
+        described=described,
+        prompts=prompts,
     )
 
 
 def check_model(spec: FeatureSpec, checkpoint: Checkpoint, *, mine: str) -> None:
-    """Refuse a model that did not make a feature; `mine` is what has the feature, for the message.
-
-    Raises:
-        UserError: The weights, the tokenizer, config.json or the sentence embedding differ.
-    """
+    """Refuse a model that did not make a feature; `mine` is what has the feature, for the message."""
     sentence = checkpoint.sentence_model() if spec.sentence_sha256 else None
     spec.require_model(checkpoint.info(), checkpoint.config_sha256, sentence.sha256 if sentence else None, mine=mine)
 
@@ -129,31 +118,34 @@ def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
     return "" if name is None else prompts.text_of(name)
 
 
-def authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> AuthorsAdvice:
-    """Return how a model is meant to be used at the sentence level; nothing if no such rows are asked for.
+def own_embedding(checkpoint: Checkpoint, config: ExtractConfig) -> SentenceModel | None:
+    """Return the model's own sentence embedding; None if it is not asked for.
 
     Raises:
-        CheckpointError: Pooling `model` is asked for, and the model has no sentence embedding of its own, or one that
-            is not supported.
+        CheckpointError: The model has no sentence embedding of its own, or one that is not supported.
     """
+    if config.pooling is not Pooling.MODEL or Level.SENTENCE not in config.levels:
+        return None
+    if (sentence := checkpoint.sentence_model()) is not None:
+        return sentence
+    online = "" if checkpoint.revision is None else ", or connect to the hub once if its page has that file"
+    raise CheckpointError(
+        f"`pooling='model'`: {checkpoint.folder} has no modules.json, so the model has no sentence embedding "
+        f"of its own; pass `pooling='mean'`{online}"
+    )
+
+
+def _authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> tuple[str, Mapping[str, str]]:
+    """Return the model's own sentence embedding in plain words, empty if it does not say, and its prompts by name."""
     if Level.SENTENCE not in config.levels:
-        return AuthorsAdvice()
-    if config.pooling is Pooling.MODEL:
-        sentence = checkpoint.sentence_model()
-        if sentence is None:
-            online = "" if checkpoint.revision is None else ", or connect to the hub once if its page has that file"
-            raise CheckpointError(
-                f"`pooling='model'`: {checkpoint.folder} has no modules.json, so the model has no sentence embedding "
-                f"of its own; pass `pooling='mean'`{online}"
-            )
-        return AuthorsAdvice(sentence.describe(), checkpoint.prompts().texts, sentence)
-    description, prompts = UNSUPPORTED, Prompts()
+        return "", {}
+    described, prompts = UNSUPPORTED, Prompts()
     with contextlib.suppress(CheckpointError):
         sentence = checkpoint.sentence_model()
-        description = sentence.describe() if sentence else ""
+        described = sentence.describe() if sentence else ""
     with contextlib.suppress(CheckpointError):
         prompts = checkpoint.prompts()
-    return AuthorsAdvice(description, prompts.texts)
+    return described, prompts.texts
 
 
 def _is_static(info: ModelInfo) -> bool:
@@ -218,3 +210,39 @@ def _max_length(config: ExtractConfig, info: ModelInfo, sentence: SentenceModel 
     if max_length > info.max_length:
         raise ConfigError(f"`max_length={max_length}` is more than {config.model} takes, which is {info.max_length}")
     return max_length
+
+
+def _check_static(config: ExtractConfig, checkpoint: Checkpoint) -> None:
+    """Refuse settings that have no effect with a model: most of them for static vectors, one for all others."""
+    static = checkpoint.static
+    has_words = static is not None and static.words is not None
+    if config.unknown_words is not UnknownWords.NULL and not has_words:
+        raise ConfigError("`unknown_words` has an effect with files of word vectors only; drop it")
+    if static is None:
+        return
+    what = f"with the static vectors of {config.model}"
+    for name, usual in _WITHOUT_MEANING.items():
+        if (value := getattr(config, name)) not in usual:
+            raise ConfigError(f"`{name}={value!r}` has no effect {what}; drop it")
+    # A model's own embedding may read a text up to a length.
+    sentence = checkpoint.sentence_model() if config.pooling is Pooling.MODEL else None
+    length = sentence.max_length if sentence else None
+    if config.max_length not in (None, checkpoint.max_length, length):
+        raise ConfigError(f"`max_length={config.max_length}` has no effect {what}, which read each text whole; drop it")
+    if config.pooling in _WITHOUT_TOKENS and Level.SENTENCE in config.levels:
+        raise ConfigError(f"`pooling='{config.pooling}'` cannot be used {what}; use mean or max")
+    if config.on_overlong is not OnOverlong.WINDOW and length is None:
+        raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no effect {what}, which have no limit; drop it")
+    if has_words and Level.TOKEN in config.levels:
+        raise ConfigError(f"`levels='token'`: a token is a word {what}; pass `levels='word'`")
+    if has_words and config.pooling is Pooling.MODEL:
+        raise ConfigError(f"`pooling='model'` cannot be used {what}; pass `pooling='mean'`")
+
+
+def open_tokenizer(checkpoint: Checkpoint, *, given_words: bool) -> Tokenizer:
+    """Return the tokenizer of a model."""
+    static, n_ids = checkpoint.static, checkpoint.n_ids
+    if static is None:
+        return Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=n_ids)
+    is_uncased = static.words.is_uncased if static.words else None
+    return Tokenizer.load_static(static.file.parent, given_words=given_words, n_ids=n_ids, is_uncased=is_uncased)

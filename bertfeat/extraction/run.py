@@ -20,22 +20,22 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs
 from bertfeat.corpus.inputs import has_changed, shown_path
 from bertfeat.devices import resolve_device, share_threads
-from bertfeat.durable.differences import differing, named
+from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.sentencemodel import SentenceModel
 from bertfeat.errors import ConfigError, InputError, RunError, TokenizingError
 from bertfeat.extraction.appending import append_jobs, open_growing
 from bertfeat.extraction.job import Job, gives_words, open_inputs, open_job
-from bertfeat.extraction.plan import versions
-from bertfeat.extraction.staticmodels import open_tokenizer
+from bertfeat.extraction.plan import VERSION_NAMES, fields_of_process
+from bertfeat.extraction.resolution import open_tokenizer
 from bertfeat.extraction.vectorcache import VectorCache
 from bertfeat.progress import Progress, Report, reporting
-from bertfeat.records import InputFile, ModelInfo, Receipt, ShardSpec
+from bertfeat.records import InputFile, Receipt, ShardSpec
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.task import Task, writers_for
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import as_path
 from bertfeat.store.commit import commit_shard
+from bertfeat.store.planfile import changes
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
 
@@ -224,22 +224,14 @@ class ShardTask:
 
 
 def _check_read(files: Sequence[InputFile], since: float) -> None:
-    """Refuse a file that changed between its digest and the end of planning: the plan would not be that of its bytes.
-
-    Raises:
-        InputError: The message names the file.
-    """
+    """Refuse a file that changed between its digest and the end of planning: it would not be that of the plan."""
     for file in files:
         if has_changed(file, since):
             raise InputError("changes while it is read; wait until it is whole", path=shown_path(file.path))
 
 
 def _check_encoded(files: Sequence[InputFile], shards: Sequence[ShardSpec], writer: StoreWriter, since: float) -> None:
-    """Refuse the shards of a file whose planned bytes changed while they were encoded.
-
-    Raises:
-        RunError: The message names the file.
-    """
+    """Refuse the shards of a file whose planned bytes changed while they were encoded."""
     numbers = sorted({piece.file for shard in shards for piece in shard.slices})
     changed = [number for number in numbers if has_changed(files[number], since, may_grow=True)]
     if changed:
@@ -251,29 +243,12 @@ def _check_encoded(files: Sequence[InputFile], shards: Sequence[ShardSpec], writ
 
 
 def _check_plan(job: Job, checkpoint: Checkpoint) -> None:
-    """Check that this process gives the bytes of the plan.
-
-    Raises:
-        RunError: The model, or a library of another machine, is not that of the plan.
-    """
+    """Check that this process gives the bytes of the plan: its model and, on another machine, its libraries."""
     sentence = checkpoint.sentence_model() if job.resolved.sentence is not None else None
-    planned = _model_digests(job.resolved.model, job.resolved.config_sha256, job.resolved.sentence)
-    found = _model_digests(checkpoint.info(), checkpoint.config_sha256, sentence)
-    if job.on_cluster:
-        planned, found = {**job.plan.metadata["versions"], **planned}, {**versions(), **found}
-    if not (fields := differing(planned, found)):
-        return
+    found = fields_of_process(checkpoint.info(), checkpoint.config_sha256, sentence)
     if not job.on_cluster:
-        raise RunError(f"{checkpoint.folder}: {', '.join(fields)} changed since the run was planned; start it again")
-    differences = named(fields, "{} is {} in the plan, {} here")
-    raise RunError(f"{socket.gethostname()}: differs from the plan: {differences}; install the same on every machine")
-
-
-def _model_digests(model: ModelInfo, config_sha256: str, sentence: SentenceModel | None) -> dict[str, str]:
-    """Return the digests of all files of a model that decide vectors."""
-    return {
-        "weights": model.weights_sha256,
-        "tokenizer": model.tokenizer_sha256,
-        "config.json": config_sha256,
-        "sentence embedding": "none" if sentence is None else sentence.sha256,
-    }
+        found = {name: value for name, value in found.items() if name not in VERSION_NAMES}
+    if fields := differing({name: job.plan.fields.get(name) for name in found}, found):
+        remedy = "install the same on every machine" if job.on_cluster else "start the run again"
+        here = f"{socket.gethostname()}: {checkpoint.folder}"
+        raise RunError(f"{here}: not as in the plan of the run: {changes(fields)}; {remedy}")

@@ -23,10 +23,10 @@ except ImportError:
     raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from None
 
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.extraction.caching import cache_place, cached_vectors
+from bertfeat.extraction.caching import cached_vectors
 from bertfeat.extraction.documents import documents_of
 from bertfeat.extraction.flow import Flow
-from bertfeat.extraction.resolution import authors_advice, find_prompt
+from bertfeat.extraction.resolution import find_prompt, own_embedding
 from bertfeat.extraction.textencoder import memory_config, normalized
 from bertfeat.records import Document, FeatureColumn, Float32Array
 from bertfeat.store.vectors import add_layers
@@ -144,8 +144,7 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.array([f"{column.name}_{number}" for number in range(column.dim)], dtype=object)
 
     def _config(self) -> ExtractConfig:
-        apart = ("normalize", "cache", "cache_size")
-        settings = {name: value for name, value in self.get_params().items() if name not in apart}
+        settings = {name: value for name, value in self.get_params().items() if name != "normalize"}
         # A search sets parameters one by one: some combinations ignore one of them, without a warning.
         return memory_config(settings, (Level.SENTENCE,)).effective()
 
@@ -157,9 +156,9 @@ class BertFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             with contextlib.suppress(ConfigError):
                 other = flow.under(dataclasses.replace(flow.config, pooling=pooling).effective())
                 flows += [other] if pooling is not config.pooling else []
-        place, wanted = cache_place(self.cache, self.cache_size), flow.under(config).only_column
+        wanted = flow.under(config).only_column
         layers = [
-            cached_vectors(place, flows, one, documents)
+            cached_vectors(flows, one, documents)
             for one in flows[0].resolved.columns[Level.SENTENCE]
             if {*one.layers} <= {*wanted.layers}
         ]
@@ -198,31 +197,18 @@ def _loaded_flow(config: ExtractConfig) -> Flow:
 
 
 def _is_current(flow: Flow) -> bool:
-    """Return whether the files of the model are those that were opened; a commit of the hub never changes.
-
-    Raises:
-        CheckpointError: The model is no longer there, or its files cannot be used.
-    """
+    """Return whether the files of the model are those that were opened; a commit of the hub never changes."""
     opened = flow.network.checkpoint
     if opened.revision is not None:
         return True
     now = open_checkpoint(flow.config.model)
-    if (now.info(), now.config_sha256) != (opened.info(), opened.config_sha256):
-        return False
-    used, prompt = authors_advice(now, flow.config).used, find_prompt(now, flow.config)
-    return (used, prompt) == (flow.resolved.sentence, flow.resolved.prompt)
+    found = now.info(), now.config_sha256, own_embedding(now, flow.config), find_prompt(now, flow.config)
+    return found == (opened.info(), opened.config_sha256, flow.resolved.sentence, flow.resolved.prompt)
 
 
 def _documents(X: Any) -> list[Document]:  # noqa: N803
-    """Make documents of a column of texts.
-
-    Raises:
-        ConfigError: `X` is not one column, or an item is not a text.
-    """
-    try:
-        values = np.asarray(X, dtype=object)
-    except (TypeError, ValueError):
-        values = np.array(None)
+    """Make documents of a column of texts."""
+    values = np.asarray(X, dtype=object)
     if values.ndim == 2 and values.shape[1] != 1:
         names = f" ({', '.join(map(str, X.columns))})" if hasattr(X, "columns") else ""
         raise ConfigError(f"X has {values.shape[1]} columns{names:.200}; pass the one column of texts")

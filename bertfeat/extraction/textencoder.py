@@ -12,7 +12,7 @@ import numpy as np
 from bertfeat.choices import Combine, Level, Pooling, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.caching import cache_place, cached_vectors
+from bertfeat.extraction.caching import cached_vectors
 from bertfeat.extraction.documents import Text, documents_from
 from bertfeat.extraction.flow import Flow
 from bertfeat.records import Float32Array
@@ -62,7 +62,7 @@ def embed(
     named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
     flow = Flow.of(ExtractConfig.of(memory_config({**named, **settings}, (Level.SENTENCE,)), {}))
     documents = documents_from(texts)
-    vectors = flow.under(flow.config, documents).vectors(documents)
+    vectors = cached_vectors([flow.under(flow.config, documents)], flow.only_column, documents)
     vectors = normalized(vectors) if normalize else vectors
     return vectors[0] if isinstance(texts, str) else vectors
 
@@ -115,9 +115,9 @@ class Encoder:
         cache_size: int | str = 10_000_000_000,
         **settings: Unpack[EncodeSettings],
     ) -> None:
-        self._cache = cache_place(cache, cache_size)
         named = {"model": model, "pooling": pooling, "layers": layers, "combine": combine, "device": device}
-        self._flow = Flow.of(ExtractConfig.of(memory_config({**named, **settings}), {}))
+        kept = {"cache": cache, "cache_size": cache_size}
+        self._flow = Flow.of(ExtractConfig.of(memory_config({**named, **kept, **settings}), {}))
         self._flow.network.load()
         self._normalize = normalize
 
@@ -168,7 +168,7 @@ class Encoder:
     def _encoded(self, texts: str | Iterable[Text], config: ExtractConfig | None = None) -> Float32Array:
         documents = documents_from(texts)
         flow = self._flow.under(config or self._config(Level.SENTENCE), documents)
-        vectors = cached_vectors(self._cache, [flow], flow.only_column, documents)
+        vectors = cached_vectors([flow], flow.only_column, documents)
         vectors = normalized(vectors) if self._normalize else vectors
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -198,7 +198,7 @@ def memory_config(settings: Mapping[str, Any], levels: Sequence[Level] = (Level.
     Raises:
         ConfigError: A setting does not apply to texts in memory, or has a wrong value.
     """
-    known = ["model", "pooling", "layers", "combine", "device", *EncodeSettings.__annotations__]
+    known = ["model", "pooling", "layers", "combine", "device", "cache", "cache_size", *EncodeSettings.__annotations__]
     for name in settings:
         if name not in known:
             raise ConfigError(f"no setting {name!r} for texts in memory; settings are {', '.join(known)}")

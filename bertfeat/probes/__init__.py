@@ -1,6 +1,6 @@
 """Probing: from stores to fitted probes, their scores and predictions, and sweeps over layers."""
 
-from bertfeat.extras import require
+from bertfeat.errors import require
 
 # Every module here needs scikit-learn; this is the only check for it.
 require("sklearn")

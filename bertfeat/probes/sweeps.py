@@ -9,8 +9,7 @@ from typing import Unpack
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level
-from bertfeat.errors import UserError
-from bertfeat.extras import require
+from bertfeat.errors import UserError, require
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import HeadSettings, head_class, heads_with_mix
 from bertfeat.memory import free_memory

@@ -80,10 +80,6 @@ MISTAKES: dict[str, tuple[list[str], list[str]]] = {
     "gzip cut off": (["cut.txt.gz", "-o", "out"], ["cut.txt.gz: ", "gzip", "cut off"]),
     "a key twice in a row": (["key-twice.jsonl", "-o", "out"], ["key-twice.jsonl:2: key 'text' appears twice"]),
     "CoNLL named txt": (["tagged.conll.txt", "-o", "out"], ["tagged.conll.txt: looks like CoNLL; pass --format conll"]),
-    "a column's name that is not UTF-8": (
-        ["good.txt", "--text-column", os.fsdecode(b"\xff"), "-o", "out"],
-        ["--text-column '\\udcff' is not valid UTF-8"],
-    ),
     "a text column of lines": (
         ["good.txt", "--text-column", "body", "-o", "out"],
         ["good.txt: has no columns for --text-column 'body'; leave it out"],

@@ -12,11 +12,10 @@ from typing import NoReturn
 import pytest
 
 from bertfeat.choices import CorpusFormat
-from bertfeat.config import ExtractConfig
 from bertfeat.corpus import linestreams, resolve_inputs
 from bertfeat.corpus.delimited import conll_format
 from bertfeat.corpus.parquet import ParquetReader
-from bertfeat.errors import ConfigError, InputError
+from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 from tests.support.corpus_files import compress, documents, read_all, write
 from tests.support.places import ROOT
@@ -60,12 +59,6 @@ def test_the_examples_are_what_their_names_say() -> None:
     found = {path.name: conll_format(path.read_bytes()[: 1 << 16]) for path in EXAMPLES.iterdir() if path.is_file()}
     expected = {name: CorpusFormat.CONLL if name.endswith(".conll") else None for name in found}
     assert found == expected
-
-
-@pytest.mark.parametrize("name", ["text_column", "id_column", "label_column", "keep_columns"])
-def test_a_column_name_that_is_not_unicode(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"`{name}` .*ud800.* is not valid UTF-8"):
-        ExtractConfig(**{name: "\ud800", "levels": "sentence"})
 
 
 # --- files

@@ -19,7 +19,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
 from bertfeat.errors import CheckpointError
-from bertfeat.extraction.resolution import authors_advice
+from bertfeat.extraction.resolution import own_embedding
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
 
@@ -123,7 +123,7 @@ def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.Mon
     assert list(found) == described
     config = ExtractConfig(model="owner/model", levels="sentence", pooling="model")
     with pytest.raises(CheckpointError, match=r"pass `pooling='mean'`, or connect to the hub once"):
-        authors_advice(checkpoint, config)
+        own_embedding(checkpoint, config)
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.encoder import HiddenStates, encode_packs, fill, halve
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError, RunError, is_out_of_memory
+from bertfeat.extraction.flow import Stopwatch
 from bertfeat.records import Pack
-from bertfeat.stopwatch import Stopwatch
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer

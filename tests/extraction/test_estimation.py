@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bertfeat.extraction.estimation
+import bertfeat.extraction.flow
 from bertfeat import ExtractConfig, extract
 from bertfeat.cli.summary import estimate_lines
 from bertfeat.errors import InputError
@@ -49,7 +50,7 @@ def test_counts_are_those_of_the_run(name: str, corpus: Path, tiny_folder: Path,
     assert expected.n_shards == totals.n_shards
     assert (expected.n_shards > 1) == (name == "several shards")
     assert expected.seconds == pytest.approx(expected.n_encoded_tokens / expected.tokens_per_s)
-    assert json.loads(json.dumps(expected.to_dict()))["n_rows"] == totals.n_rows
+    assert json.loads(json.dumps(dataclasses.asdict(expected)))["n_rows"] == totals.n_rows
 
 
 def test_bfloat16_is_measured_where_it_could_be_chosen(
@@ -78,17 +79,17 @@ def test_bfloat16_is_named_only_where_it_is_faster(
 
 
 def test_bfloat16_is_measured_with_the_pooler(corpus: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loaded = bertfeat.extraction.estimation.load_encoder, []
+    load, loaded = bertfeat.extraction.flow.load_encoder, []
 
     def load_and_note(*args: Any, **settings: Any) -> Any:
         loaded.append(settings["with_pooler"])
         return load(*args, **settings)
 
     monkeypatch.setattr(bertfeat.extraction.estimation, "has_fast_bfloat16", lambda: True)
-    monkeypatch.setattr(bertfeat.extraction.estimation, "load_encoder", load_and_note)
+    monkeypatch.setattr(bertfeat.extraction.flow, "load_encoder", load_and_note)
     for pooling in ("mean", "pooler"):
         estimate(corpus, ExtractConfig(model=str(tiny_folder), levels="sentence", layers="-1", pooling=pooling))
-    assert loaded == [False, True]
+    assert loaded == [False, False, True, True]
 
 
 def test_bytes_are_about_those_of_the_run(tiny_folder: Path, tmp_path: Path) -> None:

@@ -170,10 +170,10 @@ def test_a_worker_needs_the_model_of_the_plan(change, what, made, tmp_path, monk
     with open_inputs(settings["inputs"], tmp_path / "s", config) as files:
         job = open_job(config, files, tmp_path / "s", Progress(), overwrite=False)
         change(model)
-        with pytest.raises(RunError, match=rf"model: {what} changed since the run was planned; start it again"):
+        with pytest.raises(RunError, match=rf"model: not as in .*'s {what} was .*; start the run again"):
             ShardTask(job)
         monkeypatch.setattr(Job, "on_cluster", True)
-        with pytest.raises(RunError, match=rf"{what} is .* in the plan, .* here; install the same on every"):
+        with pytest.raises(RunError, match=rf"'s {what} was .*, now .*; install the same on every"):
             ShardTask(job)
 
 

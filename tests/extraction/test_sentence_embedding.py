@@ -277,9 +277,7 @@ def test_a_worker_uses_the_prompt_and_the_embedding_of_the_plan(tiny, tmp_path, 
         assert ShardTask(job).flow.tokenizer.prompt == "search: "
         save_sentence_model(tiny["bert"], model, dense=[{"out_features": 8}], normalize=True)
         monkeypatch.setattr(Job, "on_cluster", True)
-        with pytest.raises(
-            RunError, match=r"sentence embedding is .* in the plan, .* here; install the same on every machine"
-        ):
+        with pytest.raises(RunError, match=r"sentence embedding was .*, now .*; install the same on every machine"):
             ShardTask(job)
 
 

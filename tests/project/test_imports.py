@@ -49,9 +49,9 @@ def run(*words):
 FLOORS = [
     ["_version", "errors", "display", "choices"],
     ["storage", "memory"],
-    ["config", "settings", "extras", "forks"],
+    ["config", "settings", "forks"],
     ["records"],
-    ["progress", "stopwatch", "ragged", "devices", "levels", "vectors"],
+    ["progress", "ragged", "devices", "levels", "vectors"],
     ["durable"],
     ["corpus", "text", "encoder"],
     ["store"],
