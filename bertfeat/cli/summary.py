@@ -65,7 +65,7 @@ def _longest(counts: Mapping[str, int], receipts: Sequence[Receipt]) -> dict[str
     found = [receipt.notes for receipt in receipts if "n_longest" in receipt.notes]
     notes = max(found, key=lambda notes: notes["n_longest"], default={"n_longest": 0})
     # In a corpus of a few documents, it is seen at a glance.
-    if counts.get("n_documents", 0) <= 10 or 2 * notes["n_longest"] <= counts["n_tokens"]:
+    if counts.get("n_documents", 0) <= 10 or 2 * notes["n_longest"] <= counts.get("n_tokens", 0):
         return None
     n = notes["n_longest"]
     return {"number": notes["longest_document"], "n_tokens": n, "share": round(n / counts["n_tokens"], 4)}
