@@ -110,7 +110,7 @@ def test_things_that_are_neither(saved: Path, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     assert "folder: an empty folder; inspect takes a store" in refused(tmp_path / "folder")
-    assert "file: the first line is empty; expected a word and its numbers" in refused(tmp_path / "file")
+    assert "file:1: not a file of word vectors (expected a word and its numbers" in refused(tmp_path / "file")
     assert "no such folder" in refused("./nothing")
     assert "file name too long" in refused("x" * 5000)
     assert "no such folder" in refused("owner/nothing")

@@ -318,7 +318,7 @@ def test_other_weights_under_the_same_name_are_noticed(tiny_folder: Path, tmp_pa
     [
         (["inspect", "nowhere"], "nowhere: no such folder"),
         (["inspect", "folder"], "folder: a folder with mine.txt; inspect takes a store, a probe, a sweep, an index or"),
-        (["inspect", "file"], "file: not a file of word vectors"),
+        (["inspect", "file"], "file:1: not a file of word vectors"),
         (["verify", "nowhere"], "nowhere: "),
         (["verify", "folder"], "folder: "),
         (["inspect"], "WHAT"),
