@@ -242,7 +242,7 @@ def test_columns_that_a_store_cannot_have(tmp_path):
     pq.write_table(pa.table({"doc_id": pa.array([2**63], pa.uint64()), "v": vector}), tmp_path / "id.parquet")
     for arguments, said in {
         (npy, "--ids", tmp_path / "index.csv"): "index.csv: a column has no name; name it, or leave out the index",
-        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv:1: the first row cannot be read: the line is empty; remove it",
+        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv:1: the first row cannot be read: the line is empty",
         (tmp_path / "v.parquet",): "v.parquet: no column with lists of float",
         (tmp_path / "id.parquet",): "id.parquet: column 'doc_id' is not int64 (Integer value 9223372036854775808",
     }.items():
