@@ -149,6 +149,5 @@ def _values(flows: Sequence[Flow], documents: Sequence[Document]) -> Iterator[tu
     for flow, tables in zip(flows, run_together(flows, documents), strict=True):
         table = tables[Level.SENTENCE]
         for name in table.vectors:
-            yield from zip(
-                _keys(flow.digest + name, documents), map(np.ndarray.tobytes, vectors_of(table, name)), strict=True
-            )
+            keys = _keys(flow.digest + name, documents)
+            yield from zip(keys, map(np.ndarray.tobytes, vectors_of(table, name)), strict=True)

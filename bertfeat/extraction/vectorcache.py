@@ -81,17 +81,12 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
     def get(self, keys: Iterable[bytes], before: int = sys.maxsize) -> dict[bytes, bytes]:
         """Return the values that are there; a damaged one is removed."""
         found: dict[bytes, bytes] = {}
-        damaged: list[int] = []
         for key in keys:
             statement = "SELECT number, digest, value FROM vectors WHERE key = ? AND number < ?"
             for number, digest, value in self._run(statement, key, before):
                 if isinstance(value, bytes) and digest == _digest(key, value):
                     found[key] = value
                 else:
-                    damaged.append(number)
-        if damaged:
-            with self._writing():
-                for number in damaged:
                     self._run("DELETE FROM vectors WHERE number = ?", number)
         return found
 
