@@ -21,7 +21,7 @@ EMPTY_SHARD = ShardSpec(index=0, first_row=0, n_rows=0, slices=())
 _VERSION = re.compile(rf"{MANIFESTS}/(\d{{5,}})\.json")
 _PART = re.compile(rf"(?:{'|'.join(Level)})/part-\d{{5,}}-[0-9a-f]{{8}}\.parquet")
 _OF_WORK = re.compile(rf"{WORK}/([0-9a-f]{{64}})/(?:plan\.json|\d{{5,}}\.json|\d{{5,}}\.bad\.jsonl)")
-_OTHER = re.compile(rf"{LOCK}|{TMP}/[a-z0-9.-]+\.tmp")
+_OTHER = re.compile(rf"{LOCK}|{TMP}/[a-z0-9._-]+\.tmp")
 
 
 def manifest_path(version: int) -> str:

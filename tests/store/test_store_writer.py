@@ -17,6 +17,7 @@ import pytest
 import xxhash
 
 from bertfeat.choices import Level
+from bertfeat.durable import steps
 from bertfeat.durable.files import Sink
 from bertfeat.durable.records import seal, unseal
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
@@ -329,6 +330,20 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
     assert not (tmp_path / "s" / "token").exists()
     with pytest.raises(StoreError, match="replaced or compacted"):
         held.numpy("token", "layer_03")
+
+
+def test_the_unfinished_files_of_a_killed_process_stop_no_overwrite(tmp_path, monkeypatch):
+    root, kept = tmp_path / "s", dict[str, bytes]()
+    tmp = root / "_bertfeat" / "tmp"
+    monkeypatch.setattr(steps, "hook", lambda _: kept.update({p.name: p.read_bytes() for p in tmp.glob("*")}))
+    write_store(root, make_plan(levels=(Level.TOKEN, Level.WORD), input="old"), n_bad=1)
+    # The plan, the parts of two levels, the rows that were set aside, the receipt and the manifest.
+    assert len(kept) >= 6
+    for name, data in kept.items():
+        (tmp / name).write_bytes(data)
+    write_store(root, make_plan((2, 2), levels=(Level.WORD,)), overwrite=True)
+    assert verify(root).is_good
+    assert not any(tmp.iterdir())
 
 
 @pytest.mark.parametrize("exists", [False, True])
