@@ -261,7 +261,8 @@ def _windows(config: Any, checkpoint: Checkpoint) -> Pack:
     """Return the windows of the comparison as a pack: random tokens, and what a model may treat in its own way."""
     lengths, n_ids = np.minimum(_LENGTHS, checkpoint.max_length), checkpoint.n_ids
     ids = np.random.default_rng(0).integers(0, n_ids, int(lengths.sum()))
-    for place, name in ((2, "mask_token_id"), (3, "pad_token_id")):
+    # ESM scales embeddings by the share of masked tokens: with several in one window it shows in half precision, too.
+    for place, name in ((2, "mask_token_id"), (5, "mask_token_id"), (7, "mask_token_id"), (3, "pad_token_id")):
         special = getattr(config, name, None)
         if isinstance(special, int) and 0 <= special < n_ids and place < lengths[0]:
             ids[place] = special

@@ -12,7 +12,7 @@ import functools
 import gc
 import itertools
 import os
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -34,6 +34,8 @@ from bertfeat.records import BoolArray, IntArray, Pack
 
 # On a CPU, the number of rows of a pack is a multiple of the first number, of small packs of the last.
 _FILLED_ROWS, _FEW_ROWS, _FILLED_ROWS_OF_FEW = 32, 256, 8
+# What a pooler takes: the last state, in some models after a norm that their last layer does not have.
+_LAST = -1
 # CUDA's kernels of attention number the windows in a dimension of the grid that has no more places.
 _MAX_WINDOWS = 65_535
 # A small corpus is cut into this many packs, unless they would have fewer tokens than the second number. Twice as many,
@@ -101,7 +103,6 @@ class PackEncoder:
         self._model = model
         self._with_pooler = with_pooler
         self._padding_idx = padding_idx
-        self._wanted = sorted({*layers, n_blocks} if with_pooler else set(layers))
         self._paths = {"packed": self._packed, "equal-length": self._by_length, "lookup": self._looked_up}
 
     def encode(self, pack: Pack) -> HiddenStates:
@@ -154,7 +155,7 @@ class PackEncoder:
             states = self._paths[self.path](pack)
             found: dict[int | str, torch.Tensor] = {layer: states[layer] for layer in self.layers}
             if self._with_pooler:
-                found["pooler"] = self._pool(states[self.n_blocks], pack.lengths)
+                found["pooler"] = self._pool(states[_LAST], pack.lengths)
         return HiddenStates(found)
 
     def _looked_up(self, pack: Pack) -> dict[int, torch.Tensor]:
@@ -171,7 +172,7 @@ class PackEncoder:
 
     def _by_length(self, pack: Pack) -> dict[int, torch.Tensor]:
         ids, type_ids = self._tensor(pack.input_ids), self._tensor(pack.type_ids)
-        parts: dict[int, list[torch.Tensor]] = {layer: [] for layer in self._wanted}
+        parts = defaultdict[int, list[torch.Tensor]](list)
         for start, n_windows, length in find_groups(pack.lengths):
             span = slice(start, start + n_windows * length)
             inputs = {"input_ids": ids[span].view(n_windows, length)}
@@ -183,10 +184,11 @@ class PackEncoder:
         return {layer: part[0] if len(part) == 1 else torch.cat(part) for layer, part in parts.items()}
 
     def _forward(self, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Run the model and return the wanted layers, each (rows, length, hidden)."""
+        """Run the model and return its layers, and `_LAST` for a pooler, each (rows, length, hidden)."""
         # Many models keep only the layers in the list, and free the others on the way; the others return all.
-        found = self._model(**inputs, output_hidden_states=self._wanted).hidden_states
-        return {layer: found[layer] for layer in self._wanted}
+        found = self._model(**inputs, output_hidden_states=list(self.layers))
+        last = {_LAST: found.last_hidden_state} if self._with_pooler else {}
+        return {layer: found.hidden_states[layer] for layer in self.layers} | last
 
     def _positions(self, pack: Pack) -> IntArray:
         """Return the model's position of each token; a padding token in the text has `padding_idx`."""
