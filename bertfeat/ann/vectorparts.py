@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.records import BoolArray, Float32Array, IntArray
-from bertfeat.vectors.finite import first_not_finite
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,9 +25,9 @@ from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.linestreams import first_line
 from bertfeat.corpus.parquet import ParquetReader, is_text
 from bertfeat.errors import InputError
+from bertfeat.finite import first_not_finite
 from bertfeat.levels import EMBEDDING, LEVELS
 from bertfeat.records import BoolArray, FeatureColumn, InputFile, IntArray
-from bertfeat.vectors.finite import first_not_finite
 
 # The number of a row, counted from 0, and the vectors of this one and some after it: float (n_rows, sum of the widths
 # of all features), NaN in a row without a vector.

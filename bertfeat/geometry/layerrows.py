@@ -11,10 +11,10 @@ import polars as pl
 
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.levels import LEVELS
 from bertfeat.records import FeatureColumn, Float32Array, Int32Array, IntArray
 from bertfeat.store.reader import Store
-from bertfeat.vectors.finite import first_not_finite
 
 # The vectors of a block, all layers together, as float32.
 _BLOCK_BYTES = 64_000_000

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.records import Float32Array, IntArray
-from bertfeat.vectors.finite import first_not_finite
 
 FloatArray: TypeAlias = npt.NDArray[Any]  # float16, float32 or float64
 

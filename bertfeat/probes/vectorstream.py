@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.heads.matrices import FloatArray
 from bertfeat.records import IntArray
 from bertfeat.store.reader import Store
-from bertfeat.vectors.finite import first_not_finite
 
 FLOAT32_BYTES = 4
 

@@ -7,8 +7,8 @@ import polars as pl
 import xxhash
 
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.search.storevectors import RowBatch, StoreParts
-from bertfeat.vectors.finite import first_not_finite
 
 
 class _RowsDigest:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import numpy as np
 
 from bertfeat.errors import FeatureError
+from bertfeat.finite import first_not_finite
 from bertfeat.records import LevelSchema, LevelTable, Plan, Receipt, ShardResult, ShardSpec
 from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
 from bertfeat.store.folder import folder_at
 from bertfeat.store.vectorlayout import VectorLayout
-from bertfeat.vectors.finite import first_not_finite
 
 
 def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:

@@ -1,3 +1,3 @@
-"""Arithmetic on rows of vectors: exact neighbours, moments, and the search for values that are not finite."""
+"""Chosen rows of vectors, from an array or a store, read in ranges; their moments and exact nearest neighbors."""
 
-__all__ = ["finite", "moments", "nearest"]
+__all__ = ["array", "moments", "nearest", "standardized", "store"]

@@ -51,10 +51,11 @@ FLOORS = [
     ["storage", "memory"],
     ["config", "settings", "forks"],
     ["records"],
-    ["progress", "ragged", "devices", "levels", "vectors"],
+    ["progress", "ragged", "devices", "levels", "finite"],
     ["durable"],
     ["corpus", "text", "encoder"],
     ["store"],
+    ["vectors"],
     ["heads", "ann", "exports"],
     ["reports"],
     ["runners"],
@@ -85,7 +86,7 @@ HOMES = {
     "huggingface_hub": {"encoder"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
-    "faiss": {"ann"},
+    "faiss": {"ann", "vectors"},
     "pyarrow": {"store", "corpus", "cli", "exports", "search", "pipelines"},
     # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
     # word vectors with it.

@@ -21,12 +21,12 @@ from bertfeat.durable import steps
 from bertfeat.durable.files import Sink
 from bertfeat.durable.records import seal, unseal
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.records import BadRow, Column, Plan
 from bertfeat.store.planfile import read_plan
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
-from bertfeat.vectors.finite import first_not_finite
 from tests.support.places import ROOT
 from tests.support.store_fakes import (
     COLUMNS,
@@ -466,7 +466,7 @@ def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path, 
 
 
 def test_the_first_row_that_is_not_finite_is_found_in_any_chunk(monkeypatch):
-    monkeypatch.setattr("bertfeat.vectors.finite._CHUNK_VALUES", 12)
+    monkeypatch.setattr("bertfeat.finite._CHUNK_VALUES", 12)
     for row in range(11):
         vectors = np.full((11, 5), 65504, np.float16)
         assert first_not_finite(vectors, None) is None

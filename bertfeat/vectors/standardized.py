@@ -1,0 +1,76 @@
+"""Standardization: the mean and deviation of each dimension, from one pass over the vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.records import Float32Array
+from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
+from bertfeat.vectors.moments import Moments
+
+# A deviation below this share of the mean comes from rounding; the dimension is constant.
+_ROUNDING = 10 * np.finfo(np.float64).eps
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """The standardization of vectors: `mean` and `scale`, float32 (dim,) each."""
+
+    mean: Float32Array
+    scale: Float32Array
+
+    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
+        """Return (vectors - mean) / scale as a new array, float32 (n_rows, dim)."""
+        scaled: Float32Array = np.subtract(vectors, self.mean, dtype=np.float32)
+        scaled /= self.scale
+        return scaled
+
+    @classmethod
+    def identity(cls, dim: int) -> Scaling:
+        """Return the scaling that does not change vectors of a width."""
+        return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
+
+
+def fit_scaling(source: Vectors) -> Scaling:
+    """Return the mean and the (population) deviation of each dimension, in one pass and in float64.
+
+    A dimension that is constant gets scale 1.
+    """
+    moments = Moments(source.shape[1], "squares")
+    for _, vectors in chunks_of(source):
+        moments.add(vectors)
+    deviation = np.sqrt(moments.squares / max(1, moments.n_rows))
+    constant = deviation <= _ROUNDING * np.abs(moments.mean)
+    scale = np.where(constant, 1.0, deviation).astype(np.float32)
+    # A deviation too small for float32 would be a division by 0.
+    scale[scale == 0] = 1
+    return Scaling(moments.mean.astype(np.float32), scale)
+
+
+class Standardized:
+    """Other vectors, standardized each time that they are read: float32 `Vectors`."""
+
+    def __init__(self, source: Vectors, scaling: Scaling) -> None:
+        self.shape = source.shape
+        self.chunks: Sequence[range] = source.chunks
+        self._source = source
+        self._scaling = scaling
+
+    def read(self, chunk: int) -> Float32Array:
+        """Return the standardized vectors of a chunk, float32 (rows of the chunk, dim)."""
+        return self._scaling.apply(self._source.read(chunk))
+
+
+def standardized(source: Vectors, scaling: Scaling) -> Vectors:
+    """Return standardized vectors, for a fit that reads them often: a float32 copy of an array, or `Standardized`."""
+    if not isinstance(source, ArrayVectors):
+        return Standardized(source, scaling)
+    scaled = np.empty(source.shape, np.float32)
+    for rows, vectors in chunks_of(source):
+        scaled[rows.start : rows.stop] = scaling.apply(vectors)
+    return ArrayVectors(scaled)
