@@ -1,6 +1,6 @@
 """Lesson 13: add new documents to a store and to its index.
 
-You learn to keep both up to date while a corpus grows: `append` encodes only the new documents, and `update_index` adds
+You learn to keep both up to date while a corpus grows: `append` encodes only the new documents, and `index.update` adds
 their rows.
 
     python examples/13_update_index.py
@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as temporary:
     # A file with the new documents alone.
     tuesday.write_text("".join(lines[60:90]), encoding="utf-8")
     store = bertfeat.append(store, tuesday)
-    with bertfeat.update_index(place, store) as index:
+    with bertfeat.open_index(place).update(store) as index:
         print("tuesday:", index.n_vectors, "vectors")
         hit = index.search(lines[75], k=1)
         print("line 75 is found as document", hit["doc_id"][0], f"with a cosine of {hit['score'][0]:.2f}")

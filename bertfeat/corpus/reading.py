@@ -208,10 +208,8 @@ class Corpus:
         known = self.earlier.ids if self.earlier else None
         if (twice := register.find_duplicate()) is not None:
             before, row = map(self._find_row, twice)
-            reason = (
-                f"id {row.doc_id!r} appears twice, first at {before.path}:{before.row}; make ids unique, or leave out "
-                "`id_column` to number the rows (`bad_rows='quarantine'` does not set duplicates aside)"
-            )
+            place = f"{before.path}:{before.row}"
+            reason = f"id {row.doc_id!r} appears twice, first at {place}; make ids unique, or pass another `id_column`"
         elif self.earlier and known and (number := register.find_known(known)) is not None:
             row = self._find_row(number)
             reason = f"id {row.doc_id!r} is in {self.earlier.place} already; leave out documents that are there"

@@ -30,7 +30,7 @@ from bertfeat.levels import LEVELS
 from bertfeat.memory import free_memory
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
-from bertfeat.store.reader import Store, open_store
+from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.nearest import Metric
 
 # Word types whose self-similarity and shift are measured.
@@ -63,43 +63,15 @@ def compare_layers(
     seed: int = 0,
     progress: bool | Progress | None = None,
 ) -> LayerComparison:
-    """Measure how the vectors of each layer lie in space, and how layers, or two models, differ.
-
-    Vectors are read in one pass, in memory that does not grow with the rows: sums of pairs of layers, a sample of rows,
-    and sums of up to 1,000 word types. If the sums of all pairs do not fit into half of the free memory, further passes
-    follow.
-
-    Args:
-        store: The store, or its folder.
-        other: Another store of the same corpus: of a fine-tuned or adapted model, of random weights, of another family.
-            Then only rows that both have count, matched by document and word.
-        level: word, token or sentence; by default the only one that is stored.
-        min_count: The fewest rows of a word type whose self-similarity is measured; 2 or more.
-        sample: The rows whose neighbours and pairs are compared, drawn by seed; 50 or more.
-        seed: The seed of the sample, and of the word types where there are more than 1,000.
-        progress: See `extract`.
-
-    Raises:
-        UserError: A store or a setting cannot be used, too few rows have vectors, or the stores have no common rows.
-        StoreError: A part is missing or damaged.
-
-    Examples:
-        >>> from bertfeat import extract
-        >>> store = extract("examples/data/peps.txt", tmp / "features", levels="word", layers="0,3,6", limit=20)
-        >>> layers = compare_layers(store)
-        >>> [row.feature for row in layers.rows]
-        ['layer_00', 'layer_03', 'layer_06']
-        >>> layers.cka[0][0]
-        1.0
-    """
+    """Measure the layers of a store, or of two; see `Store.layers`."""
     for name, value, least in (("min_count", min_count, 2), ("sample", sample, 50), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
-    one = store if isinstance(store, Store) else open_store(store)
+    one = as_store(store)
     where = one.choose_level(level)
     if where is Level.SENTENCE and min_count != _MIN_COUNT:
         raise UserError(f"`min_count` {min_count} has no effect at level sentence, where rows are texts; leave it out")
-    two = other if other is None or isinstance(other, Store) else open_store(other)
+    two = None if other is None else as_store(other)
     with reporting(progress) as reports:
         reports.stage("reading rows")
         rows = read_rows(one, two, where)

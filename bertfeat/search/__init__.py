@@ -1,6 +1,37 @@
 """From stores to indexes and back: building, updating, searching by texts, words in context or vectors."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bertfeat.lazynames import lazy_names
+
+if TYPE_CHECKING:
+    from bertfeat.ann.evaluation import retrieval_metrics
+    from bertfeat.ann.transforms import TransformSpec
+    from bertfeat.search.exactrows import nearest_rows
+    from bertfeat.search.hitrows import words_in_context
+    from bertfeat.search.kwic import Context
+    from bertfeat.search.qrels import read_qrels
+    from bertfeat.search.quality import evaluate_retrieval
+    from bertfeat.search.queryfiles import QueryFile
+
 __all__ = [
-    "exactrows", "hitrows", "index", "kwic", "origin", "qrels", "quality", "queryfiles", "queryvectors",
-    "rowmap", "storeindex", "storemap", "storeupdate",
+    "Context", "QueryFile", "TransformSpec", "evaluate_retrieval", "hitrows", "index", "kwic", "nearest_rows", "origin",
+    "quality", "queryfiles", "queryvectors", "read_qrels", "retrieval_metrics", "storeindex", "storemap", "storeupdate",
+    "words_in_context",
 ]  # fmt: skip
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ann.evaluation": "retrieval_metrics",
+        "ann.transforms": "TransformSpec",
+        "search.exactrows": "nearest_rows",
+        "search.hitrows": "words_in_context",
+        "search.kwic": "Context",
+        "search.qrels": "read_qrels",
+        "search.quality": "evaluate_retrieval",
+        "search.queryfiles": "QueryFile",
+    },
+)

@@ -62,50 +62,29 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
         bool (rows of the level,); null counts as false.
 
     Raises:
-        UserError: The text is not an SQL condition, names an unknown column, uses an aggregate, or cannot be evaluated.
-        StoreError: A part is missing or damaged.
+        UserError: The text is not an SQL condition, names an unknown column, or cannot be evaluated.
     """
+    own, others = row_columns(store, level)
     try:
         condition = pl.sql_expr(where)
-    except pl.exceptions.PolarsError as error:
-        raise _wrong(where, f"not an SQL condition: {_line(error)}") from error
-    named = list(dict.fromkeys(condition.meta.root_names()))
-    own, others = row_columns(store, level)
-    for name in named:
-        if name.startswith("_POLARS_TMP"):
-            raise _wrong(where, "holds a SELECT; compare columns with values only")
-        if name not in own and name not in others:
-            there = did_you_mean(name, [*own, *others]) or f"columns are {', '.join([*own, *others])}"
-            raise _wrong(where, f"no column {name!r}; {there}; texts take single quotes, as in doc_id = 'a'")
-    if not named:
-        raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
-    frame = read_columns(store, level, named)
-    try:
-        summarises = _summarises(condition, frame.clear())
+        named = list(dict.fromkeys(condition.meta.root_names()))
+        for name in named:
+            if name not in own and name not in others:
+                there = did_you_mean(name, [*own, *others]) or f"columns are {', '.join([*own, *others])}"
+                raise _wrong(where, f"no column {name!r}; {there}; texts take single quotes, as in doc_id = 'a'")
+        if not named:
+            raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
+        frame = read_columns(store, level, named)
         # A new column must have a value for each row, or one for all.
         mask = frame.lazy().with_columns(condition.alias("_condition")).select("_condition").collect()["_condition"]
     except pl.exceptions.PolarsError as error:
-        raise _wrong(where, f"cannot be evaluated: {_line(error)}") from error
-    if summarises:
-        raise _wrong(where, "uses an aggregate of all rows, as sum or count is; a condition looks at one row alone")
+        first_line = str(error).strip().partition("\n")[0]
+        raise _wrong(where, f"cannot be used as an SQL condition: {first_line}") from error
     if mask.dtype != pl.Boolean:
         raise _wrong(where, f"gives {mask.dtype}, where a condition is true or false")
     flags: BoolArray = mask.fill_null(False).to_numpy()
     return flags
 
 
-def _summarises(node: pl.Expr, empty: pl.DataFrame) -> bool:
-    """Return whether an expression has an aggregate: not a constant, but a value even without rows."""
-    inputs = node.meta.pop(schema=empty.schema)
-    is_constant = not node.meta.root_names() and (inputs or node.meta.is_literal())
-    return bool(not is_constant and empty.select(node).height) or any(_summarises(one, empty) for one in inputs)
-
-
 def _wrong(where: str, reason: str) -> UserError:
     return UserError(f"`where` {where!r:.120}: {reason}")
-
-
-def _line(error: Exception) -> str:
-    """Return the first line of a message of polars."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

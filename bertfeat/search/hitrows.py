@@ -13,11 +13,11 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.errors import StoreError, UserError
+from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS, WORDS
 from bertfeat.records import IntArray
 from bertfeat.search.kwic import Context, context_of
-from bertfeat.store.reader import Store, check_columns, open_store, row_columns
+from bertfeat.store.reader import Store, as_store, row_columns
 
 
 class HitRows:
@@ -28,13 +28,8 @@ class HitRows:
         self.level = level
         self._own, self._others = row_columns(store, level)
 
-    def check_columns(self, names: Sequence[str]) -> None:
-        """Raise a UserError if a column is unknown or holds vectors."""
-        check_columns(self.store, self.level, names)
-
     def columns(self, rows: IntArray, names: Sequence[str]) -> pl.DataFrame:
-        """Return columns of rows of the level, in the given order; see `check_columns`."""
-        self.check_columns(names)
+        """Return columns of rows of the level, in the given order."""
         own = [name for name in names if name in self._own]
         others = [name for name in names if name not in self._own]
         if not others:
@@ -58,12 +53,8 @@ class HitRows:
 
     def _of_documents(self, doc_ids: pl.Series, names: Sequence[str]) -> pl.DataFrame:
         # A join would look at all documents for each query.
-        known = self._documents["doc_id"]
-        places = known.search_sorted(doc_ids)
-        asked = self._documents[places.filter(places < len(known))]
-        if not asked["doc_id"].equals(doc_ids):
-            raise StoreError(f"{self.store.path}: has words of documents that it lacks; run bertfeat verify")
-        return self.store.rows(Level.SENTENCE, asked["_row"].to_numpy(), names)
+        rows = self._documents["_row"].gather(self._documents["doc_id"].search_sorted(doc_ids))
+        return self.store.rows(Level.SENTENCE, rows.to_numpy(), names)
 
     def _from_texts(self, rows: IntArray, width: int) -> list[Context]:
         names = [name for name in ("text", "text_pair") if name in (*self._own, *self._others)]
@@ -117,7 +108,7 @@ def words_in_context(
         >>> words_in_context(store, [3], width=12)[0].marked()
         '…ment gives [coding] convention…'
     """
-    opened = store if isinstance(store, Store) else open_store(store)
+    opened = as_store(store)
     where = opened.choose_level(level, WORDS)
     if where is Level.SENTENCE:
         raise UserError(f"level {where} holds whole texts, which have no context; pass word or token")

@@ -25,19 +25,19 @@ from bertfeat.durable.publication import standing
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
+from bertfeat.progress import Progress
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.search.filters import PositionFilters
 from bertfeat.search.hitrows import HitRows
 from bertfeat.search.kwic import Context
 from bertfeat.search.origin import Origin
-from bertfeat.search.queryvectors import EncodedQueries, QueryEncoder
+from bertfeat.search.queryvectors import EncodedQueries, Queries, QueryEncoder
 from bertfeat.search.rowmap import RowMap
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
-from bertfeat.store.reader import Store
+from bertfeat.store.reader import Store, as_store, check_columns
+from bertfeat.store.selection import check_rows
 from bertfeat.vectors.nearest import Metric
-
-Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
 
 # The name of a hit's row number in the level, among the columns of the store.
 ROW = "row"
@@ -130,7 +130,9 @@ class Index:
         Raises:
             UserError: The store is not there any more, or is another one.
         """
-        return self.origin.find_store(self.path, self._given_store)
+        if self._given_store is None:
+            return self.origin.find_store(self.path)
+        return self.origin.check_store(as_store(self._given_store), self.path)
 
     @functools.cached_property
     def rows(self) -> IntArray:
@@ -143,28 +145,27 @@ class Index:
         Raises:
             UserError: There is no such position.
         """
-        return self.store.take(self.level, self.spec.feature, self._rows.rows(positions))
+        rows = self._rows.rows(check_rows(positions, self.n_vectors))
+        return self.store.take(self.level, self.spec.feature, rows)
 
     def load_model(self) -> None:
-        """Load the model, which the first query of texts does otherwise.
-
-        Raises:
-            UserError: The store or the model is not the one of the index.
-        """
+        """Load the model, which the first query of texts does otherwise; see `encode`."""
         self.store  # noqa: B018
         self._encoder.load()
 
-    def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
-        """Encode queries as the store's rows were, after the prompt for queries if there is one.
+    def encode(self, queries: Queries, names: Sequence[str] | None = None) -> EncodedQueries:
+        """Return queries as vectors: texts are encoded as the store's rows were, after the prompt for queries if any.
 
-        See `QueryEncoder.encode`.
+        Args:
+            queries: As for `search`.
+            names: The name of each text in messages; by default `query 0`, `query 1`, ..., or `query`.
 
         Raises:
             UserError: A query cannot be encoded, or the store or the model is not the one of the index.
         """
         # Opening the store checks that it is the one that the index describes.
         self.store  # noqa: B018
-        return self._encoder.encode(texts, names)
+        return self._encoder.encode(queries, names)
 
     def search(
         self,
@@ -201,14 +202,14 @@ class Index:
             >>> index.search("a text", k=3, where="label = 'x'")  # doctest: +SKIP
         """
         names = list(dict.fromkeys(LEVELS[self.level].shown if columns is None else columns))
-        self._hits.check_columns([name for name in names if name != ROW])
+        check_columns(self.store, self.level, [name for name in names if name != ROW])
         if taken := [name for name in names if name in _RANKED]:
             raise UserError(f"column {taken[0]!r} of the store has the name of the {taken[0]} of a hit; leave it out")
         k = self._at_most(k)
         if same_word and exclude_same_word:
             raise UserError("same_word and exclude_same_word leave nothing to find; pass one of them")
         mask = self._mask(where, allowed)
-        encoded = self._encoded(queries)
+        encoded = self.encode(queries)
         if same_word or exclude_same_word:
             scores, positions = self._by_word(encoded, k, mask, same=same_word)
         else:
@@ -228,6 +229,51 @@ class Index:
             UserError: The vectors or k cannot be used.
         """
         return self._vectors.search(vectors, self._at_most(k), allowed=allowed)
+
+    def evaluate(self, *, n_queries: int = 1000, seed: int = 0) -> dict[str, Any]:
+        """Measure the recall against exact search, and the speed.
+
+        The queries are random vectors of the index; a vector is not counted as a hit for itself. A hit that is as close
+        as the last true one counts as true.
+
+        Returns:
+            `n_queries`, `recall@K` for K of 1, 10 and 100 (None where the index holds K vectors or fewer),
+            `queries_per_s` for 10 hits each, and `ms_per_query` of queries one at a time. If the index was tuned by
+            given queries, `given` has the same values for those of them that did not tune it.
+
+        Raises:
+            UserError: The index holds fewer than 2 vectors, or its store is not there.
+        """
+        from bertfeat.search.quality import evaluate_index
+
+        return evaluate_index(self, n_queries=n_queries, seed=seed)
+
+    def update(self, store: str | Path | Store, *, progress: bool | Progress | None = None) -> Index:
+        """Add the new rows of a grown store.
+
+        What was learned from the first rows stays: the transform, and the lists and codes of a trained index. A `Flat`
+        index without a transform is then the same as a new one; others are tuned and measured again, by the same
+        queries if some were given (`tune_queries`). The folder is replaced when the new index is whole; this object
+        keeps the old one.
+
+        Args:
+            store: That of the index after `append`, or another one whose first rows are the same.
+            progress: See `extract`.
+
+        Returns:
+            The new index, open.
+
+        Raises:
+            UserError: The store holds another feature, or its first rows are not those of the index; or the index is
+                damaged, or no longer fits into the memory that it was built for.
+            RunError: The system refused a write; the index has not changed.
+
+        Examples:
+            >>> open_index("sentences.index").update("grown-features")  # doctest: +SKIP
+        """
+        from bertfeat.search.storeupdate import update_index
+
+        return update_index(self.path, store, progress=progress)
 
     def prepare(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return vectors (n, dim) as the index compares them: transformed, and for the cosine of unit length."""
@@ -264,14 +310,6 @@ class Index:
             return allowed
         mask = self._filters.condition(where)
         return mask if allowed is None else mask & allowed
-
-    def _encoded(self, queries: Queries) -> EncodedQueries:
-        if isinstance(queries, EncodedQueries):
-            return queries
-        if isinstance(queries, np.ndarray):
-            vectors = queries[None] if queries.ndim == 1 else queries
-            return EncodedQueries(vectors, (None,) * len(vectors))
-        return self.encode([queries] if isinstance(queries, str) else queries)
 
     def _by_word(
         self, encoded: EncodedQueries, k: int, mask: BoolArray | None, *, same: bool
@@ -319,23 +357,13 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
     for _ in range(_MAX_TRIES):
         folder = standing(place)
         description = read_description(folder)
+        index = None
         try:
-            index = _open(folder, description, store)
+            index = Index(folder, description, load_index(folder, description), store=store)
         except UserError:
             if read_description(standing(place)) == description:
                 raise
-            continue
         # If another index has taken its place meanwhile, the files may be from both.
-        if read_description(standing(place)) == description:
+        if index is not None and read_description(standing(place)) == description:
             return index
-        index.close()
     raise UserError(f"{place}: is replaced again and again; wait until that is done")
-
-
-def _open(folder: Path, description: IndexDescription, store: str | Path | Store | None) -> Index:
-    vectors = load_index(folder, description)
-    try:
-        return Index(folder, description, vectors, store=store)
-    except BaseException:
-        vectors.close()
-        raise

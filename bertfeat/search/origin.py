@@ -16,7 +16,7 @@ import msgspec
 
 from bertfeat.ann.description import IndexDescription
 from bertfeat.errors import BertfeatWarning, UserError
-from bertfeat.storage import as_path, is_url
+from bertfeat.storage import as_path
 from bertfeat.store.provenance import FeatureSpec
 
 if TYPE_CHECKING:
@@ -89,33 +89,20 @@ class Origin:
         """Return the origin of an index."""
         return msgspec.convert(description.source, cls)
 
-    def find_store(self, index: Path, override: str | Path | Store | None = None) -> Store:
-        """Open the store that an index was built from.
+    def find_store(self, index: Path) -> Store:
+        """Open the store at its old place, relative to the folder of the index or absolute; see `check_store`."""
+        from bertfeat.store.reader import open_store
 
-        Args:
-            index: The folder of the index.
-            override: Where the store is now; by default its old place, relative to the index or absolute.
-
-        Raises:
-            UserError: The store is not there, or is another one.
-        """
-        from bertfeat.store.reader import Store, open_store
-
-        if override is not None:
-            return self.check_store(override if isinstance(override, Store) else open_store(override), index)
         places = [as_path(self.store)]
-        if not is_url(self.store):
+        if self.relative:
             places = list(dict.fromkeys([Path(os.path.normpath(index.resolve() / self.relative)), *places]))
         errors: list[UserError] = []
         for place in places:
-            try:
-                if place.exists():
+            if place.exists():
+                try:
                     return self.check_store(open_store(place), index)
-            except UserError as error:
-                errors.append(error)
-            except (OSError, ValueError):
-                # The system cannot look up the path, for example a name of 300 letters.
-                continue
+                except UserError as error:
+                    errors.append(error)
         if errors:
             raise errors[0]
         raise UserError(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bertfeat.errors import InputError
 
-_QUERY_KEYS = ("query_id", "query-id", "qid")
-_DOCUMENT_KEYS = ("doc_id", "corpus-id", "corpus_id", "docid")
-_GRADE_KEYS = ("score", "relevance", "rel", "label")
+# Names of the query, the document and the grade in JSON.
+_KEYS = (
+    ("query_id", "query-id", "qid"),
+    ("doc_id", "corpus-id", "corpus_id", "docid"),
+    ("score", "relevance", "rel", "label"),
+)
 
 Qrels = dict[str, dict[str, int]]
 
@@ -24,19 +27,27 @@ def read_qrels(path: str | Path) -> Qrels:
     Raises:
         InputError: The file is missing or empty; or a line is not a judgement, or contradicts one before.
     """
+    try:
+        lines = Path(path).read_bytes().decode("utf-8-sig").split("\n")
+    except OSError as error:
+        raise InputError(f"cannot be read ({(error.strerror or str(error)).lower()})", path=str(path)) from error
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8; convert the file", path=str(path)) from None
     qrels: Qrels = {}
-    for number, line in _lines(Path(path)):
-        judged = _json(line) if line.startswith("{") else _fields(line)
-        if judged is None:
-            if number == 1 and not qrels and _is_header(line):
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if not line:
+            continue
+        try:
+            query, document, grade = _judgement(line)
+        except ValueError:
+            if number == 1 and line.split()[0].lower() in (*_KEYS[0], "query", "topic"):
                 continue
             raise InputError(
                 f"{line!r:.60} is not a judgement; write 'query 0 document grade', 'query document grade', or "
                 '{"query_id": ..., "doc_id": ..., "score": ...}',
                 path=str(path),
                 row=number,
-            )
-        query, document, grade = judged
+            ) from None
         before = qrels.setdefault(query, {}).setdefault(document, grade)
         if before != grade:
             raise InputError(
@@ -49,53 +60,15 @@ def read_qrels(path: str | Path) -> Qrels:
     return qrels
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty, with their numbers."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read ({(error.strerror or str(error)).lower()})", path=str(path)) from error
-    for number, raw in enumerate(content.split(b"\n"), 1):
-        try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError:
-            raise InputError("is not UTF-8; convert the file", path=str(path), row=number) from None
-        if line:
-            yield number, line
-
-
-def _fields(line: str) -> tuple[str, str, int] | None:
-    fields = line.split("\t") if "\t" in line else line.split()
-    if len(fields) == 4:
-        fields = [fields[0], fields[2], fields[3]]
-    if len(fields) != 3:
-        return None
-    grade = _grade(fields[2])
-    return None if grade is None else (fields[0].strip(), fields[1].strip(), grade)
-
-
-def _json(line: str) -> tuple[str, str, int] | None:
-    try:
-        values = json.loads(line)
-    except ValueError:
-        return None
-    query, document, grade = (
-        next((values[key] for key in keys if key in values), None)
-        for keys in (_QUERY_KEYS, _DOCUMENT_KEYS, _GRADE_KEYS)
-    )
-    number = _grade(grade)
-    return None if query is None or document is None or number is None else (str(query), str(document), number)
-
-
-def _grade(value: object) -> int | None:
-    """Return a grade as an integer; None if the value is not a whole number."""
-    try:
-        number = float(str(value))
-        return int(number) if number == int(number) else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _is_header(line: str) -> bool:
-    names = line.replace("\t", " ").split()
-    return bool(names) and names[0].lower() in (*_QUERY_KEYS, "query", "topic")
+def _judgement(line: str) -> tuple[str, str, int]:
+    """Return the query, the document and the grade of a line; raise a ValueError if it is none."""
+    if line.startswith("{"):
+        values: dict[str, Any] = json.loads(line)
+        query, document, grade = (next((values[key] for key in keys if key in values), None) for keys in _KEYS)
+    else:
+        fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+        query, *_, document, grade = fields if len(fields) in (3, 4) else []
+    number = float(str(grade))
+    if query is None or document is None or not number.is_integer():
+        raise ValueError
+    return str(query), str(document), int(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from bertfeat.choices import BadRows, CorpusFormat
@@ -60,29 +61,23 @@ class QueryFile:
         # Bad rows are reported below: the advice of the corpus is for extraction.
         config = ExtractConfig(text_column=text_column, id_column=id_column, bad_rows=BadRows.QUARANTINE)
         check_text_column(files, config)
-        self._corpus = Corpus(files, config)
-        self._batches = cut_shards(_good_rows(self._corpus), lambda _: 1, batch_size, keep_groups=False)
-        self.n_queries = sum(batch.n_rows for batch in self._batches)
-        if not self.n_queries:
+        self._corpus, self._batch_size = Corpus(files, config), batch_size
+        shards = cut_shards(self._good_rows(), lambda _: 0, 1, keep_groups=False)
+        if not shards:
             raise InputError("holds no queries", path=str(path))
+        self._shard = shards[0]
+        self.n_queries = self._shard.n_rows
 
     def batches(self) -> Iterator[list[Query]]:
         """Yield the queries in order, in batches."""
         with closing(self._corpus):
-            for batch in self._batches:
-                rows = [row for row in self._corpus.read(batch) if isinstance(row, Document)]
-                yield [Query(row.doc_id, row.text, f"{row.path}:{row.row}: query") for row in rows]
+            rows = (row for row in self._corpus.read(self._shard) if isinstance(row, Document))
+            queries = (Query(row.doc_id, row.text, f"{row.path}:{row.row}: query") for row in rows)
+            while batch := list(islice(queries, self._batch_size)):
+                yield batch
 
-
-def _good_rows(corpus: Corpus) -> Iterator[ScannedRow]:
-    """Yield the rows of a corpus; raise at the first bad row or repeated id."""
-    try:
-        for row in corpus.scan():
+    def _good_rows(self) -> Iterator[ScannedRow]:
+        for row in self._corpus.scan():
             if row.bad is not None:
                 raise InputError(row.bad.reason, path=row.path, row=row.row)
             yield row
-    except InputError as error:
-        reason, made_unique, _ = error.reason.partition("; make ids unique")
-        if not made_unique:
-            raise
-        raise InputError(reason + made_unique, path=error.path, row=error.row) from None

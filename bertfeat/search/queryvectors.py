@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,10 @@ from bertfeat.choices import Level, Pooling
 from bertfeat.corpus.formats import WORD_FORMATS
 from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import UserError
+from bertfeat.extraction.documents import documents_of
 from bertfeat.levels import LEVELS
-from bertfeat.records import Document, LevelTable
-from bertfeat.search.wordqueries import covered_row, parse_marked
+from bertfeat.records import Document, IntArray, LevelTable
+from bertfeat.search.wordqueries import MarkedText, covered_row, parse_marked
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
@@ -32,6 +34,9 @@ class EncodedQueries:
 
     vectors: npt.NDArray[Any]
     surfaces: tuple[str | None, ...]
+
+
+Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
 
 
 def gives_words(store: Store) -> bool:
@@ -87,29 +92,32 @@ class QueryEncoder:
         self._prompt = spec.prompt if prompt is None else prompt
         self._given_words = given_words
         self._name = name
-        self._flow: Flow | None = None
 
-    def encode(self, texts: Sequence[str], names: Sequence[str] | None = None) -> EncodedQueries:
-        """Encode queries.
+    def encode(self, queries: Queries, names: Sequence[str] | None = None) -> EncodedQueries:
+        """Return queries as vectors.
 
         Args:
-            texts: The queries.
-            names: The name of each in messages; by default `query 0`, `query 1`, ..., or `query`.
+            queries: A text, texts, or float vectors (n_queries, dim) or (dim,) as a store holds them.
+            names: The name of each text in messages; by default `query 0`, `query 1`, ..., or `query`.
 
         Raises:
             UserError: A query is not a text, has no tokens, or marks no word or several; or the model is not the one
                 that the store was made with.
         """
+        if isinstance(queries, EncodedQueries):
+            return queries
+        if isinstance(queries, np.ndarray):
+            vectors = np.atleast_2d(queries)
+            return EncodedQueries(vectors, (None,) * len(vectors))
+        texts = [queries] if isinstance(queries, str) else queries
         if names is None:
             names = [f"query {number}" for number in range(len(texts))] if len(texts) > 1 else ["query"]
-        if not len(texts):
-            return EncodedQueries(np.zeros((0, self.spec.dim), self.spec.store_dtype), ())
-        encode = self._sentences if self.spec.level is Level.SENTENCE else self._marked
-        steps = [slice(start, start + _ENCODED_AT_ONCE) for start in range(0, len(texts), _ENCODED_AT_ONCE)]
-        parts = [encode(texts[step], names[step]) for step in steps]
-        return EncodedQueries(
-            np.concatenate([part.vectors for part in parts]), tuple(word for part in parts for word in part.surfaces)
-        )
+        parts = [EncodedQueries(np.zeros((0, self.spec.dim), self.spec.store_dtype), ())]
+        for start in range(0, len(texts), _ENCODED_AT_ONCE):
+            step = slice(start, start + _ENCODED_AT_ONCE)
+            parts.append(self._encode(documents_of(texts[step], what="queries"), names[step]))
+        vectors = np.concatenate([part.vectors for part in parts])
+        return EncodedQueries(vectors, tuple(word for part in parts for word in part.surfaces))
 
     def load(self) -> None:
         """Load the model.
@@ -117,75 +125,53 @@ class QueryEncoder:
         Raises:
             UserError: The model is not the one that the store was made with, or cannot be used.
         """
-        self._opened().network.load()
+        self._flow.network.load()
 
-    def _opened(self) -> Flow:
+    @functools.cached_property
+    def _flow(self) -> Flow:
         # Imported here, because building and searching by vectors need no torch.
         from bertfeat.extraction.flow import Flow
 
-        if self._flow is None:
-            settings: dict[str, Any] = {"prompt": self._prompt, "is_split_into_words": self._given_words}
-            if self._prompt != self.spec.prompt:
-                # A longer prompt may leave no room for the stride of the rows.
-                settings["stride"] = None
-            self._flow = Flow.of_feature(self.spec, mine=self._name, **settings)
-        return self._flow
+        settings: dict[str, Any] = {"prompt": self._prompt, "is_split_into_words": self._given_words}
+        if self._prompt != self.spec.prompt:
+            # A longer prompt may leave no room for the stride of the rows.
+            settings["stride"] = None
+        return Flow.of_feature(self.spec, mine=self._name, **settings)
 
-    def _sentences(self, texts: Sequence[str], names: Sequence[str]) -> EncodedQueries:
-        rows = self._rows(texts)
-        for number in np.flatnonzero(~rows.valid).tolist():
-            raise UserError(f"{names[number]} {texts[number]!r:.60}: has no token with a vector; write another text")
-        return EncodedQueries(rows.vectors, (None,) * len(texts))
-
-    def _marked(self, texts: Sequence[str], names: Sequence[str]) -> EncodedQueries:
-        marked = [parse_marked(text, name) for text, name in zip(texts, names, strict=True)]
-        if self._given_words:
-            marked = [query.collapsed() for query in marked]
-        rows = self._rows([query.text for query in marked])
-        what = str(self.spec.level)
-        chosen = []
-        for number, query in enumerate(marked):
-            own = rows.of(number)
-            row = int(own[covered_row(query, rows.starts[own], rows.ends[own], name=names[number], what=what)])
-            if not rows.valid[row]:
-                raise UserError(
-                    f"{names[number]} {query.bracketed!r:.60}: {what} {rows.surfaces[row]!r} has no vector, "
-                    "because the model does not see it; shorten the text, or mark another one"
-                )
-            chosen.append(row)
-        return EncodedQueries(rows.vectors[chosen], tuple(rows.surfaces[row] for row in chosen))
-
-    def _rows(self, texts: Sequence[str]) -> _Rows:
-        from bertfeat.extraction.documents import documents_of
-
-        documents = documents_of(texts, what="queries")
-        if self._given_words:
-            split = [tuple(document.text.split()) for document in documents]
-            documents = [
-                Document(document.index, document.doc_id, " ".join(words), words=words)
-                for document, words in zip(documents, split, strict=True)
-            ]
+    def _encode(self, documents: Sequence[Document], names: Sequence[str]) -> EncodedQueries:
         level = self.spec.level
-        table = self._opened().run(documents)[level]
-        return _Rows(table, self.spec.vectors_in(table), LEVELS[level].surface)
-
-
-class _Rows:
-    """The rows of encoded texts, without special tokens, which cover no characters."""
-
-    def __init__(self, table: LevelTable, vectors: npt.NDArray[Any], surface: str) -> None:
-        is_text = np.ones(table.n_rows, np.bool_)
-        if "is_special" in table.columns:
-            is_text = ~np.asarray(table.columns["is_special"], np.bool_)
-        self.vectors = vectors[is_text]
-        self.valid = is_text[is_text] if table.valid is None else table.valid[is_text]
-        self._document = np.asarray(table.columns["doc_id"], np.int64)[is_text]
-        if surface:
-            self.surfaces: list[str] = np.asarray(table.columns[surface], object)[is_text].tolist()
-            self.starts, self.ends = (
-                np.ma.getdata(table.columns[name])[is_text] for name in ("char_start", "char_end")
+        chosen, surfaces = np.arange(len(documents)), [None] * len(documents)
+        if level is Level.SENTENCE:
+            table = self._flow.run(documents)[level]
+        else:
+            queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
+            if self._given_words:
+                queries = [query.collapsed() for query in queries]
+            table = self._flow.run([self._document(number, query.text) for number, query in enumerate(queries)])[level]
+            chosen = _covered_rows(table, queries, names)
+            surfaces = np.asarray(table.columns[LEVELS[level].surface], object)[chosen].tolist()
+        valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
+        for number in np.flatnonzero(~valid[chosen]).tolist():
+            query = f"{names[number]} {documents[number].text!r:.60}"
+            if level is Level.SENTENCE:
+                raise UserError(f"{query}: has no token with a vector; write another text")
+            raise UserError(
+                f"{query}: {level} {surfaces[number]!r} has no vector, because the model does not see it; shorten the "
+                "text, or mark another one"
             )
+        return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces))
 
-    def of(self, document: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of a document's rows."""
-        return np.flatnonzero(self._document == document).astype(np.int64)
+    def _document(self, number: int, text: str) -> Document:
+        return Document(number, number, text, words=tuple(text.split()) if self._given_words else None)
+
+
+def _covered_rows(table: LevelTable, queries: Sequence[MarkedText], names: Sequence[str]) -> IntArray:
+    """Return the row that each query marks, int64 (n_queries,)."""
+    first = np.searchsorted(np.asarray(table.columns["doc_id"], np.int64), np.arange(len(queries) + 1))
+    # Special tokens cover no characters: both are 0.
+    starts, ends = (np.ma.getdata(table.columns[side]) for side in ("char_start", "char_end"))
+    rows = [
+        own.start + covered_row(query, starts[own], ends[own], name=name, what=str(table.level))
+        for query, name, own in zip(queries, names, map(slice, first, first[1:]), strict=True)
+    ]
+    return np.array(rows, np.int64)

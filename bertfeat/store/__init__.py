@@ -5,5 +5,5 @@ This module imports nothing: a description of a store needs neither polars nor p
 
 __all__ = [
     "commit", "compaction", "folder", "layout", "manifest", "parts", "planfile",
-    "provenance", "reader", "receipts", "storedescription", "vectors", "verification", "writer",
+    "provenance", "reader", "receipts", "selection", "storedescription", "vectors", "verification", "writer",
 ]  # fmt: skip

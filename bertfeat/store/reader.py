@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from bertfeat.geometry.layerresult import LayerComparison
+    from bertfeat.progress import Progress
+    from bertfeat.search.storemap import StoreMap
+
 
 def open_store(path: str | Path | ObjectPath, *, version: int | None = None, allow_incomplete: bool = False) -> Store:
     """Open a store for reading.
@@ -63,6 +67,11 @@ def open_store(path: str | Path | ObjectPath, *, version: int | None = None, all
         >>> open_store("features").numpy("word", "concat_last4")  # doctest: +SKIP
     """
     return Store.at(path, version=version, allow_incomplete=allow_incomplete)
+
+
+def as_store(store: str | Path | ObjectPath | Store) -> Store:
+    """Return a store as it is, or open the one at a place; errors are those of `open_store`."""
+    return store if isinstance(store, Store) else open_store(store)
 
 
 class Store(StoreDescription):
@@ -251,6 +260,124 @@ class Store(StoreDescription):
         names = self._known_columns(level, columns)
         numbers = check_rows(rows, self.n_rows(level))
         return take_columns(self.stored_parts(level), numbers, names, self._kept)
+
+    def layers(
+        self,
+        other: str | Path | Store | None = None,
+        *,
+        level: str | None = None,
+        min_count: int = 5,
+        sample: int = 2000,
+        seed: int = 0,
+        progress: bool | Progress | None = None,
+    ) -> LayerComparison:
+        """Measure how the vectors of each layer lie in space, and how layers, or two models, differ.
+
+        Vectors are read in one pass, in memory that does not grow with the rows: sums of pairs of layers, a sample of
+        rows, and sums of up to 1,000 word types. If the sums of all pairs do not fit into half of the free memory,
+        further passes follow.
+
+        Args:
+            other: Another store of the same corpus: of a fine-tuned or adapted model, of random weights, of another
+                family. Then only rows that both have count, matched by document and word.
+            level: word, token or sentence; by default the only one that is stored.
+            min_count: The fewest rows of a word type whose self-similarity is measured; 2 or more.
+            sample: The rows whose neighbors and pairs are compared, drawn by seed; 50 or more.
+            seed: The seed of the sample, and of the word types where there are more than 1,000.
+            progress: See `extract`.
+
+        Raises:
+            UserError: A store or a setting cannot be used, too few rows have vectors, or the stores have no common
+                rows.
+
+        Examples:
+            >>> from bertfeat import extract
+            >>> store = extract("examples/data/peps.txt", tmp / "features", levels="word", layers="0,3,6", limit=20)
+            >>> layers = store.layers()
+            >>> [row.feature for row in layers.rows]
+            ['layer_00', 'layer_03', 'layer_06']
+            >>> layers.cka[0][0]
+            1.0
+        """
+        from bertfeat.geometry.layermeasures import compare_layers
+
+        return compare_layers(
+            self, other, level=level, min_count=min_count, sample=sample, seed=seed, progress=progress
+        )
+
+    def map(
+        self,
+        output: str | Path,
+        *,
+        level: str | None = None,
+        feature: str | int | None = None,
+        word: str | None = None,
+        method: str = "pca",
+        neighbors: int = 10,
+        metric: str = "cosine",
+        columns: Sequence[str] | None = None,
+        color: str | None = None,
+        limit: int | None = None,
+        sample: int | None = None,
+        seed: int = 0,
+        page: bool = True,
+        max_memory: int | str = "4GB",
+        overwrite: bool = False,
+        progress: bool | Progress | None = None,
+    ) -> StoreMap:
+        """Draw the rows of a level in a plane: a Parquet file of coordinates and neighbors, and a page beside it.
+
+        The Parquet file has the columns that name a row (`doc_id`; `word_index` and `word` at word level), `text` (the
+        document, or the word in brackets in its context), kept columns of the corpus, float32 `x` and `y`, and
+        `neighbors`, a struct of `ids` (rows of this file, from 0) and `distances`, which Embedding Atlas takes.
+
+        Args:
+            output: The Parquet file; the page has the same name with `.html`. The page's name does for both.
+            level: The level; by default the only one that is stored, or word level if `word` is given.
+            feature: As for `build_index`.
+            word: Only the rows of this word, in upper or lower case.
+            method: `pca`; or `umap`, which needs umap-learn, and starts from the PCA.
+            neighbors: The nearest rows to find for each row.
+            metric: `cosine` or `l2`, by which neighbors are found, and so UMAP.
+            columns: Columns of the corpus to keep; all by default.
+            color: A column that gives the colors of the page at first.
+            limit: Only the first rows.
+            sample: Only this number of random rows.
+            seed: The seed of the sample, of the index and of UMAP.
+            page: Also write the page; of more than 200,000 rows it shows a random sample, and says so.
+            max_memory: The most memory of the index that finds the neighbors.
+            overwrite: Replace files that are already there.
+            progress: See `bertfeat.extract`.
+
+        Raises:
+            UserError: A setting, the level, a word or a column cannot be used; there are fewer than three rows with a
+                vector, or all vectors are the same; or a library is missing.
+            RunError: The system refused; an old file is unchanged, or the new one is there.
+
+        Examples:
+            >>> open_store("features").map("map.parquet", level="word", word="bank")  # doctest: +SKIP
+        """
+        from bertfeat.search.storemap import map_store
+
+        return map_store(
+            self,
+            output,
+            level=level,
+            feature=feature,
+            word=word,
+            method=method,
+            neighbors=neighbors,
+            metric=metric,
+            columns=columns,
+            color=color,
+            limit=limit,
+            sample=sample,
+            seed=seed,
+            page=page,
+            max_memory=max_memory,
+            overwrite=overwrite,
+            progress=progress,
+        )
 
     def stored_parts(self, level: str) -> list[StoredPart]:
         """Return the parts of a level, in order, with their paths and schemas."""

@@ -8,6 +8,7 @@ import pytest
 
 import bertfeat
 from bertfeat.errors import UserError
+from bertfeat.search import read_qrels
 
 LONG = "9" * 5_000
 
@@ -29,7 +30,7 @@ CALLS = {
     "labels": lambda store, folder: bertfeat.fit_probe(store, "label", labels=LONG),
     "index": lambda store, folder: bertfeat.open_index(LONG),
     "place of an index": lambda store, folder: bertfeat.build_index(store, folder / LONG),
-    "relevance": lambda store, folder: bertfeat.read_qrels(LONG),
+    "relevance": lambda store, folder: read_qrels(LONG),
 }
 
 

@@ -13,6 +13,7 @@ import yaml
 
 import bertfeat
 from bertfeat.display import printable
+from bertfeat.exports import dataset_card
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.verification import verify
 from tests.support.command_line import good, refused
@@ -62,7 +63,7 @@ def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_f
     settings = {"levels": "word,sentence", "layers": "0,-1", "prompt": "find `it`: "}
     store = bertfeat.extract(corpus, tmp_path / "s", model=str(tiny_folder), **settings)
     card = good("card", store.path).out
-    assert card == bertfeat.dataset_card(store)
+    assert card == dataset_card(store)
     assert str(tiny_folder.parent) not in card
     assert f"# Features of `{tiny_folder.name}`" in card
     assert "- prompt: `` find `it`:  ``\n" in card
@@ -79,7 +80,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     vectors = write_npy(tmp_path / "v.npy", numbers(1, 2))
     for number, model in enumerate(('x`|\n---\n<script>\U0001f600\x9f\uffff"\\', "x" * 5000, "/home/me/mine", "a/b")):
         settings = {"level": "sentence", "ids": tmp_path / "rows.jsonl", "model": model}
-        card = bertfeat.dataset_card(import_vectors(vectors, tmp_path / str(number), **settings), license='a"b\n: #')
+        card = dataset_card(import_vectors(vectors, tmp_path / str(number), **settings), license='a"b\n: #')
         start, head, body = card.split("---\n", 2)
         facts = yaml.safe_load(head)
         shown = {2: "mine"}.get(number, printable(model))

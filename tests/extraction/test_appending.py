@@ -352,7 +352,7 @@ def test_an_index_takes_the_new_rows(tmp_path, root, later):
     store = append(root, later)
     with pytest.warns(BertfeatWarning, match="bertfeat index update"):
         bertfeat.open_index(tmp_path / "i").search(store.numpy("sentence", -1)[:1], k=1)
-    index = bertfeat.update_index(tmp_path / "i", root)
+    index = bertfeat.open_index(tmp_path / "i").update(root)
     hits = index.search(store.numpy("sentence", -1)[-1:].astype(np.float32), k=1)
     assert "d53" in str(hits)
 

@@ -35,7 +35,7 @@ BUILDS: dict[str, Callable[[Store, Any], Any]] = {
     "index": lambda store, output: bertfeat.build_index(store, output / "index", level="sentence"),
     "probe": lambda store, output: bertfeat.fit_probe(store, "label", level="sentence"),
     "export": lambda store, output: bertfeat.export(store, output / "x.npy", to="npy", level="sentence"),
-    "layers": lambda store, output: bertfeat.compare_layers(store, level="sentence"),
+    "layers": lambda store, output: store.layers(level="sentence"),
 }
 
 

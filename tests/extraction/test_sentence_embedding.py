@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from bertfeat import build_index, evaluate_retrieval, extract, fit_probe, load_probe, open_index, update_index
+from bertfeat import build_index, extract, fit_probe, load_probe, open_index
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.packaged import minilm
 from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, RunError, UserError
@@ -19,6 +19,7 @@ from bertfeat.extraction.deepcheck import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.run import ShardTask
 from bertfeat.progress import Progress
+from bertfeat.search import evaluate_retrieval
 from tests.support.command_line import good
 from tests.support.families import build_model
 from tests.support.sentence_models import save_sentence_model
@@ -230,7 +231,7 @@ def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> Non
     assert evaluate_retrieval(index, tmp_path / "r.tsv", tmp_path / "q.jsonl")["n_queries"] == 1
     write(corpus, [text for text in TEXTS[:5] if text] + ["another line"])
     grown = extract(corpus, tmp_path / "grown", pooling="model", prompt_name="document", **settings)
-    assert update_index(tmp_path / "i", grown).origin.query_prompt == "search: "
+    assert open_index(tmp_path / "i").update(grown).origin.query_prompt == "search: "
     for name, prompt in (("document", "text: "), ("", "")):
         other = build_index(store, tmp_path / f"i-{name}", query_prompt_name=name)
         expected = oracle.encode(["sea shells"], prompt=prompt)

@@ -152,7 +152,7 @@ def reference(vectors: np.ndarray, words: pl.Series, documents: pl.Series, min_c
 def check_against_references(store: Store) -> LayerComparison:
     """Compare all measures of a store, whose rows all are in the sample, with references of rows by rows."""
     frame = store.polars("word", ["doc_id", "word"])
-    found = bertfeat.compare_layers(store, min_count=3)
+    found = store.layers(min_count=3)
     layers = [store.numpy("word", row.feature).astype(np.float64) for row in found.rows]
     for row, vectors in zip(found.rows, layers, strict=True):
         for name, value in reference(vectors, frame["word"], frame["doc_id"], 3).items():
@@ -175,7 +175,7 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
     monkeypatch.setattr(layermeasures, "free_memory", lambda: 24_000)
     planned = []
     monkeypatch.setattr(layermeasures, "passes", lambda *given: planned.append(passes(*given)) or planned[-1])
-    again = bertfeat.compare_layers(store, min_count=3)
+    again = store.layers(min_count=3)
     assert len(planned[0]) == len(passes([24] * 3, 12_000)) == 3
     assert (len(passes([24] * 3, 10**6)), passes([9, 4], 1)) == (1, [[(0, 0)], [(0, 1)], [(1, 1)]])
     np.testing.assert_allclose(again.cka, whole.cka, rtol=1e-5)
@@ -185,10 +185,10 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
             assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-4), name
     # More types than are measured: a seed chooses them.
     monkeypatch.setattr(layermeasures, "_MAX_TYPES", 4)
-    some = bertfeat.compare_layers(store, min_count=2, seed=3)
+    some = store.layers(min_count=2, seed=3)
     assert some.settings["n_types"] == 4
-    assert some.rows == bertfeat.compare_layers(store, min_count=2, seed=3).rows
-    few = bertfeat.compare_layers(store, min_count=10_000)
+    assert some.rows == store.layers(min_count=2, seed=3).rows
+    few = store.layers(min_count=10_000)
     assert (few.settings["n_types"], few.rows[0].self_similarity) == (0, None)
 
 
@@ -198,7 +198,7 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     vectors = rng.normal(size=(800, 12)) * np.linspace(0.5, 2, 12) + 1
     turn = np.linalg.qr(rng.normal(size=(12, 12)))[0]
     one = imported(tmp_path, "one", vectors)
-    turned = bertfeat.compare_layers(one, imported(tmp_path, "turned", 3 * vectors @ turn), level="sentence")
+    turned = one.layers(imported(tmp_path, "turned", 3 * vectors @ turn), level="sentence")
     first, second = turned.rows
     assert first.cka_other == pytest.approx(1, abs=1e-6)
     assert turned.cka_debiased[0][1] == pytest.approx(1, abs=1e-6)
@@ -213,7 +213,7 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     # 300 rows of 200 dimensions: the published value is far from 0, and the debiased one is not.
     noise = imported(tmp_path, "noise", rng.normal(size=(300, 200)))
     other = imported(tmp_path, "other", rng.normal(size=(300, 150)) + 4)
-    found = bertfeat.compare_layers(noise, other, level="sentence", sample=100)
+    found = noise.layers(other, level="sentence", sample=100)
     assert found.rows[0].cka_other == pytest.approx(0.36, abs=0.06)
     assert abs(found.cka_debiased[0][1] or 1) < 0.03
     assert abs(found.rows[0].rsa_other or 1) < 0.06
@@ -356,9 +356,8 @@ def test_a_result_shows_and_draws_itself(tmp_path: Path, monkeypatch: pytest.Mon
     rng = np.random.default_rng(4)
     words = ["<script>alert(1)</script>", "a&b", "c\u202e"] * 8
     ids = {"doc_id": [n // 3 for n in range(24)], "word_index": [n % 3 for n in range(24)], "word": words}
-    found = bertfeat.compare_layers(
-        *(imported(tmp_path, name, rng.normal(size=(24, dim)), ids) for name, dim in (("<b>one", 5), ("two", 4)))
-    )
+    one, two = (imported(tmp_path, name, rng.normal(size=(24, dim)), ids) for name, dim in (("<b>one", 5), ("two", 4)))
+    found = one.layers(two)
     assert repr(found).startswith("LayerComparison(")
     assert "\n" not in repr(found)
     assert "&lt;b&gt;one" in found._repr_html_()
@@ -404,9 +403,9 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert "not part of a comparison" in refused("layers", store.path, "-o", store.path, "--overwrite")
     assert (tmp_path / "foreign" / "mine.txt").read_text() == "mine"
     with pytest.raises(UserError, match="`min_count` 3 has no effect at level sentence"):
-        bertfeat.compare_layers(texts, level="sentence", min_count=3)
+        texts.layers(level="sentence", min_count=3)
     with pytest.raises(UserError, match="`sample` 3 must be 50 or more"):
-        bertfeat.compare_layers(store, sample=3)
+        store.layers(sample=3)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "plots need matplotlib" in refused("layers", store.path, "-o", out)
     assert not out.exists()
@@ -415,7 +414,7 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
 def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Equal rows, whose mean is rounded: no variance, no dimension, no CKA, and JSON without NaN.
     one = imported(tmp_path, "one", np.full((7, 3), 0.1))
-    found = bertfeat.compare_layers(one, level="sentence")
+    found = one.layers(level="sentence")
     row = found.rows[0]
     assert row.anisotropy == pytest.approx(1)
     assert (row.effective_rank, row.intrinsic_dimension, row.anisotropy_centred) == (None, None, None)
@@ -424,27 +423,27 @@ def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch
     # Very large and very small values, whose products do not fit into float32.
     some = np.random.default_rng(7).normal(size=(40, 6))
     sizes = [imported(tmp_path, f"times {size}", some * size) for size in (1e12, 1e-15)]
-    both = bertfeat.compare_layers(*sizes, level="sentence")
+    both = sizes[0].layers(sizes[1], level="sentence")
     assert (both.rows[0].cka_other, both.cka_debiased[0][1]) == (pytest.approx(1, abs=1e-5), pytest.approx(1, abs=1e-4))
     assert both.rows[0].effective_rank == pytest.approx(both.rows[1].effective_rank, rel=1e-5)
     # Zero vectors have cosine 0 with all others.
     zeros = np.eye(4)[[0, 0, 1, 1, 1]] * [[1], [1], [1], [1], [0]]
-    assert bertfeat.compare_layers(imported(tmp_path, "zeros", zeros), level="sentence").rows[0].anisotropy == 0.2
+    assert imported(tmp_path, "zeros", zeros).layers(level="sentence").rows[0].anisotropy == 0.2
     # Unknown words have no type; rows are matched by their places alone.
     ids = {"doc_id": [n // 4 for n in range(12)], "word_index": [n % 4 for n in range(12)]}
     rng = np.random.default_rng(6)
     nameless = imported(tmp_path, "nameless", rng.normal(size=(12, 3)), ids)
-    alone = bertfeat.compare_layers(nameless, min_count=2)
+    alone = nameless.layers(min_count=2)
     assert (alone.settings["n_types"], alone.rows[0].self_similarity) == (0, None)
     assert alone.rows[0].within_sentence is not None
     known = imported(tmp_path, "known", rng.normal(size=(12, 2)), ids | {"word": ["a", "b", "c"] * 4})
     for pair in ((nameless, known), (known, nameless)):
-        both = bertfeat.compare_layers(*pair, min_count=2)
+        both = pair[0].layers(pair[1], min_count=2)
         assert (both.settings["n_rows"], both.settings["n_types"]) == (12, 3)
         assert {word.word for word in both.moved["embedding"]} == {"a", "b", "c"}
     monkeypatch.setattr(Store, "take", lambda *_: np.full((7, 3), np.inf))
     with pytest.raises(UserError, match="embedding of sentence row 0 holds NaN or infinity"):
-        bertfeat.compare_layers(one, level="sentence")
+        one.layers(level="sentence")
 
 
 def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
@@ -457,15 +456,15 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     grown = bertfeat.extract(tmp_path / "one.txt", tmp_path / "grown", **settings)
     grown = bertfeat.append(grown, tmp_path / "two.txt")
     assert len(grown.manifest.shards) > 2
-    words = bertfeat.compare_layers(grown, level="word")
+    words = grown.layers(level="word")
     has_vector = grown.valid("word", "layer_00") & grown.valid("word", "layer_03")
     assert words.settings["n_rows"] == has_vector.sum() < len(has_vector)
     vectors = grown.numpy("word", 3)[has_vector].astype(np.float64)
     assert words.rows[1].anisotropy == pytest.approx(of_pairs(cosines(vectors)), rel=1e-4)
-    tokens = bertfeat.compare_layers(grown, level="token")
+    tokens = grown.layers(level="token")
     kept = ~grown.polars("token", ["is_special"])["is_special"].to_numpy()
     assert tokens.settings["n_rows"] == kept.sum() < len(kept)
-    texts_of = bertfeat.compare_layers(grown, level="sentence")
+    texts_of = grown.layers(level="sentence")
     assert texts_of.settings["n_rows"] == grown.valid("sentence", "layer_03").sum() == len(texts) - 1
     (tmp_path / "empty.csv").write_text("text\n")
     empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", **settings)
@@ -475,7 +474,7 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     metadata = {**grown.metadata, "tokenizer_sha256": "another"}
     other = bertfeat.Store(grown.path, dataclasses.replace(grown.manifest, metadata=metadata))
     with pytest.raises(UserError, match="tokens of two tokenizers cannot be matched"):
-        bertfeat.compare_layers(grown, other, level="token")
+        grown.layers(other, level="token")
 
 
 @pytest.mark.long
@@ -491,10 +490,10 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
     for store in (trained, untrained, binary):
         check_against_references(store)
     joined = bertfeat.extract(corpus, tmp_path / "joined", layers="last4", combine="concat", **settings)
-    assert [row.feature for row in bertfeat.compare_layers(joined).rows] == [f"layer_{n:02d}" for n in range(3, 7)]
-    both = bertfeat.compare_layers(trained, joined)
+    assert [row.feature for row in joined.layers().rows] == [f"layer_{n:02d}" for n in range(3, 7)]
+    both = trained.layers(joined)
     assert [row.cka_other for row in both.rows[3:7]] == pytest.approx([1] * 4)
-    against = bertfeat.compare_layers(trained, untrained)
+    against = trained.layers(untrained)
     assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])
     assert against.settings["other_model"] == str(folder)
     against.write(tmp_path / "out")

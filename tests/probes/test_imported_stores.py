@@ -9,6 +9,7 @@ import pytest
 import bertfeat
 from bertfeat.errors import StoreError, UserError
 from bertfeat.extraction.deepcheck import recheck
+from bertfeat.search import words_in_context
 from tests.support.command_line import good, refused
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -82,7 +83,7 @@ def test_vectors_without_words_are_found_too(tmp_path):
     with bertfeat.build_index(store, tmp_path / "i", index="Flat") as index:
         hits = index.search(store.numpy("word", "embedding")[:1].astype(np.float32), k=1)
         assert hits.select("doc_id", "word_index", "word").rows() == [("a", 0, None)]
-    assert bertfeat.words_in_context(store, [1])[0].marked().count("[") == 1
+    assert words_in_context(store, [1])[0].marked().count("[") == 1
 
 
 def test_what_needs_the_model_is_refused(tmp_path, stores, imported):

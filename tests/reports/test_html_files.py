@@ -32,15 +32,16 @@ def layers(folder: Path) -> dict[str, Path | str]:
     stores = [folder / "<b>one", folder / ("other" * 20)]
     for store in stores:
         bertfeat.import_vectors(vectors, store, level="word", ids=folder / "ids.jsonl")
-    bertfeat.compare_layers(stores[0]).write(folder / "one")
-    bertfeat.compare_layers(*stores).write(folder / "two")
+    one = bertfeat.open_store(stores[0])
+    one.layers().write(folder / "one")
+    one.layers(stores[1]).write(folder / "two")
     return {"layers": folder / "one" / "layers.html", "layers of two": folder / "two" / "layers.html"}
 
 
 def maps(folder: Path, store: Store) -> dict[str, Path | str]:
     """Write the pages of a map of texts, and of a word with colours from numbers."""
-    bertfeat.map_store(store, folder / "texts.parquet", level="sentence", color="label")
-    bertfeat.map_store(store, folder / "words.parquet", level="word", word="spring", color="n")
+    store.map(folder / "texts.parquet", level="sentence", color="label")
+    store.map(folder / "words.parquet", level="word", word="spring", color="n")
     return {"map": folder / "texts.html", "map of a word": folder / "words.html"}
 
 

@@ -17,6 +17,7 @@ import bertfeat
 from bertfeat.ann.vectorparts import all_batches
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
+from bertfeat.search import nearest_rows
 from bertfeat.search.rowsdigest import digest_rows
 from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.workplace import workplace
@@ -157,7 +158,7 @@ class TestChoices:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
         with bertfeat.build_index(store.path, tmp_path / "index", feature=-2) as index:
             assert index.spec.feature == "layer_02"
-        scores, _ = bertfeat.nearest_rows(store, store.numpy("sentence", 2)[:1], k=1, feature=2)
+        scores, _ = nearest_rows(store, store.numpy("sentence", 2)[:1], k=1, feature=2)
         assert scores[0, 0] == pytest.approx(1)
 
     def test_features_can_be_made_from_what_is_stored(self, tmp_path: Path, tiny_folder: Path) -> None:

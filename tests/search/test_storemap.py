@@ -26,7 +26,7 @@ import bertfeat
 from bertfeat.ann import coordinates
 from bertfeat.errors import UserError
 from bertfeat.reports import mappage
-from bertfeat.search import rowneighbours, storemap
+from bertfeat.search import rowneighbours, storemap, words_in_context
 from bertfeat.search.maptable import neighbour_structs
 from bertfeat.search.storemap import map_store
 from bertfeat.store.reader import Store
@@ -88,7 +88,7 @@ def brute_force(vectors: np.ndarray, metric: str) -> np.ndarray:
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_coordinates_and_neighbours_are_the_exact_ones(store: Store, tmp_path: Path, metric: str) -> None:
-    made = map_store(store, tmp_path / "map.parquet", level="word", metric=metric, neighbors=5, sample=300, seed=3)
+    made = store.map(tmp_path / "map.parquet", level="word", metric=metric, neighbors=5, sample=300, seed=3)
     frame = pl.read_parquet(made.path)
     assert (frame.height, made.n_rows, made.n_neighbors, made.method) == (300, 300, 5, "pca")
     assert list(frame.schema)[:4] == ["doc_id", "word_index", "word", "text"]
@@ -110,7 +110,7 @@ def test_coordinates_and_neighbours_are_the_exact_ones(store: Store, tmp_path: P
     np.testing.assert_allclose(far, np.sort(distances, axis=1)[:, :5], atol=2e-3 if metric == "l2" else 2e-5)
     np.testing.assert_allclose(far, np.take_along_axis(distances, ids, axis=1), atol=2e-3 if metric == "l2" else 2e-5)
     # The same store and seed give the same bytes.
-    again = map_store(store, tmp_path / "2.parquet", level="word", metric=metric, neighbors=5, sample=300, seed=3)
+    again = store.map(tmp_path / "2.parquet", level="word", metric=metric, neighbors=5, sample=300, seed=3)
     assert again.path.read_bytes() == made.path.read_bytes()
 
 
@@ -145,7 +145,7 @@ def test_a_word_is_drawn_with_its_contexts_and_the_page_holds_the_same(store: St
     words = store.polars("word", ["word"])["word"].to_list()
     expected = [row for row, word in enumerate(words) if word.lower() == "the"]
     assert f"{len(expected)} word rows of layer_06 by pca" in done.out
-    contexts = [one.marked() for one in bertfeat.words_in_context(store, expected, 60)]
+    contexts = [one.marked() for one in words_in_context(store, expected, 60)]
     assert frame["text"].to_list() == contexts
     assert all("[the]" in text.lower() for text in contexts)
     page = Page(tmp_path / "the.html")
@@ -222,16 +222,16 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "page.html").exists()
     (tmp_path / "m.html").write_text("mine")
     with pytest.raises(UserError, match="there is a file already"):
-        map_store(store, out, level="word")
+        store.map(out, level="word")
     assert not out.exists()
     good("map", store.path, "-o", out, "--level", "word", "--overwrite", "--limit", "3")
     assert (tmp_path / "m.html").read_text() != "mine"
     monkeypatch.setattr(coordinates, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"umap-learn, which is not installed; pip install 'bertfeat\[umap\]'"):
-        map_store(store, tmp_path / "2.parquet", level="word", method="umap")
+        store.map(tmp_path / "2.parquet", level="word", method="umap")
     for name, value in (("method", "tsne"), ("metric", "ip"), ("neighbors", 0), ("sample", 0)):
         with pytest.raises(UserError, match=name):
-            map_store(store, tmp_path / "2.parquet", **{name: value})
+            store.map(tmp_path / "2.parquet", **{name: value})
     assert not (tmp_path / "2.parquet").exists()
 
 

@@ -12,7 +12,6 @@ import bertfeat
 from bertfeat.ann.indexfolder import read_description, write_description
 from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.progress import Progress
-from bertfeat.search.quality import evaluate_index
 from bertfeat.search.storeupdate import update_or_find
 from bertfeat.serving.answers import Answers
 from bertfeat.store.compaction import compact
@@ -45,7 +44,7 @@ class TestUpdate:
         settings = {"level": level, "feature": FEATURE, **how}
         bertfeat.build_index(store, tmp_path / "index", **settings).close()
         heard = Heard()
-        with bertfeat.update_index(tmp_path / "index", grown, progress=heard) as updated:
+        with bertfeat.open_index(tmp_path / "index").update(grown, progress=heard) as updated:
             assert updated.store is grown
             with bertfeat.build_index(grown, tmp_path / "new", **settings) as new:
                 assert updated.n_vectors == new.n_vectors > updated.description.measured["n_vectors_trained_on"]
@@ -64,11 +63,11 @@ class TestUpdate:
         settings = {"level": "word", "feature": FEATURE, "index": lists, "transform": "center", "threads": 1}
         bertfeat.build_index(store, tmp_path / "index", recall=0.9, **settings).close()
         learned = contents(tmp_path / "index")["transform.safetensors"]
-        with bertfeat.update_index(tmp_path / "index", grown) as updated:
+        with bertfeat.open_index(tmp_path / "index").update(grown) as updated:
             described = updated.description
             assert described.n_vectors == grown.n_rows("word")
             assert described.measured["recall_at_10"] >= 0.9
-            assert evaluate_index(updated)["recall@10"] >= 0.88
+            assert updated.evaluate()["recall@10"] >= 0.88
             assert contents(tmp_path / "index")["transform.safetensors"] == learned
             # New rows are found as well as old ones.
             last = grown.n_rows("word") - 1
@@ -84,7 +83,7 @@ class TestUpdate:
         bertfeat.build_index(tiny[1], tmp_path / "index", level="word").close()
         assert contents(tmp_path / "index") == before
         with pytest.raises(UserError, match="fewer than"):
-            bertfeat.update_index(tmp_path / "index", tiny[0])
+            bertfeat.open_index(tmp_path / "index").update(tiny[0])
 
 
 class TestRefused:
@@ -99,7 +98,7 @@ class TestRefused:
         }.items():
             store = tiny_store(tmp_path / name, tiny_folder, changed, levels="sentence,word")
             with pytest.raises(UserError, match=r"its first 447 rows are not those of .*index"):
-                bertfeat.update_index(tmp_path / "index", store)
+                bertfeat.open_index(tmp_path / "index").update(store)
         assert contents(tmp_path / "index") == before
 
     def test_a_damaged_index(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
@@ -108,9 +107,9 @@ class TestRefused:
         raw[-9] ^= 64
         (tmp_path / "index" / "index.faiss").write_bytes(raw)
         with pytest.raises(UserError, match=r"index.faiss: its content does not match the digest"):
-            bertfeat.update_index(tmp_path / "index", tiny[1])
+            bertfeat.open_index(tmp_path / "index").update(tiny[1])
         with pytest.raises(UserError, match="no such folder"):
-            bertfeat.update_index(tmp_path / "nowhere", tiny[1])
+            bertfeat.open_index(tmp_path / "nowhere").update(tiny[1])
 
     def test_an_index_that_no_longer_fits_into_memory(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
@@ -118,7 +117,7 @@ class TestRefused:
         little = dataclasses.replace(described.settings, max_memory_bytes=1_000_000)
         write_description(tmp_path / "index", dataclasses.replace(described, settings=little))
         with pytest.raises(UserError, match=r"index 'Flat' of 679 vectors .* more than max_memory 1.0 MB"):
-            bertfeat.update_index(tmp_path / "index", tiny[1])
+            bertfeat.open_index(tmp_path / "index").update(tiny[1])
 
 
 @pytest.mark.parametrize(("level", "compacts"), [("sentence", False), ("word", True)])

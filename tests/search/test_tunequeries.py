@@ -80,7 +80,7 @@ class TestRecall:
             assert measured["recall_at_10"] > 0.5
             assert index.origin.tuned_by is not None
             assert (index.origin.tuned_by.name, index.origin.tuned_by.n_queries) == ("questions.txt", len(TEXTS))
-            found = bertfeat.evaluate_index(index)
+            found = index.evaluate()
             assert found["given"]["recall@10"] == pytest.approx(measured["given"]["recall_at_10"], abs=1e-12)
             assert found["given"]["n_queries"] == len(TEXTS) // 2
         assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "questions.txt"]
@@ -162,7 +162,7 @@ class TestRefused:
                 "q.txt: too few queries (1); give 2 or more, one half of them to tune by",
             ),
             ("word", ["the [bank] of", "the bank of"], "q.txt:2: query 'the bank of': no word is marked; put brackets"),
-            ("word", ["the [bank] of", "[a] [b]"], "q.txt:2: query '[a] [b]': 2 words are marked; mark one"),
+            ("word", ["the [bank] of", "[a] [b]"], "q.txt:2: query '[a] [b]': the brackets do not mark one word"),
             ("word", ["[a]", "x " * 600 + "[bank]"], "has no vector, because the model does not see it"),
             ("sentence", ["one", "\u200b"], "q.txt:2: query '\\u200b': has no token with a vector; write another text"),
         ],
@@ -243,7 +243,7 @@ class TestUpdateAndKills:
         )
         bertfeat.build_index(first, tmp_path / "i", level="word", index="Flat", tune_queries=foreign).close()
         asked = contents(tmp_path / "i")["queries.safetensors"]
-        with bertfeat.update_index(tmp_path / "i", grown) as index:
+        with bertfeat.open_index(tmp_path / "i").update(grown) as index:
             assert index.description.measured["given"]["recall_at_10"] == 1
             assert index.origin.tuned_by is not None
         assert contents(tmp_path / "i")["queries.safetensors"] == asked

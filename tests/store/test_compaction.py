@@ -97,7 +97,7 @@ def test_a_compacted_store_grows_and_its_index_is_updated(tmp_path, grown):
         range(grown.manifest.n_next_row, grown.manifest.n_next_row + 9)
     )
     assert verify(small.path).is_good
-    index = bertfeat.update_index(tmp_path / "i", again)
+    index = bertfeat.open_index(tmp_path / "i").update(again)
     hits = index.search(again.numpy("sentence", -1)[-1:].astype(np.float32), k=1)
     assert hits["doc_id"].to_list() == [grown.manifest.n_next_row + 8]
 
