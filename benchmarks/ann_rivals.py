@@ -65,19 +65,19 @@ class Bertfeat(Rival):
         """Build the index."""
         from bertfeat.ann.buildsettings import BuildSettings
         from bertfeat.ann.indexbuild import build
-        from bertfeat.ann.vectorparts import ArrayParts
+        from bertfeat.vectors.array import ArrayVectors
 
         base = np.load(self.folder / "base.npy", mmap_mode="r")
         settings = BuildSettings(index=self.kind or "auto", n_threads=self.n_threads)
-        self.built = build(ArrayParts(base, n_parts=8), self.folder / f"built-{self.kind}", settings)
+        self.built = build(ArrayVectors(base), self.folder / f"built-{self.kind}", settings)
 
     def about(self) -> dict[str, Any]:
         """Return what was built, its own recall, and the parameters that the other half of the queries finds."""
         from bertfeat.ann.buildsettings import BuildSettings
         from bertfeat.ann.tuning import HeldOut, tune
-        from bertfeat.ann.vectorparts import ArrayParts
+        from bertfeat.vectors.array import ArrayVectors
 
-        base = ArrayParts(np.load(self.folder / "base.npy", mmap_mode="r"), n_parts=8)
+        base = ArrayVectors(np.load(self.folder / "base.npy", mmap_mode="r"))
         given = np.load(self.folder / "tune.npy").astype(np.float32)
         started = time.perf_counter()
         held = HeldOut.of(base, None, BuildSettings(n_queries=2), given=given)

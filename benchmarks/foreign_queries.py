@@ -33,7 +33,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
     """Write the vectors and the queries, and the nearest vectors of these by exact search."""
     import bertfeat
     from bertfeat.ann.exact import exact_search
-    from bertfeat.ann.vectorparts import ArrayParts
+    from bertfeat.vectors.array import ArrayVectors
     from bertfeat.vectors.nearest import Metric
 
     rng = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def prepare(folder: Path, arguments: argparse.Namespace) -> None:
         rows = np.flatnonzero(store.valid(arguments.level, arguments.feature))
         found.append(vectors[rng.permutation(rows)[:n_rows]])
     base, queries = found
-    scores, truth = exact_search(ArrayParts(base), queries[:N_QUERIES], K, Metric.COSINE)
+    scores, truth = exact_search(ArrayVectors(base), queries[:N_QUERIES], K, Metric.COSINE)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"tune": queries[N_QUERIES:], "truth": truth, "truth_scores": scores, "queries": queries[:N_QUERIES]}
     for name, array in (*arrays.items(), ("base", base)):
@@ -55,11 +55,11 @@ def recall_of(folder: Path, found: np.ndarray) -> float:
     """Return the recall@10 of hits; vectors as close as the last true one count."""
     from bertfeat.ann.evaluation import recall_of_each
     from bertfeat.ann.exact import exact_scores
-    from bertfeat.ann.vectorparts import ArrayParts
+    from bertfeat.vectors.array import ArrayVectors
     from bertfeat.vectors.nearest import Metric
 
     base, queries = np.load(folder / "base.npy", mmap_mode="r"), np.load(folder / "queries.npy")
-    scores = exact_scores(ArrayParts(base), queries, found, Metric.COSINE)
+    scores = exact_scores(ArrayVectors(base), queries, found, Metric.COSINE)
     truth, true_scores = np.load(folder / "truth.npy"), np.load(folder / "truth_scores.npy")
     each = recall_of_each(found, truth, K, found_scores=scores, truth_scores=true_scores, metric=Metric.COSINE)
     return float(each.mean())

@@ -65,11 +65,11 @@ import faiss
 from bertfeat.ann.indexbuild import BuildSettings, build
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.vectors.nearest import Metric
-from bertfeat.ann.vectorparts import ArrayParts
+from bertfeat.vectors.array import ArrayVectors
 before = peak()
 vectors = np.load(folder / "base" / "base.npy", mmap_mode="r")
 start = time.perf_counter()
-built = build(ArrayParts(vectors, n_parts=8), folder / "ours", BuildSettings(max_memory_bytes=asked["max_memory"]))
+built = build(ArrayVectors(vectors), folder / "ours", BuildSettings(max_memory_bytes=asked["max_memory"]))
 build_s, after = time.perf_counter() - start, peak()
 index = VectorIndex(faiss.read_index(str(built.path)), Metric.COSINE, parameters=built.parameters)
 chosen = {"factory": built.factory, "parameters": built.parameters, "n_bytes": built.path.stat().st_size}
@@ -154,14 +154,14 @@ def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any
     """Run bertfeat and its peers, and compare what they find with exact search."""
     from bertfeat.ann.evaluation import recall_of_each
     from bertfeat.ann.exact import exact_search
-    from bertfeat.ann.vectorparts import ArrayParts
+    from bertfeat.vectors.array import ArrayVectors
     from bertfeat.vectors.nearest import Metric
 
     base, queries = vectors[N_QUERIES:], vectors[:N_QUERIES]
     (folder / "base").mkdir()
     np.save(folder / "base" / "base.npy", base)
     np.save(folder / "queries.npy", queries)
-    _, truth = exact_search(ArrayParts(base), queries, K, Metric.COSINE)
+    _, truth = exact_search(ArrayVectors(base), queries, K, Metric.COSINE)
     asked: dict[str, Any] = {"name": "bertfeat", "max_memory": max_memory, "threads": os.cpu_count()}
     results = {"bertfeat": run(sys.executable, _OURS, folder, asked)}
     asked |= {name: results["bertfeat"][name] for name in ("factory", "parameters")}

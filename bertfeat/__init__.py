@@ -47,13 +47,11 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertFeatures", "BertfeatError", "Encoder", "ExtractConfig", "FittedProbe", "Index", "LayerComparison", "Progress",
-    "Store", "StoreMap", "__version__", "append", "build_index", "compact", "convert", "embed", "errors", "export",
-    "exports", "extract", "fit_probe", "import_vectors", "load_probe", "open_index", "open_store", "reports", "search",
-    "sweep_probes", "verify",
-    # Until the recipes take them from their rooms.
-    "Context", "QueryFile", "TransformSpec", "nearest_rows", "read_qrels", "report_failures", "retrieval_metrics",
-    "words_in_context",
+    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "LayerComparison",
+    "Progress", "QueryFile", "Store", "StoreMap", "TransformSpec", "__version__", "append", "build_index", "compact",
+    "convert", "embed", "errors", "export", "exports", "extract", "fit_probe", "import_vectors", "load_probe",
+    "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics",
+    "search", "sweep_probes", "verify", "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use

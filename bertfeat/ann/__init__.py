@@ -2,5 +2,5 @@
 
 __all__ = [
     "budget", "buildsettings", "coordinates", "description", "evaluation", "exact", "growth", "indexbuild",
-    "indexfiles", "indexfolder", "indexloading", "indextraining", "transforms", "tuning", "vectorindex", "vectorparts",
+    "indexfiles", "indexfolder", "indexloading", "indextraining", "transforms", "tuning", "vectorindex",
 ]  # fmt: skip

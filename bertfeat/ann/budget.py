@@ -29,8 +29,9 @@ from bertfeat.vectors.nearest import Metric
 # Working memory of an exact search, and of a matrix product in faiss.
 _MAX_EXACT_BYTES = 256 << 20
 _TILE_BYTES = 24 << 20
-# A batch of a source while it is read, with its copies.
-_BATCH_BYTES = 48 << 20
+# A chunk of a source as float32; and while it is read, with its copies.
+CHUNK_BYTES = 16 << 20
+_BATCH_BYTES = 3 * CHUNK_BYTES
 _MAX_CHUNK_ROWS = 8192
 _MAX_PIECE_BYTES = 64 << 20
 _LIST_BYTES = 160  # of an empty inverted list

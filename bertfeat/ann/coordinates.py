@@ -9,9 +9,9 @@ from importlib.util import find_spec
 import numpy as np
 
 from bertfeat.ann.transforms import Projection, principal_axes
-from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
 from bertfeat.errors import UserError
 from bertfeat.records import Float32Array, IntArray
+from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.moments import Moments
 
 # The fewest vectors that have a plane.
@@ -40,7 +40,7 @@ def parse_method(name: str) -> MapMethod:
     return method
 
 
-def fit_plane(source: VectorParts) -> tuple[Projection, float]:
+def fit_plane(source: Vectors) -> tuple[Projection, float]:
     """Return the projection to the two axes of largest variance, and their share of the variance; one pass.
 
     The largest component of an axis is positive, so that equal vectors give equal coordinates.
@@ -49,13 +49,14 @@ def fit_plane(source: VectorParts) -> tuple[Projection, float]:
         UserError: There are fewer than three vectors, they have fewer than two values, all are the same, or one holds
             NaN or infinity.
     """
-    if source.n_vectors < _MIN_VECTORS:
-        raise UserError(f"a map takes {_MIN_VECTORS} rows with a vector or more, and there are {source.n_vectors}")
-    if source.dim < 2:
+    n_vectors, dim = source.shape
+    if n_vectors < _MIN_VECTORS:
+        raise UserError(f"a map takes {_MIN_VECTORS} rows with a vector or more, and there are {n_vectors}")
+    if dim < 2:
         raise UserError("a map takes vectors of 2 values or more, and these have 1")
-    moments = Moments(source.dim, "scatter")
-    for batch in all_batches(source):
-        moments.add(checked(batch))
+    moments = Moments(dim, "scatter")
+    for _, vectors in chunks_of(source):
+        moments.add(vectors)
     variances, axes = principal_axes(moments, 2)
     share = variances.sum() * (moments.n_rows - 1) / moments.squares.trace()
     return Projection(moments.mean, axes.astype(np.float32)), float(share)

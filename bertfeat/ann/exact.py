@@ -1,4 +1,4 @@
-"""Exact search of vectors in parts, the truth that indexes are measured against."""
+"""Exact search of vectors, the truth that indexes are measured against."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.transforms import Transform, prepare
-from bertfeat.ann.vectorparts import VectorParts, all_batches, check_allowed, checked, checked_queries
 from bertfeat.errors import UserError
+from bertfeat.finite import first_not_finite
 from bertfeat.records import BoolArray, Float32Array, IntArray
+from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.nearest import Comparison, Metric, nearest
 
 _DEFAULT_BYTES = 256 * 2**20
 
 
 def exact_search(
-    source: VectorParts,
+    source: Vectors,
     queries: npt.NDArray[Any],
     k: int,
     metric: Metric,
@@ -41,7 +42,7 @@ def exact_search(
         transform: What is done to both sides first.
         allowed: bool (n_vectors,), which vectors may be found; None for all.
         exclude: int64 (n_queries,), a position that each query must not find, such as its own; -1 for none.
-        max_bytes: Working memory, besides queries, hits, and the source's own batches.
+        max_bytes: Working memory, besides queries, hits, and a chunk of the source.
 
     Returns:
         The scores, float32 (n_queries, k), best first, NaN where there are fewer hits; and their positions, int64
@@ -51,10 +52,10 @@ def exact_search(
         UserError: k is below 1, an array has another shape than these, or a vector holds NaN, infinity, or numbers too
             large to compare in float32.
     """
-    queries = checked_queries(queries, source.dim)
+    queries = checked_queries(queries, source.shape[1])
     if k < 1:
         raise UserError(f"k is {k}: ask for 1 hit or more")
-    check_allowed(allowed, source.n_vectors)
+    check_allowed(allowed, source.shape[0])
     if exclude is not None and exclude.shape != (len(queries),):
         raise UserError(f"exclude has shape {exclude.shape}: give one position for each of {len(queries)} queries")
     return nearest(
@@ -69,7 +70,7 @@ def exact_search(
 
 
 def exact_scores(
-    source: VectorParts,
+    source: Vectors,
     queries: npt.NDArray[Any],
     positions: IntArray,
     metric: Metric,
@@ -93,11 +94,11 @@ def exact_scores(
     Raises:
         UserError: A query or a vector cannot be compared.
     """
-    asked = Comparison(prepare(checked_queries(queries, source.dim), transform, Metric.IP), metric)
+    asked = Comparison(prepare(checked_queries(queries, source.shape[1]), transform, Metric.IP), metric)
     out = np.full(positions.size, np.nan, dtype=np.float32)
     order = np.argsort(positions, axis=None, kind="stable")
     ordered = positions.ravel()[order]
-    wanted = np.zeros(source.n_vectors, dtype=bool)
+    wanted = np.zeros(source.shape[0], dtype=bool)
     wanted[ordered[ordered >= 0]] = True
     for vectors, found in _batches(source, wanted):
         here = slice(*np.searchsorted(ordered, [found[0], found[-1] + 1]))
@@ -107,12 +108,37 @@ def exact_scores(
     return out.reshape(positions.shape)
 
 
-def _batches(source: VectorParts, allowed: BoolArray | None) -> Iterator[tuple[Float32Array, IntArray]]:
-    """Yield batches of the allowed vectors with their positions."""
-    for batch in all_batches(source):
-        vectors, positions = checked(batch), np.arange(batch.positions.start, batch.positions.stop)
+def _batches(source: Vectors, allowed: BoolArray | None) -> Iterator[tuple[npt.NDArray[Any], IntArray]]:
+    """Yield the allowed vectors of each chunk with their positions."""
+    for rows, vectors in chunks_of(source):
+        positions = np.arange(rows.start, rows.stop)
         if allowed is not None:
             keep = allowed[positions]
             vectors, positions = vectors[keep], positions[keep]
         if len(positions):
             yield vectors, positions
+
+
+def checked_queries(queries: npt.NDArray[Any], dim: int) -> Float32Array:
+    """Return queries as contiguous float32 (n_queries, dim); raise a UserError at another width, NaN or infinity."""
+    if queries.ndim != 2 or queries.shape[1] != dim:
+        raise UserError(f"queries of shape {queries.shape}: the index takes (n_queries, {dim})")
+    queries = np.ascontiguousarray(queries, dtype=np.float32)
+    bad = first_not_finite(queries)
+    if bad is not None:
+        raise UserError(f"query {bad} holds NaN or infinity, which nothing compares with; encode it again")
+    return queries
+
+
+def check_allowed(allowed: BoolArray | None, n_vectors: int) -> None:
+    """Raise a UserError if a filter is neither bool (n_vectors,) nor None, which allows all."""
+    if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (n_vectors,)):
+        raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of shape ({n_vectors},)")
+
+
+def sample_positions(n_vectors: int, n_wanted: int, seed: int = 0) -> IntArray:
+    """Return `n_wanted` random positions, or all if there are fewer, ascending; equal arguments give equal ones."""
+    if n_wanted >= n_vectors:
+        return np.arange(n_vectors, dtype=np.int64)
+    chosen = np.random.default_rng(seed).choice(n_vectors, n_wanted, replace=False, shuffle=False)
+    return np.sort(chosen).astype(np.int64)

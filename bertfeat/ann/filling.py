@@ -21,10 +21,10 @@ from bertfeat.ann.indexfiles import publish, read_index, write_index
 from bertfeat.ann.indextraining import prepared_chunks
 from bertfeat.ann.structure import codes_of, core, leaves, set_count
 from bertfeat.ann.transforms import Transform
-from bertfeat.ann.vectorparts import VectorParts
 from bertfeat.durable.files import Sink
 from bertfeat.errors import RunError
 from bertfeat.records import Int32Array
+from bertfeat.vectors.array import Vectors
 
 TRAINED = "trained.faiss"
 CHECKPOINT = "checkpoint.faiss"
@@ -35,7 +35,7 @@ class Filling:
     """A trained index in a folder, and the transformed vectors of a source with which it is filled by a plan."""
 
     plan: MemoryPlan
-    source: VectorParts
+    source: Vectors
     transform: Transform | None
     folder: Path
 
@@ -50,7 +50,7 @@ class Filling:
         return prepared_chunks(self.source, start, borders, self.transform, self.plan.info.metric)
 
     def _pieces(self) -> list[range]:
-        n_vectors, n_rows = self.source.n_vectors, self.plan.n_piece_rows
+        n_vectors, n_rows = self.source.shape[0], self.plan.n_piece_rows
         return [range(start, min(start + n_rows, n_vectors)) for start in range(0, n_vectors, n_rows)]
 
     def _piece_path(self, piece: int, part: int) -> Path:
@@ -85,11 +85,11 @@ class Filling:
                 _merge_lists(part, paths, pieces)
             else:
                 _merge_codes(part, paths, pieces)
-        set_count(index, self.source.n_vectors)
+        set_count(index, self.source.shape[0])
         return index
 
     def _grown(self) -> Any:
-        checkpoint, n_vectors = self.folder / CHECKPOINT, self.source.n_vectors
+        checkpoint, n_vectors = self.folder / CHECKPOINT, self.source.shape[0]
         index = read_index(checkpoint if checkpoint.exists() else self.folder / TRAINED)
         n_done = n_kept = int(index.ntotal)
         if n_done == n_vectors:

@@ -17,18 +17,19 @@ from typing import Any, TypeVar
 from bertfeat.ann import indexfiles
 from bertfeat.ann.budget import MemoryPlan, Shape, candidates
 from bertfeat.ann.buildsettings import AUTO, BuildSettings
+from bertfeat.ann.exact import checked_queries
 from bertfeat.ann.filling import TRAINED, Filling
 from bertfeat.ann.indextraining import threads, trained
 from bertfeat.ann.transforms import Transform, fit_transform
 from bertfeat.ann.tuning import HeldOut, reached, tune
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import VectorParts, checked_queries
 from bertfeat.durable import files
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.records import to_values
 from bertfeat.durable.steps import step
 from bertfeat.errors import RunError, UserError
 from bertfeat.records import Float32Array
+from bertfeat.vectors.array import Vectors
 
 INDEX = "index.faiss"
 TRANSFORM = "transform.safetensors"
@@ -83,7 +84,7 @@ def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int =
 
 
 def build(
-    source: VectorParts,
+    source: Vectors,
     workdir: Path,
     settings: BuildSettings,
     *,
@@ -104,8 +105,8 @@ def build(
         RunError: The system refused a write; the same call resumes.
     """
     if queries is not None:
-        queries = checked_queries(queries, source.dim)
-    plans = plan_build(source.n_vectors, source.dim, settings, 0 if queries is None else len(queries))
+        queries = checked_queries(queries, source.shape[1])
+    plans = plan_build(*source.shape, settings, 0 if queries is None else len(queries))
     _open(workdir, plans, settings, source_id)
     builder = _Builder(source, workdir, settings, queries)
     with threads(settings.threads):
@@ -135,7 +136,7 @@ def _open(workdir: Path, plans: list[MemoryPlan], settings: BuildSettings, sourc
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
-    source: VectorParts
+    source: Vectors
     workdir: Path
     settings: BuildSettings
     queries: Float32Array | None
@@ -176,7 +177,7 @@ class _Builder:
 
     def _held(self, plan: MemoryPlan, transform: Transform | None) -> HeldOut | None:
         """Return queries with their nearest vectors; None for a single vector, which has no others."""
-        if self.source.n_vectors < 2:
+        if self.source.shape[0] < 2:
             return None
         path = self.workdir / QUERIES
         if (arrays := indexfiles.read_arrays(path)) is not None:

@@ -10,11 +10,12 @@ import faiss
 import numpy as np
 
 from bertfeat.ann.budget import MemoryPlan
+from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.structure import codes_of, leaves, transforms
 from bertfeat.ann.transforms import Transform, prepare
-from bertfeat.ann.vectorparts import VectorBatch, VectorParts, all_batches, checked, sample_positions
 from bertfeat.forks import limit_threads
 from bertfeat.records import Float32Array, IntArray
+from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric
 
 # The default of faiss, for seed 0.
@@ -32,39 +33,36 @@ def threads(n_threads: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def trained(plan: MemoryPlan, source: VectorParts, transform: Transform | None) -> Any:
+def trained(plan: MemoryPlan, source: Vectors, transform: Transform | None) -> Any:
     """Return the empty index, trained on a sample of the source."""
     index = plan.info.make()
     for part in leaves(index):
         _seed(part, plan.settings.seed)
     if plan.info.needs_training:
-        positions = sample_positions(source.n_vectors, plan.n_training, plan.settings.seed)
+        positions = sample_positions(source.shape[0], plan.n_training, plan.settings.seed)
         with _seeded_rotations(index, plan.settings.seed):
             index.train(prepared_rows(source, positions, transform, plan.info.metric))
     return index
 
 
-def prepared_rows(
-    source: VectorParts, positions: IntArray, transform: Transform | None, metric: Metric
-) -> Float32Array:
+def prepared_rows(source: Vectors, positions: IntArray, transform: Transform | None, metric: Metric) -> Float32Array:
     """Return the vectors at some positions, ascending, as an index takes them; the source is read once."""
-    dim = source.dim if transform is None else transform.out_dim
+    dim = source.shape[1] if transform is None else transform.out_dim
     out = np.empty((len(positions), dim), dtype=np.float32)
-    for batch in all_batches(source):
-        first, last = np.searchsorted(positions, [batch.positions.start, batch.positions.stop])
+    for rows, vectors in chunks_of(source):
+        first, last = np.searchsorted(positions, [rows.start, rows.stop])
         if last > first:
-            chosen = checked(batch)[positions[first:last] - batch.positions.start]
-            out[first:last] = prepare(chosen, transform, metric)
+            out[first:last] = prepare(vectors[positions[first:last] - rows.start], transform, metric)
     return out
 
 
 def prepared_chunks(
-    source: VectorParts, start: int, borders: Sequence[int], transform: Transform | None, metric: Metric
+    source: Vectors, start: int, borders: Sequence[int], transform: Transform | None, metric: Metric
 ) -> Iterator[Float32Array]:
     """Yield all vectors from a position on as an index takes them, cut at the borders and not as the source cuts them.
 
     Args:
-        source: The vectors; parts that end before `start` are not read.
+        source: The vectors; chunks that end before `start` are not read.
         start: The first position.
         borders: The positions to cut at, ascending; the last one is the number of vectors.
         transform: The fitted transform.
@@ -74,22 +72,21 @@ def prepared_chunks(
         float32 (n, dim), valid until the next chunk.
     """
     widest = max(b - a for a, b in zip([start, *borders], borders, strict=False))
-    chunk = np.empty((widest, source.dim if transform is None else transform.out_dim), dtype=np.float32)
+    chunk = np.empty((widest, source.shape[1] if transform is None else transform.out_dim), dtype=np.float32)
     at, first, cuts = start, start, iter(borders)
     stop = next(cuts)
-    for part, positions in enumerate(source.parts):
-        if positions.stop <= start:
+    for number, rows in enumerate(source.chunks):
+        if rows.stop <= start:
             continue
-        for batch in source.batches(part):
-            while at < batch.positions.stop:
-                until = min(stop, batch.positions.stop)
-                rows = slice(at - batch.positions.start, until - batch.positions.start)
-                some = VectorBatch(range(at, until), batch.vectors[rows])
-                chunk[at - first : until - first] = prepare(checked(some), transform, metric)
-                at = until
-                if at == stop:
-                    yield chunk[: at - first]
-                    first, stop = at, next(cuts, at)
+        vectors = source.read(number)
+        while at < rows.stop:
+            until = min(stop, rows.stop)
+            some = vectors[at - rows.start : until - rows.start]
+            chunk[at - first : until - first] = prepare(some, transform, metric)
+            at = until
+            if at == stop:
+                yield chunk[: at - first]
+                first, stop = at, next(cuts, at)
 
 
 @contextlib.contextmanager

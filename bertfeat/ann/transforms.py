@@ -15,9 +15,9 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.vectorparts import VectorParts, all_batches, checked
 from bertfeat.errors import UserError
 from bertfeat.records import Float32Array, Float64Array
+from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.moments import Moments
 from bertfeat.vectors.nearest import Metric, unit_length
 
@@ -213,7 +213,7 @@ class Projection(Transform):
         return {"mean": self.mean} if self.matrix is None else {"mean": self.mean, "matrix": self.matrix}
 
 
-def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
+def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
     """Fit a transform to all vectors of a source, read once; None for `none`. `truncate:DIM` needs no reading.
 
     The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the DIM axes of largest
@@ -224,16 +224,17 @@ def fit_transform(source: VectorParts, spec: TransformSpec) -> Transform | None:
     Raises:
         UserError: The vectors do not suit the transform, are all the same, or one holds NaN or infinity.
     """
-    spec.check(source.dim, source.n_vectors)
+    n_vectors, dim = source.shape
+    spec.check(dim, n_vectors)
     if spec.kind.fitted_to is None:
-        return None if spec.dim is None else Truncation(source.dim, spec.dim)
-    moments = Moments(source.dim, spec.kind.fitted_to)
-    for batch in all_batches(source):
-        moments.add(checked(batch))
+        return None if spec.dim is None else Truncation(dim, spec.dim)
+    moments = Moments(dim, spec.kind.fitted_to)
+    for _, vectors in chunks_of(source):
+        moments.add(vectors)
     if spec.kind.fitted_to == "mean":
         return Projection(moments.mean)
     try:
-        variances, axes = principal_axes(moments, spec.out_dim(source.dim))
+        variances, axes = principal_axes(moments, spec.out_dim(dim))
     except UserError as error:
         raise UserError(f"transform '{spec}': {error}; use none") from None
     if spec.kind.divides:

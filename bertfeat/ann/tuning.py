@@ -18,14 +18,14 @@ import numpy as np
 
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.evaluation import recall_of_each
-from bertfeat.ann.exact import exact_scores, exact_search
+from bertfeat.ann.exact import exact_scores, exact_search, sample_positions
 from bertfeat.ann.indextraining import prepared_rows
 from bertfeat.ann.searchparameters import K, settable
 from bertfeat.ann.structure import core
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import VectorParts, sample_positions
 from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
+from bertfeat.vectors.array import Vectors
 from bertfeat.vectors.nearest import Metric
 
 # Parameters are taken if recall, minus this many standard errors of its mean, meets the target: the recall of the other
@@ -59,7 +59,7 @@ class HeldOut(NamedTuple):
     @classmethod
     def of(
         cls,
-        source: VectorParts,
+        source: Vectors,
         transform: Transform | None,
         settings: BuildSettings,
         max_bytes: int = 256 << 20,
@@ -70,7 +70,7 @@ class HeldOut(NamedTuple):
         `given`, float32 (n_given, dim), are further queries, raw.
         """
         # Not the vectors that training draws with the same seed.
-        own = sample_positions(source.n_vectors, settings.n_queries, settings.seed + 1)
+        own = sample_positions(source.shape[0], settings.n_queries, settings.seed + 1)
         vectors = prepared_rows(source, own, None, Metric.IP)
         if given is not None:
             vectors = np.concatenate([vectors, given])
@@ -96,7 +96,7 @@ class HeldOut(NamedTuple):
         return HeldOut(**{name: array[chosen] for name, array in self._asdict().items()})
 
 
-def tune(index: VectorIndex, held: HeldOut, source: VectorParts, target: float) -> dict[str, Any]:
+def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> dict[str, Any]:
     """Find the search parameters that are just thorough enough, give them to the index, and measure them.
 
     Args:
@@ -132,7 +132,7 @@ def reached(measured: Mapping[str, Any]) -> float:
     return float(measured.get("given", measured)["recall_at_10"] or 0)
 
 
-def _measured(index: VectorIndex, held: HeldOut, source: VectorParts) -> dict[str, Any]:
+def _measured(index: VectorIndex, held: HeldOut, source: Vectors) -> dict[str, Any]:
     """Measure an index as it is set."""
     started = time.perf_counter()
     found = _search_others(index, held)
@@ -165,7 +165,7 @@ class _Search:
 
     index: VectorIndex
     held: HeldOut
-    source: VectorParts
+    source: Vectors
     target: float
     tries: list[_Try] = field(default_factory=list)
 

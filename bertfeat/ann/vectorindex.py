@@ -9,7 +9,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.exact import exact_search
+from bertfeat.ann.exact import check_allowed, checked_queries, exact_search
 from bertfeat.ann.factory import metric_type
 from bertfeat.ann.searchparameters import (
     check_parameters,
@@ -24,10 +24,10 @@ from bertfeat.ann.searchparameters import (
 )
 from bertfeat.ann.structure import comparable, core, stored_vectors
 from bertfeat.ann.transforms import Transform, prepare
-from bertfeat.ann.vectorparts import ArrayParts, check_allowed, checked_queries
 from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
 from bertfeat.records import BoolArray, Float32Array, IntArray
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Comparison, Metric
 
 _BLOCK_BYTES = 32 << 20
@@ -204,7 +204,7 @@ class VectorIndex:
         scores = np.abs(signed) if metric is Metric.L2 else signed
         scores = np.take_along_axis(scores, order, axis=1).astype(np.float32)
         if n_wide < n_allowed and len(doubtful):
-            source = ArrayParts(vectors)
+            source = ArrayVectors(vectors)
             scores[doubtful], found[doubtful] = exact_search(source, queries[doubtful], k, metric, allowed=allowed)
         return (np.clip(scores, -1, 1) if self.metric is Metric.COSINE else scores), found
 

@@ -10,7 +10,6 @@ from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.store.reader import Store
 
-_DEFAULT = "concat_last4"
 _MIX, _CONCAT = "mix_", "concat_"
 
 
@@ -43,14 +42,7 @@ def choose_feature(store: Store, level: Level, feature: str | int | None, mix: s
         if feature is not None:
             raise UserError(f"feature {feature!r} and mix {mix!r} name two features; pass one of them")
         return _mix_of(store, level, mix)
-    if feature is not None:
-        return Choice(store.feature(level, feature).name)
-    stored = [column.name for column in store.features(level)]
-    if len(stored) == 1:
-        return Choice(stored[0])
-    if not _can_be_read(store, level, _DEFAULT):
-        raise UserError(f"{store.path}: several features at level {level}: {', '.join(stored)}; name one: `feature`")
-    return Choice(_DEFAULT)
+    return Choice(store.choose_feature(level, feature))
 
 
 def _mix_of(store: Store, level: Level, layers: str | Sequence[int]) -> Choice:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.exact import exact_search
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.records import IntArray
-from bertfeat.search.storevectors import StoreParts, choose_feature
 from bertfeat.store.reader import Store, open_store
 from bertfeat.vectors.nearest import parse_metric
+from bertfeat.vectors.store import StoreVectors
 
 
 def nearest_rows(
@@ -55,9 +56,9 @@ def nearest_rows(
     """
     opened = store if isinstance(store, Store) else open_store(store)
     where = opened.choose_level(level)
-    source = StoreParts(opened, where, choose_feature(opened, where, feature))
+    source = StoreVectors(opened, where, opened.choose_feature(where, feature), chunk_bytes=CHUNK_BYTES)
     spec = TransformSpec.parse(transform)
-    spec.check(source.dim, source.n_vectors)
+    n_vectors, dim = source.shape
+    spec.check(dim, n_vectors)
     scores, positions = exact_search(source, vectors, k, parse_metric(metric), fit_transform(source, spec))
-    rows = np.append(np.flatnonzero(source.included), -1)
-    return scores, rows[positions]
+    return scores, np.append(source.rows, -1)[positions]

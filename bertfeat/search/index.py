@@ -13,11 +13,11 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.ann.description import ROWS, IndexDescription
+from bertfeat.ann.exact import check_allowed
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import check_allowed
 from bertfeat.choices import Level
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors

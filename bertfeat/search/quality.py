@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.evaluation import recall_of_each, retrieval_metrics, with_relevant
-from bertfeat.ann.exact import exact_scores, exact_search
+from bertfeat.ann.exact import exact_scores, exact_search, sample_positions
 from bertfeat.ann.indexfolder import read_queries
-from bertfeat.ann.vectorparts import sample_positions
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
 from bertfeat.search.index import Index
 from bertfeat.search.qrels import read_qrels
 from bertfeat.search.queryfiles import QueryFile
-from bertfeat.search.storevectors import StoreParts
+from bertfeat.vectors.store import StoreVectors
 
 RECALL_KS = (1, 10, 100)
 _RETRIEVED = 100
@@ -45,8 +45,8 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
         raise UserError(f"{index.path}: holds {index.n_vectors} vectors; recall needs 2 or more")
     if n_queries < 1:
         raise UserError(f"`n_queries={n_queries}` is below 1")
-    source = StoreParts(index.store, index.level, index.spec.feature)
-    own = sample_positions(source.n_vectors, n_queries, seed)
+    source = StoreVectors(index.store, index.level, index.spec.feature, rows=index.rows, chunk_bytes=CHUNK_BYTES)
+    own = sample_positions(index.n_vectors, n_queries, seed)
     measured = _measured(index, source, index.vectors(own), own)
     if (given := read_queries(index.path, index.description)) is not None:
         measured["given"] = _measured(index, source, given[1::2])
@@ -54,7 +54,7 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
 
 
 def _measured(
-    index: Index, source: StoreParts, queries: npt.NDArray[Any], own: IntArray | None = None
+    index: Index, source: StoreVectors, queries: npt.NDArray[Any], own: IntArray | None = None
 ) -> dict[str, Any]:
     """Measure an index with queries; `own` are the positions of those that are among its vectors."""
     ks = [k for k in RECALL_KS if k < index.n_vectors]

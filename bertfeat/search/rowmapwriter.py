@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from bertfeat.durable.files import Sink
 from bertfeat.durable.publication import publish_file
 from bertfeat.levels import LEVELS
-from bertfeat.records import BoolArray
+from bertfeat.records import IntArray
 from bertfeat.search.rowmap import FIXED, PLACES
 from bertfeat.store.reader import Store
 from bertfeat.store.vectors import opened_part, read_groups
@@ -31,32 +31,25 @@ def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
     return ("doc_id", *(name for name in PLACES if name in written))
 
 
-def row_map_batches(store: Store, level: str, rows_mask: BoolArray) -> Iterator[pl.DataFrame]:
-    """Yield the row map of a level, some thousand rows at a time; vectors are not read.
+def row_map_batches(
+    store: Store, level: str, rows: IntArray, columns: Sequence[str] | None = None
+) -> Iterator[pl.DataFrame]:
+    """Yield the row map of some rows of a level, int64 (n,), ascending, a row group of a part at a time.
 
-    `rows_mask` is bool (n_rows,): which rows of the level have a vector in the index.
-
-    Yields:
-        `part` int32, the shard's number; `row` int64, of the level; and `row_map_columns`.
-
-    Raises:
-        StoreError: A part is missing or damaged.
-        ValueError: The mask does not have the level's length.
+    Each frame has `part` int32, the shard's number; `row` int64; and `columns`, by default `row_map_columns`.
     """
-    if rows_mask.shape != (store.n_rows(level),):
-        raise ValueError(f"a mask of shape {rows_mask.shape} for {store.n_rows(level)} rows")
-    names = list(row_map_columns(store, level))
+    names = list(row_map_columns(store, level) if columns is None else columns)
     start = 0
     for shard, part in zip(store.manifest.shards, store.stored_parts(level), strict=True):
         with opened_part(part) as file:
             for group in range(file.num_row_groups):
                 stop = start + file.metadata.row_group(group).num_rows
-                chosen = np.flatnonzero(rows_mask[start:stop])
+                chosen = rows[slice(*np.searchsorted(rows, [start, stop]))]
                 if len(chosen):
-                    table = read_groups(file, [group], names).take(pa.array(chosen))
+                    table = read_groups(file, [group], names).take(pa.array(chosen - start))
                     frame = cast("pl.DataFrame", pl.from_arrow(table))
                     number = pl.lit(shard.shard, pl.Int32).alias("part")
-                    yield frame.select(number, pl.Series("row", chosen + start, pl.Int64), *names)
+                    yield frame.select(number, pl.Series("row", chosen, pl.Int64), *names)
                 start = stop
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, QUERIES, ROWS, IndexDescription
 from bertfeat.ann.indexbuild import build, plan_build
@@ -22,14 +23,14 @@ from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin, TunedBy
 from bertfeat.search.queryvectors import find_query_prompt
 from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
-from bertfeat.search.rowsdigest import digest_rows
-from bertfeat.search.storevectors import StoreParts, choose_feature
+from bertfeat.search.rowsdigest import RowsDigest
 from bertfeat.search.tunequeries import GivenQueries, QueryFinder, TuneQueries
 from bertfeat.search.workplace import empty, fresh_ready, is_index, take_up, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.vectors.nearest import parse_metric
+from bertfeat.vectors.store import StoreVectors
 
 _WORK = "work"
 # Settings that change the speed of a build, and in the index only what depends on rounding.
@@ -176,7 +177,7 @@ def build_or_find(
     """Do what `build_index` does; also return whether the index was there already."""
     opened = store if isinstance(store, Store) else open_store(store)
     where = opened.choose_level(level)
-    spec = FeatureSpec.of(opened, where, choose_feature(opened, where, feature))
+    spec = FeatureSpec.of(opened, where, opened.choose_feature(where, feature))
     query_prompt = find_query_prompt(opened, where, query_prompt_name)
     if tune_queries is None and text_column is not None:
         raise UserError(f"`text_column` {text_column!r} is of `tune_queries`, and none are given; leave it out")
@@ -185,18 +186,18 @@ def build_or_find(
     request = _Request(opened, spec, settings, local_path(output, "an index"), query_prompt, given)
     if isinstance(opened.path, Path) and request.output.resolve().is_relative_to(opened.path.resolve()):
         raise UserError(f"{request.output}: is inside the store {opened.path}; choose another place for the index")
-    source = StoreParts(opened, where, spec.feature, progress)
-    if not source.n_vectors:
+    source = StoreVectors(opened, where, spec.feature, chunk_bytes=CHUNK_BYTES, progress=progress)
+    if not len(source.rows):
         raise UserError(
             f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
         )
-    plan_build(source.n_vectors, source.dim, settings, 0 if given is None else given.about.n_queries)
+    plan_build(*source.shape, settings, 0 if given is None else given.about.n_queries)
     tidy(request.output)
     if is_index(request.output) and not overwrite:
         return _standing(request), True
     with workplace(request.output) as folder:
         take_up(folder, request.output, request.asked(), overwrite=overwrite)
-        _make(request, source, folder, overwrite=overwrite)
+        _make(request, source, folder, progress, overwrite=overwrite)
         empty(folder)
     return open_index(request.output, store=opened), False
 
@@ -245,19 +246,19 @@ def _check_same(request: _Request, there: IndexDescription) -> None:
     raise UserError(f"{request.output}: there is an index already {said}, or pass `overwrite`")
 
 
-def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: bool) -> None:
+def _make(request: _Request, source: StoreVectors, folder: Path, progress: Progress, *, overwrite: bool) -> None:
     """Build the index and publish its files."""
     try:
-        queries = None if request.given is None else request.given.kept(folder, source.progress)
-        source.progress.stage("checking vectors")
-        _, rows_digest = digest_rows(source)
+        queries = None if request.given is None else request.given.kept(folder, progress)
+        progress.stage("checking vectors")
+        rows_digest = RowsDigest().add(source)
     except UserError:
         if not (folder / _WORK).exists():
             empty(folder)
         raise
     # A folder that was made with other queries was emptied above, so these match.
     result = build(source, folder / _WORK, request.settings, source_id=rows_digest, queries=queries)
-    source.progress.stage("writing the index")
+    progress.stage("writing the index")
     ready = fresh_ready(folder)
     (ready / INDEX).hardlink_to(result.path)
     step(f"{INDEX}.ready")
@@ -284,8 +285,8 @@ def _make(request: _Request, source: StoreParts, folder: Path, *, overwrite: boo
     publish(ready, request.output, description, overwrite=overwrite)
 
 
-def write_rows(source: StoreParts, folder: Path) -> None:
+def write_rows(source: StoreVectors, folder: Path) -> None:
     """Write the row map of an index."""
     store, level = source.store, source.level
-    write_row_map(folder / ROWS, store, level, row_map_batches(store, level, source.included))
+    write_row_map(folder / ROWS, store, level, row_map_batches(store, level, source.rows))
     step(f"{ROWS}.ready")

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.coordinates import MapMethod, fit_plane, parse_method, umap_plane
+from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.transforms import Transform
-from bertfeat.ann.vectorparts import all_batches, sample_positions
 from bertfeat.choices import Level
 from bertfeat.config import parse_size
 from bertfeat.durable.files import Sink, make_parents
@@ -28,11 +29,12 @@ from bertfeat.records import Float32Array, IntArray
 from bertfeat.reports.mappage import map_page
 from bertfeat.search.filters import PositionFilters
 from bertfeat.search.maptable import MapTable, cut_texts, neighbour_structs, page_texts
-from bertfeat.search.rowneighbours import Neighbours, RowParts
-from bertfeat.search.storevectors import StoreParts, choose_feature
+from bertfeat.search.rowneighbours import Neighbours
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric, parse_metric
+from bertfeat.vectors.store import StoreVectors, searchable
 
 #: The most points of a page: more make the file and its start too slow.
 MAX_POINTS = 200_000
@@ -150,14 +152,14 @@ def map_store(
         check_file(beside, overwrite=overwrite)
     opened = store if isinstance(store, Store) else open_store(store)
     where = opened.choose_level("word" if level is None and word is not None else level)
-    chosen = choose_feature(opened, where, feature)
+    chosen = opened.choose_feature(where, feature)
     table = MapTable(opened, where, columns)
     table.check_color(color)
     with reporting(progress) as reports, tempfile.TemporaryDirectory(prefix="bertfeat-map-") as folder:
-        included = StoreParts(opened, where, chosen).included
+        included = searchable(opened, where, chosen)
         rows = _chosen_rows(opened, where, np.flatnonzero(included), word)[:limit]
         rows = rows if sample is None else rows[sample_positions(len(rows), sample, seed)]
-        source = RowParts(opened, where, chosen, rows, reports)
+        source = StoreVectors(opened, where, chosen, rows=rows, chunk_bytes=CHUNK_BYTES, progress=reports)
         try:
             plane, share = fit_plane(source)
         except UserError as error:
@@ -211,10 +213,10 @@ def _chosen_rows(store: Store, level: Level, rows: IntArray, word: str | None) -
     return rows
 
 
-def _drawn(source: RowParts, plane: Transform, near: Neighbours) -> Iterable[_Drawn]:
+def _drawn(source: Vectors, plane: Transform, near: Neighbours) -> Iterable[_Drawn]:
     """Yield all rows in batches, with coordinates in a plane."""
-    for batch in all_batches(source):
-        yield _Drawn(batch.positions, plane.apply(batch.vectors), *near.of(batch))
+    for positions, vectors in chunks_of(source):
+        yield _Drawn(positions, plane.apply(vectors), *near.of(positions, vectors))
 
 
 def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_Drawn]:

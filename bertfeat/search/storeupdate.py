@@ -6,7 +6,9 @@ import dataclasses
 import time
 from pathlib import Path
 
-from bertfeat.ann.budget import MemoryPlan, Shape, check_growth, plan_memory
+import numpy as np
+
+from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, Shape, check_growth, plan_memory
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.growth import extend
 from bertfeat.ann.indexfiles import write_index
@@ -28,12 +30,12 @@ from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
-from bertfeat.search.rowsdigest import digest_rows
+from bertfeat.search.rowsdigest import RowsDigest
 from bertfeat.search.storeindex import write_rows
-from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.workplace import fresh_ready, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.store import StoreVectors
 
 
 def update_index(index: str | Path, store: str | Path | Store, *, progress: bool | Progress | None = None) -> Index:
@@ -73,10 +75,11 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
     spec = origin.spec.find_in(opened, mine=f"index {path}")
     if opened.manifest.plan_hash == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
         return open_index(path, store=opened), 0
-    source = StoreParts(opened, spec.level, spec.feature, progress)
-    digest = _check_grown(source, there, origin, path)
+    source = StoreVectors(opened, spec.level, spec.feature, chunk_bytes=CHUNK_BYTES, progress=progress)
+    n_vectors = len(source.rows)
+    digest = _check_grown(source, there, origin, path, progress)
     n_given = 0 if origin.tuned_by is None else origin.tuned_by.n_queries
-    plan = plan_memory(there.factory, Shape(source.n_vectors, source.dim, n_given), there.settings)
+    plan = plan_memory(there.factory, Shape(*source.shape, n_given), there.settings)
     check_growth(plan)
     with workplace(path) as folder:
         # Another process may have changed the index before this one had the lock.
@@ -85,31 +88,37 @@ def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Pr
         check_files(path, there)
         ready = fresh_ready(folder)
         with threads(there.settings.threads):
-            grown = _grow(source, there, plan, path, ready)
+            grown = _grow(source, there, plan, path, ready, progress)
         write_rows(source, ready)
         made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
         publish(ready, path, dataclasses.replace(grown, source=to_values(made)), overwrite=True)
-    return open_index(path, store=opened), source.n_vectors - there.n_vectors
+    return open_index(path, store=opened), n_vectors - there.n_vectors
 
 
-def _check_grown(source: StoreParts, there: IndexDescription, origin: Origin, path: Path) -> str:
+def _check_grown(source: StoreVectors, there: IndexDescription, origin: Origin, path: Path, progress: Progress) -> str:
     """Refuse a store whose first rows are not those of the index; return the digest of all its rows."""
-    name = source.store.path
-    if source.n_vectors < there.n_vectors:
+    name, n_vectors = source.store.path, len(source.rows)
+    if n_vectors < there.n_vectors:
         raise UserError(
-            f"{name}: has {source.n_vectors} vectors, fewer than the {there.n_vectors} of {path}; build the index again"
+            f"{name}: has {n_vectors} vectors, fewer than the {there.n_vectors} of {path}; build the index again"
         )
-    source.progress.stage("comparing rows")
-    first, all_rows = digest_rows(source, there.n_vectors)
-    if first != origin.rows_digest:
+    progress.stage("comparing rows")
+    digest = RowsDigest()
+    first, new = (
+        StoreVectors(source.store, source.level, source.feature, rows=rows, chunk_bytes=CHUNK_BYTES, progress=progress)
+        for rows in np.split(source.rows, [there.n_vectors])
+    )
+    if digest.add(first) != origin.rows_digest:
         raise UserError(
             f"{name}: its first {there.n_vectors} rows are not those of {path}, and new rows can only be added after "
             "them; build the index again"
         )
-    return all_rows
+    return digest.add(new)
 
 
-def _grow(source: StoreParts, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path) -> IndexDescription:
+def _grow(
+    source: StoreVectors, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path, progress: Progress
+) -> IndexDescription:
     """Write the grown index, measured again, with its transform."""
     transform, settings = read_transform(path, there), plan.settings
     grown = VectorIndex(read_faiss(path, mmap=False), there.metric, transform, there.parameters)
@@ -122,7 +131,7 @@ def _grow(source: StoreParts, there: IndexDescription, plan: MemoryPlan, path: P
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")
     measured.pop("tried")
-    source.progress.stage("writing the index")
+    progress.stage("writing the index")
     write_index(ready / INDEX, grown.index)
     if transform is not None:
         write_transform(ready, transform)
@@ -131,11 +140,11 @@ def _grow(source: StoreParts, there: IndexDescription, plan: MemoryPlan, path: P
     n_bytes = (ready / INDEX).stat().st_size
     return dataclasses.replace(
         there,
-        n_vectors=source.n_vectors,
+        n_vectors=len(source.rows),
         parameters=parameters,
         measured={
             "factory": there.factory,
-            "bytes_per_vector": round(n_bytes / source.n_vectors, 2),
+            "bytes_per_vector": round(n_bytes / len(source.rows), 2),
             **measured,
             "n_vectors_trained_on": there.measured.get("n_vectors_trained_on", there.n_vectors),
         },

@@ -13,10 +13,10 @@ import xxhash
 
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import QUERIES
+from bertfeat.ann.exact import checked_queries, sample_positions
 from bertfeat.ann.indexfiles import read_arrays
 from bertfeat.ann.indexfolder import write_queries
 from bertfeat.ann.indextraining import prepared_rows
-from bertfeat.ann.vectorparts import checked_queries, sample_positions
 from bertfeat.choices import Level, StoreDtype
 from bertfeat.corpus.vectorfiles import NpyVectors, vector_file
 from bertfeat.durable.files import os_errors
@@ -26,12 +26,12 @@ from bertfeat.records import Float32Array, IntArray
 from bertfeat.search.origin import TunedBy
 from bertfeat.search.queryfiles import QueryFile
 from bertfeat.search.queryvectors import QueryEncoder, gives_words
-from bertfeat.search.storevectors import StoreParts
 from bertfeat.search.wordqueries import parse_marked
 from bertfeat.storage import as_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 from bertfeat.vectors.nearest import Comparison, Metric
+from bertfeat.vectors.store import StoreVectors
 
 TuneQueries = str | Path | Store | npt.NDArray[Any]
 
@@ -123,9 +123,9 @@ class QueryFinder:
             )
         asked = self.spec if self.prompt is None else replace(self.spec, prompt=self.prompt)
         spec = asked.find_in(store, mine=f"an index of store {self.store.path.name}")
-        source = StoreParts(store, spec.level, spec.feature)
-        chosen = self._chosen(source.n_vectors, store.path)
-        key = f"{store.manifest.plan_hash} {source.n_vectors}".encode()
+        source = StoreVectors(store, spec.level, spec.feature)
+        chosen = self._chosen(len(source.rows), store.path)
+        key = f"{store.manifest.plan_hash} {len(source.rows)}".encode()
         return self._given(store.path.name, key, len(chosen), lambda: prepared_rows(source, chosen, None, Metric.IP))
 
     def _npy(self, name: str, path: str) -> GivenQueries:

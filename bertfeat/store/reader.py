@@ -239,6 +239,25 @@ class Store(StoreDescription):
         source = self._source(level, feature)
         return FeatureColumn(self._name(feature), source.layers, str(source.combine), source.dim)
 
+    def choose_feature(self, level: str, feature: str | int | None = None) -> str:
+        """Return the name of a feature; by default of the only one that is stored, or `concat_last4`.
+
+        Raises:
+            UserError: There is no such feature; or none is given, and several could be meant.
+        """
+        stored = [found.name for found in self.features(level)]
+        if feature is None and len(stored) == 1:
+            return stored[0]
+        try:
+            return self.feature(level, "concat_last4" if feature is None else feature).name
+        except UserError:
+            if feature is not None:
+                raise
+            names = ", ".join(stored)
+            raise UserError(
+                f"{self.path}: has the features {names} at level {level}; pass `feature` with one of them"
+            ) from None
+
     def slice(
         self, level: str, feature: str | int, start: int, stop: int, dtype: npt.DTypeLike | None = None
     ) -> npt.NDArray[Any]:

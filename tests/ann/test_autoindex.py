@@ -14,8 +14,8 @@ from bertfeat.ann.indexfiles import read_index
 from bertfeat.ann.transforms import prepare
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import brute_force, mixture, recall
 
@@ -84,7 +84,7 @@ def few_are_many(monkeypatch):
 def test_recall_is_the_same_for_other_queries(metric, transform, few_are_many, tmp_path):
     vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
     asked = BuildSettings(metric=metric, transform=transform, n_queries=800, n_threads=1)
-    result = build(ArrayParts(vectors, n_parts=3), tmp_path, asked)
+    result = build(ArrayVectors(vectors), tmp_path, asked)
     assert result.factory == "IVF512,PQ32x4fs,Refine(SQ8)"
     measured = result.measured
     assert measured["target_met"] is True
@@ -116,7 +116,7 @@ def outliers(n: int, dim: int):
 
 def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_path):
     vectors = outliers(12_000, 16)
-    result = build(ArrayParts(vectors), tmp_path, BuildSettings(metric=L2, n_queries=400, n_threads=1))
+    result = build(ArrayVectors(vectors), tmp_path, BuildSettings(metric=L2, n_queries=400, n_threads=1))
     names = [values["factory"] for values in result.measured["candidates"]]
     met = [values["target_met"] for values in result.measured["candidates"]]
     assert names[:4] == [
@@ -131,7 +131,7 @@ def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_
 
 def test_a_target_that_is_not_met_is_reported(tmp_path):
     asked = BuildSettings(index="IVF16,SQ4", metric=L2, recall=0.99, n_queries=200, n_threads=1)
-    result = build(ArrayParts(outliers(3000, 16)), tmp_path, asked)
+    result = build(ArrayVectors(outliers(3000, 16)), tmp_path, asked)
     assert result.measured["target_met"] is False
     assert result.measured["recall_at_10"] < 0.5
     # More lists would not raise the recall.
@@ -142,7 +142,7 @@ def test_a_target_that_is_not_met_is_reported(tmp_path):
 def test_a_recall_of_one_searches_most_lists(tmp_path):
     vectors = mixture(3000, 16, spread=1.5, n_clusters=3)
     asked = BuildSettings(index="IVF64,Flat", recall=1.0, n_queries=400, n_threads=1)
-    result = build(ArrayParts(vectors), tmp_path, asked)
+    result = build(ArrayVectors(vectors), tmp_path, asked)
     assert result.measured["recall_at_10"] >= 0.995
     assert result.parameters["nprobe"] >= 24
 
@@ -158,7 +158,7 @@ def test_a_recall_of_one_searches_most_lists(tmp_path):
 )
 def test_every_search_parameter_is_tuned(text, names, tmp_path):
     vectors = mixture(6000, 32, spread=1.0)
-    result = build(ArrayParts(vectors), tmp_path, BuildSettings(index=text, n_queries=400, n_threads=1))
+    result = build(ArrayVectors(vectors), tmp_path, BuildSettings(index=text, n_queries=400, n_threads=1))
     assert set(result.parameters) == names
     assert result.measured["target_met"] is True
     assert result.measured["queries_per_s"] > 0
@@ -174,13 +174,13 @@ def opened(text: str, vectors, metric=L2) -> VectorIndex:
     return VectorIndex(index, metric)
 
 
-def held_out(source: ArrayParts, n_queries: int, seed: int = 0) -> HeldOut:
+def held_out(source: ArrayVectors, n_queries: int, seed: int = 0) -> HeldOut:
     return HeldOut.of(source, None, BuildSettings(metric=L2, n_queries=n_queries, seed=seed))
 
 
 def test_queries_do_not_find_themselves_and_the_halves_share_none():
     vectors = mixture(2000, 8)
-    held = held_out(ArrayParts(vectors, n_parts=3, batch_size=99), 101, seed=3)
+    held = held_out(ArrayVectors(vectors, chunk_rows=99), 101, seed=3)
     assert len(held.positions) == 101
     np.testing.assert_array_equal(held.vectors, vectors[held.positions])
     assert not (held.truth == held.positions[:, None]).any()
@@ -189,12 +189,12 @@ def test_queries_do_not_find_themselves_and_the_halves_share_none():
     first, second = held.half(0), held.half(1)
     assert (len(first.positions), len(second.positions)) == (51, 50)
     assert not set(first.positions) & set(second.positions)
-    assert set(held_out(ArrayParts(vectors), 101, seed=4).positions) != set(held.positions)
+    assert set(held_out(ArrayVectors(vectors), 101, seed=4).positions) != set(held.positions)
 
 
 def test_the_reported_recall_is_that_of_the_other_half():
     vectors = mixture(4000, 16, spread=1.0)
-    source = ArrayParts(vectors)
+    source = ArrayVectors(vectors)
     held = held_out(source, 400)
     index = opened("IVF64,Flat", vectors)
     found = tune(index, held, source, 0.9)
@@ -216,7 +216,7 @@ def test_the_reported_recall_is_that_of_the_other_half():
 def test_a_vector_as_close_as_those_of_the_truth_is_as_good():
     # Every vector occurs 40 times: which ten of them are found is random.
     vectors = np.repeat(mixture(100, 8), 40, axis=0)[np.random.default_rng(0).permutation(4000)]
-    source = ArrayParts(vectors)
+    source = ArrayVectors(vectors)
     held = held_out(source, 100)
     found = tune(opened("IVF16,SQ8", vectors), held, source, 0.95)
     assert found["recall_at_10"] == 1.0
@@ -225,7 +225,7 @@ def test_a_vector_as_close_as_those_of_the_truth_is_as_good():
 
 def test_tuning_stops_when_recall_no_longer_grows():
     vectors = outliers(4000, 16)
-    source = ArrayParts(vectors)
+    source = ArrayVectors(vectors)
     held = held_out(source, 100)
     found = tune(opened("IVF64,SQ4", vectors), held, source, 0.99)
     assert len(found["tried"]) < len(tuning._steps(1, 64))
@@ -235,7 +235,7 @@ def test_tuning_stops_when_recall_no_longer_grows():
 @pytest.mark.numeric
 def test_lists_and_refinement_are_tuned_together():
     vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
-    source, index = ArrayParts(vectors), opened("IVF256,PQ16x4fs,Refine(SQ8)", vectors)
+    source, index = ArrayVectors(vectors), opened("IVF256,PQ16x4fs,Refine(SQ8)", vectors)
     found = tune(index, HeldOut.of(source, None, BuildSettings(metric=L2, n_queries=2), given=others), source, 0.9)
     assert found["given"]["recall_at_10"] >= 0.9
     taken, enough = found["parameters"], 0.93  # More than the standard errors that are added to the target.

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertfeat.ann.exact import exact_scores, exact_search
+from bertfeat.ann.exact import exact_scores, exact_search, sample_positions
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.ann.vectorindex import true_scores
-from bertfeat.ann.vectorparts import ArrayParts, all_batches, sample_positions
 from bertfeat.errors import UserError
 from bertfeat.vectors import nearest
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric, parse_metric
 from tests.support.search_vectors import all_scores, brute_force
 
@@ -29,7 +29,7 @@ def features(n: int, dim: int = 24, seed: int = 0) -> np.ndarray:
 
 
 def check_search(vectors, queries, k, metric, *, transform=None, source=None, max_bytes=2**28, **narrow):
-    source = ArrayParts(vectors) if source is None else source
+    source = ArrayVectors(vectors) if source is None else source
     scores, positions = exact_search(source, queries, k, metric, transform, max_bytes=max_bytes, **narrow)
     want_scores, want_positions = brute_force(vectors, queries, k, metric, transform=transform, **narrow)
     assert (scores.dtype, positions.dtype) == (np.float32, np.int64)
@@ -77,10 +77,10 @@ def rounding(vectors: np.ndarray, queries: np.ndarray, metric: Metric) -> float:
 )
 def test_known_scores(metric, vector, query, score):
     vectors, queries = np.array([vector], np.float32), np.array([query], np.float32)
-    scores, positions = exact_search(ArrayParts(vectors), queries, 1, metric)
+    scores, positions = exact_search(ArrayVectors(vectors), queries, 1, metric)
     assert scores[0, 0] == np.float32(score)
     assert positions[0, 0] == 0
-    assert exact_scores(ArrayParts(vectors), queries, positions, metric)[0, 0] == np.float32(score)
+    assert exact_scores(ArrayVectors(vectors), queries, positions, metric)[0, 0] == np.float32(score)
 
 
 @pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:10", "pca:10", "truncate:10"])
@@ -89,7 +89,7 @@ def test_hits_are_those_of_brute_force(metric, transform, monkeypatch):
     monkeypatch.setattr(nearest, "_MAX_ROWS", 50)
     vectors, queries = features(400), features(12, seed=1)
     vectors[300:320] = vectors[100:120]
-    source = ArrayParts(vectors, n_parts=3, batch_size=110)
+    source = ArrayVectors(vectors, chunk_rows=110)
     fitted = fit_transform(source, TransformSpec.parse(transform))
     check_search(vectors, queries, 15, metric, transform=fitted, source=source)
     allowed = np.random.default_rng(2).random(400) < 0.3
@@ -111,7 +111,7 @@ def test_ties_left_out_vectors_and_missing_hits(data, metric, n_vectors, dim, k)
     vectors = rng.integers(-2, 3, (n_vectors, dim)).astype(np.float32)
     n_queries = data.draw(st.integers(0, 5))
     queries = rng.integers(-2, 3, (n_queries, dim)).astype(np.float32)
-    source = ArrayParts(vectors, n_parts=data.draw(st.integers(1, 4)), batch_size=data.draw(st.integers(1, 40)))
+    source = ArrayVectors(vectors, chunk_rows=data.draw(st.integers(1, 40)))
     allowed = rng.random(n_vectors) < 0.6 if data.draw(st.booleans()) else None
     exclude = rng.integers(-1, max(n_vectors, 1), n_queries) if data.draw(st.booleans()) else None
     max_bytes = data.draw(st.sampled_from([1, 700, 2**28]))
@@ -132,7 +132,7 @@ def test_vectors_closer_to_each_other_than_float32_products_can_tell(metric):
 def test_a_common_mean_and_any_scale(metric, mean, deviation):
     rng = np.random.default_rng(0)
     vectors, queries = (rng.normal(mean, deviation, (n, 24)).astype(np.float32) for n in (300, 6))
-    scores, positions = exact_search(ArrayParts(vectors, batch_size=70), queries, 10, metric)
+    scores, positions = exact_search(ArrayVectors(vectors, chunk_rows=70), queries, 10, metric)
     want_scores, want_positions = brute_force(vectors, queries, 10, metric)
     np.testing.assert_array_equal(positions, want_positions)
     np.testing.assert_allclose(scores, want_scores, rtol=3e-7)
@@ -145,8 +145,8 @@ def test_queries_far_from_all_vectors(metric, far):
     rng = np.random.default_rng(0)
     vectors = rng.normal(0, 1e-3, (400, 24)).astype(np.float32)
     queries = np.concatenate([rng.normal(at, 1, (5, 24)) for at in (-far, far)]).astype(np.float32)
-    for batch_size in (70, 400):
-        check_search(vectors, queries, 10, metric, source=ArrayParts(vectors, batch_size=batch_size))
+    for chunk_rows in (70, 400):
+        check_search(vectors, queries, 10, metric, source=ArrayVectors(vectors, chunk_rows=chunk_rows))
 
 
 @pytest.mark.parametrize("metric", list(Metric))
@@ -155,16 +155,16 @@ def test_vectors_that_come_closer_with_each_position(metric):
     steps = np.linspace(0.1, 0.9, 300, dtype=np.float32)[:, None]
     vectors = np.concatenate([np.ones((300, 2), np.float32), np.repeat(steps, 2, axis=1)], axis=1)
     for rising in (vectors, vectors[::-1].copy()):
-        check_search(rising, queries, 5, metric, source=ArrayParts(rising, batch_size=40))
+        check_search(rising, queries, 5, metric, source=ArrayVectors(rising, chunk_rows=40))
 
 
 def test_equal_vectors_come_in_order_of_position():
     vectors = np.ones((1000, 8), np.float32)
     for metric in Metric:
-        scores, positions = exact_search(ArrayParts(vectors, batch_size=64), vectors[:3], 10, metric)
+        scores, positions = exact_search(ArrayVectors(vectors, chunk_rows=64), vectors[:3], 10, metric)
         assert positions.tolist() == [list(range(10))] * 3
         assert np.unique(scores).tolist() == [{COSINE: 1, IP: 8, L2: 0}[metric]]
-        _, others = exact_search(ArrayParts(vectors), vectors[:3], 4, metric, exclude=np.array([0, 1, 2]))
+        _, others = exact_search(ArrayVectors(vectors), vectors[:3], 4, metric, exclude=np.array([0, 1, 2]))
         assert others.tolist() == [[1, 2, 3, 4], [0, 2, 3, 4], [0, 1, 3, 4]]
 
 
@@ -172,7 +172,7 @@ def test_equal_vectors_come_in_order_of_position():
 def test_working_memory_stays_below_its_limit(kind):
     vectors = features(6000, 32) if kind == "random" else np.ones((6000, 32), np.float32)
     queries = features(400, 32, seed=1)
-    source = ArrayParts(vectors, batch_size=1000)
+    source = ArrayVectors(vectors, chunk_rows=1000)
     exact_search(source, queries[:2], 10, L2)
     peaks = []
     for max_bytes in (2 * 2**20, 2**28):
@@ -187,7 +187,7 @@ def test_working_memory_stays_below_its_limit(kind):
 @pytest.mark.parametrize("spec", ["none", "center", "whiten:12"])
 def test_scores_of_given_pairs_are_those_of_the_search(spec):
     vectors, queries = features(300), features(7, seed=1)
-    source = ArrayParts(vectors, n_parts=2, batch_size=90)
+    source = ArrayVectors(vectors, chunk_rows=90)
     transform = fit_transform(source, TransformSpec.parse(spec))
     for metric in Metric:
         scores, positions = exact_search(source, queries, 20, metric, transform)
@@ -220,7 +220,7 @@ def broken(n: int, value: float) -> np.ndarray:
         (features(20), broken(9, np.nan), {}, "query 9 holds NaN or infinity"),
         (features(20), broken(9, np.inf), {}, "query 9 holds NaN or infinity"),
         (features(20), broken(9, 3e18), {}, r"query 9 has length 3.0e\+18, too large to compare in float32"),
-        (broken(13, np.nan), features(2), {}, "vector 13 holds NaN or infinity"),
+        (broken(13, np.nan), features(2), {}, "row 13: its vector holds NaN or infinity"),
         (broken(13, -3e18), features(2), {}, r"vector 13 has length 3.0e\+18, too large to compare in float32"),
         (features(20), features(2), {"allowed": np.ones(19, bool)}, r"allowed is bool of shape \(19,\): give bool of"),
         (features(20), features(2), {"allowed": np.ones(20)}, r"allowed is float64 of shape \(20,\): give bool of"),
@@ -229,7 +229,7 @@ def broken(n: int, value: float) -> np.ndarray:
 )
 def test_wrong_arguments_are_refused(vectors, queries, options, message):
     with pytest.raises(UserError, match=message):
-        exact_search(ArrayParts(vectors, batch_size=6), queries, metric=L2, **{"k": 3, **options})
+        exact_search(ArrayVectors(vectors, chunk_rows=6), queries, metric=L2, **{"k": 3, **options})
 
 
 def test_metrics_have_names_and_a_direction():
@@ -249,13 +249,7 @@ def test_raw_values_become_the_scores_of_the_field():
     assert {true_scores(raw, metric).dtype for metric in (COSINE, IP)} == {np.dtype(np.float32)}
 
 
-def test_parts_cover_all_vectors_and_samples_are_the_same_each_time():
-    vectors = features(101)
-    source = ArrayParts(vectors, n_parts=7, batch_size=6)
-    batches = list(all_batches(source))
-    assert [n for part in source.parts for n in part] == list(range(101))
-    assert [n for batch in batches for n in batch.positions] == list(range(101))
-    np.testing.assert_array_equal(np.concatenate([batch.vectors for batch in batches]), vectors)
+def test_samples_are_the_same_each_time():
     sample = sample_positions(101, 30)
     assert len(set(sample.tolist())) == 30
     assert (np.diff(sample) > 0).all()

@@ -17,16 +17,17 @@ import pytest
 from bertfeat.ann import budget, filling, indexfiles
 from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_memory, size
 from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.filling import CHECKPOINT
 from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import ArrayParts, sample_positions
 from bertfeat.durable import steps
 from bertfeat.errors import RunError, UserError
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 from tests.support.places import ROOT
-from tests.support.search_vectors import CountedParts, brute_force, mixture, recall
+from tests.support.search_vectors import CountedVectors, brute_force, mixture, recall
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -47,8 +48,8 @@ def settings(index: str, **changes) -> BuildSettings:
     return BuildSettings(**{**values, **changes})
 
 
-def source(**kwargs) -> ArrayParts:
-    return ArrayParts(VECTORS, **{"n_parts": 4, "batch_size": 170, **kwargs})
+def source(**kwargs) -> ArrayVectors:
+    return ArrayVectors(VECTORS, **{"chunk_rows": 170, **kwargs})
 
 
 @pytest.mark.numeric
@@ -82,7 +83,7 @@ def test_it_is_the_index_that_faiss_makes(text, tmp_path):
 @pytest.mark.parametrize("text", KINDS)
 def test_neither_batches_nor_parts_change_a_byte(text, tmp_path):
     first = build(source(), tmp_path / "a", settings(text))
-    second = build(source(n_parts=1, batch_size=2000), tmp_path / "b", settings(text))
+    second = build(source(chunk_rows=2000), tmp_path / "b", settings(text))
     assert first.path.read_bytes() == second.path.read_bytes()
     assert first.parameters == second.parameters
     assert first.measured["recall_at_10"] == second.measured["recall_at_10"]
@@ -123,16 +124,16 @@ def test_finished_stages_are_not_repeated(tmp_path):
         build(source(), tmp_path, settings("IVF16,SQ8"))
     pieces = sorted(path.name for path in (tmp_path / "candidate-0").glob("piece-*"))
     assert pieces == [f"piece-{i:06d}-0" for i in range(3)]
-    counted = CountedParts(VECTORS, n_parts=10, batch_size=170)
+    counted = CountedVectors(VECTORS, chunk_rows=170)
     passed: list[str] = []
     with hooked(passed.append):
         build(counted, tmp_path, settings("IVF16,SQ8"))
     assert [name for name in passed if name.startswith("piece") and "renamed" in name] == [
         f"piece-{i:06d}-0.renamed" for i in range(3, 9)
     ]
-    # The seven parts after the first 900 vectors to add, and all to score the hits.
-    assert counted.n_reads == 7 + 10 * 2
-    finished = CountedParts(VECTORS)
+    # The chunks after the first 900 vectors to add, and all to score the hits.
+    assert counted.n_reads == 10 + 15 * 2
+    finished = CountedVectors(VECTORS)
     passed.clear()
     with hooked(passed.append):
         result = build(finished, tmp_path, settings("IVF16,SQ8"))
@@ -175,7 +176,7 @@ def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
             kept.append(int(indexfiles.read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
 
     with hooked(keep):
-        build(ArrayParts(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256))
+        build(ArrayVectors(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256))
     # After each chunk at first, and then each time that it has grown by a quarter.
     assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
 
@@ -195,7 +196,7 @@ def test_a_build_of_something_else_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="source was 'store a', now 'store b'"):
         build(source(), tmp_path, settings("SQ8"), source_id="store b")
     with pytest.raises(UserError, match="vectors was 2500, now 2499"):
-        build(ArrayParts(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
+        build(ArrayVectors(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
     # Another version may choose another index.
     with stopped_at("queries.safetensors.durable"):
         build(source(), tmp_path / "auto", settings("auto"))
@@ -216,8 +217,8 @@ def test_nan_in_a_vector_is_refused(tmp_path):
     spoilt = VECTORS.copy()
     spoilt[1234, 5] = np.nan
     for text in ("Flat", "IVF16,SQ8"):
-        with pytest.raises(UserError, match="vector 1234 holds NaN or infinity"):
-            build(ArrayParts(spoilt, n_parts=3), tmp_path / text, settings(text))
+        with pytest.raises(UserError, match="row 1234: its vector holds NaN or infinity"):
+            build(ArrayVectors(spoilt), tmp_path / text, settings(text))
 
 
 def test_a_full_disk_is_one_line_and_the_same_call_resumes(tmp_path, monkeypatch):
@@ -301,7 +302,7 @@ def test_wrong_settings_are_refused(changes, line):
 
 @pytest.mark.parametrize("n_vectors", [1, 2, 3, 11, 50])
 def test_few_vectors_are_enough(n_vectors, tmp_path):
-    result = build(ArrayParts(VECTORS[:n_vectors]), tmp_path, BuildSettings())
+    result = build(ArrayVectors(VECTORS[:n_vectors]), tmp_path, BuildSettings())
     assert (result.factory, result.n_vectors) == ("Flat", n_vectors)
     assert result.measured["recall_at_10"] == (None if n_vectors == 1 else 1.0)
 
@@ -312,7 +313,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
-from tests.support.search_vectors import MadeParts
+from tests.support.search_vectors import MadeVectors
 from bertfeat.ann.budget import plan_memory, Shape
 from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.vectors.nearest import Metric
@@ -327,7 +328,7 @@ def asked(n_bytes):
         index=sys.argv[2], metric=Metric.L2, max_memory_bytes=n_bytes, n_threads=1, n_queries=100, n_training=5000
     )
 
-made = MadeParts(600_000, 64)
+made = MadeVectors(600_000, 64)
 # The smallest limit that is not refused.
 n_bytes = 1 << 20
 while not plan_memory(sys.argv[2], Shape(600_000, 64), asked(n_bytes)).fits:

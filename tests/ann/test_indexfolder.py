@@ -14,9 +14,9 @@ from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, QUERIES, ROWS, TRANSFORM, IndexDescription
 from bertfeat.ann.indexfolder import DESCRIPTION
 from bertfeat.ann.transforms import TransformSpec, fit_transform
-from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.durable.records import FileDigest
 from bertfeat.errors import RunError, UserError
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 from tests.support.index_files import DIM, vectors, write_index, write_parts
 
@@ -55,7 +55,7 @@ def test_a_description_reads_back_as_it_was_written(tmp_path):
 @pytest.mark.parametrize("transform", ["center", "whiten", "pca:3", "truncate:3"])
 def test_a_transform_reads_back_to_the_bit(tmp_path, transform):
     description = write_index(tmp_path / "x", transform=transform)
-    fitted = fit_transform(ArrayParts(vectors()), TransformSpec.parse(transform))
+    fitted = fit_transform(ArrayVectors(vectors()), TransformSpec.parse(transform))
     found = indexfolder.read_transform(tmp_path / "x", description)
     arrays, wanted = found.to_arrays(), fitted.to_arrays()
     assert arrays.keys() == wanted.keys()

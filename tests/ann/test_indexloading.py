@@ -14,8 +14,8 @@ from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
+from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_files import DIM, N_VECTORS, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -40,7 +40,7 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: f"{settings['factory']}-{settings['metric']}")
 def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     description = write_index(tmp_path / "x", **settings)
-    fitted = fit_transform(ArrayParts(vectors()), TransformSpec.parse(description.transform))
+    fitted = fit_transform(ArrayVectors(vectors()), TransformSpec.parse(description.transform))
     metric = description.metric
     index = faiss.read_index(str(tmp_path / "x" / INDEX))
     in_memory = VectorIndex(index, metric, fitted, description.parameters)

@@ -8,9 +8,9 @@ from sklearn.decomposition import PCA
 
 from bertfeat.ann import transforms
 from bertfeat.ann.transforms import EIGENVALUE_FLOOR, Transform, TransformKind, TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorparts import ArrayParts, VectorParts
 from bertfeat.errors import UserError
 from bertfeat.vectors import nearest
+from bertfeat.vectors.array import ArrayVectors, Vectors
 from bertfeat.vectors.nearest import Metric
 
 pytestmark = pytest.mark.numeric
@@ -24,8 +24,8 @@ def features(n: int = 600, dim: int = 24, *, mean: float = 1.0, deviation: float
     return (mean + spread @ turn).astype(np.float32)
 
 
-def fit(vectors: np.ndarray | VectorParts, spec: str) -> Transform:
-    source = ArrayParts(vectors, n_parts=3, batch_size=100) if isinstance(vectors, np.ndarray) else vectors
+def fit(vectors: np.ndarray | Vectors, spec: str) -> Transform:
+    source = ArrayVectors(vectors, chunk_rows=100) if isinstance(vectors, np.ndarray) else vectors
     transform = fit_transform(source, TransformSpec.parse(spec))
     assert transform is not None
     return transform
@@ -113,7 +113,7 @@ def test_truncation_takes_any_number_of_vectors_and_all_dimensions():
 
 
 def test_no_transform_is_none():
-    assert fit_transform(ArrayParts(features(0)), TransformSpec.parse("none")) is None
+    assert fit_transform(ArrayVectors(features(0)), TransformSpec.parse("none")) is None
 
 
 def test_centring_subtracts_the_mean():
@@ -141,7 +141,7 @@ def test_principal_axes_and_whitening_are_those_of_scikit_learn(kind, atol, dim)
 @pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (100.0, 0.01), (1e4, 0.05)])
 def test_whitened_vectors_have_unit_covariance_with_any_mean(mean, deviation):
     vectors = features(5000, mean=mean, deviation=deviation)
-    transform = fit(ArrayParts(vectors, n_parts=2, batch_size=700), "whiten")
+    transform = fit(ArrayVectors(vectors, chunk_rows=700), "whiten")
     white = transform.apply(vectors).astype(np.float64)
     np.testing.assert_allclose(np.cov(white.T), np.eye(24), atol=2e-6)
     np.testing.assert_allclose(white.mean(axis=0), 0, atol=1e-6)
@@ -158,15 +158,15 @@ def test_vectors_in_half_precision_keep_their_values():
     np.testing.assert_allclose(np.cov(white.T), np.eye(24), atol=1e-5)
 
 
-@pytest.mark.parametrize(("n_parts", "batch_size"), [(1, 10_000), (1, 1), (7, 33), (600, 5)])
-def test_the_cut_into_batches_does_not_matter(n_parts, batch_size):
-    # Sorted along the widest axis, so that every batch has a mean of its own.
+@pytest.mark.parametrize("chunk_rows", [10_000, 33, 1])
+def test_the_cut_into_chunks_does_not_matter(chunk_rows):
+    # Sorted along the widest axis, so that every chunk has a mean of its own.
     vectors = features(mean=100.0)
     vectors = vectors[np.argsort(PCA(1).fit_transform(vectors)[:, 0])]
-    cut = fit(ArrayParts(vectors, n_parts=n_parts, batch_size=batch_size), "whiten")
+    cut = fit(ArrayVectors(vectors, chunk_rows=chunk_rows), "whiten")
     whole = PCA(24, svd_solver="full", whiten=True).fit(vectors.astype(np.float64))
     np.testing.assert_allclose(np.abs(cut.apply(vectors)), np.abs(whole.transform(vectors)), atol=1e-4)
-    again = fit(ArrayParts(vectors, n_parts=n_parts, batch_size=batch_size), "whiten")
+    again = fit(ArrayVectors(vectors, chunk_rows=chunk_rows), "whiten")
     np.testing.assert_array_equal(cut.matrix, again.matrix)
 
 
@@ -197,7 +197,7 @@ def test_vectors_that_are_all_the_same_have_no_axes():
 def test_a_vector_that_is_not_finite_is_named(bad):
     vectors = features()
     vectors[417, 5] = bad
-    with pytest.raises(UserError, match="vector 417 holds NaN or infinity"):
+    with pytest.raises(UserError, match="row 417: its vector holds NaN or infinity"):
         fit(vectors, "center")
 
 

@@ -12,8 +12,8 @@ from bertfeat.ann.growth import extend
 from bertfeat.ann.searchparameters import n_candidates, widened
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.errors import UserError
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import brute_force, mixture, recall
 
@@ -43,7 +43,7 @@ def check_exact(index, vectors, queries, k, **narrow):
 @pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:8", "pca:8", "truncate:8"])
 def test_flat_is_brute_force(metric, transform):
     vectors, queries = mixture(2000, DIM), mixture(60, DIM, seed=1)
-    fitted = fit_transform(ArrayParts(vectors), TransformSpec.parse(transform))
+    fitted = fit_transform(ArrayVectors(vectors), TransformSpec.parse(transform))
     index = made("Flat", vectors, metric, fitted)
     assert (index.n_vectors, index.dim) == (2000, DIM)
     check_exact(index, vectors, queries, 10)
@@ -262,7 +262,7 @@ def test_an_index_must_fit_metric_transform_and_parameters(many):
     with pytest.raises(UserError, match="by another metric than cosine"):
         VectorIndex(plain, COSINE)
     with pytest.raises(UserError, match="leaves 8 dimensions, the index has 24"):
-        VectorIndex(plain, L2, fit_transform(ArrayParts(vectors), TransformSpec.parse("pca:8")))
+        VectorIndex(plain, L2, fit_transform(ArrayVectors(vectors), TransformSpec.parse("pca:8")))
     with pytest.raises(UserError, match="search parameter 'efSearch': this index takes nprobe"):
         VectorIndex(plain, L2, None, {"efSearch": 3})
     with pytest.raises(UserError, match="search parameter nprobe is 5; give 1 to 4"):
@@ -277,14 +277,14 @@ def test_an_index_must_fit_metric_transform_and_parameters(many):
 @pytest.mark.parametrize("metric", Metric)
 def test_flat_extended_is_flat_built_again(metric):
     vectors = mixture(20_000, 8)
-    fitted = fit_transform(ArrayParts(vectors[:500]), TransformSpec.parse("center"))
+    fitted = fit_transform(ArrayVectors(vectors[:500]), TransformSpec.parse("center"))
     index = made("Flat", vectors[:500], metric, fitted)
     # The longest vectors come late.
     vectors[19_000:] *= 3
-    extend(index, ArrayParts(vectors[500:12_000], n_parts=3, batch_size=777))
+    extend(index, ArrayVectors(vectors[500:12_000], chunk_rows=777))
     index.search(vectors[:5], 3)
     for _ in range(2):
-        extend(index, ArrayParts(vectors, n_parts=2, batch_size=777), index.n_vectors)
+        extend(index, ArrayVectors(vectors, chunk_rows=777), index.n_vectors)
     rebuilt = made("Flat", vectors, metric, fitted)
     assert np.array_equal(faiss.serialize_index(index.index), faiss.serialize_index(rebuilt.index))
     check_exact(index, vectors, mixture(30, 8, seed=1), 10)
@@ -294,7 +294,7 @@ def test_flat_extended_is_flat_built_again(metric):
 def test_recall_is_as_high_after_growth(text, many):
     vectors, queries = many
     index = made(text, vectors[:2000], COSINE, **APPROXIMATE.get(text, {}))
-    extend(index, ArrayParts(vectors[2000:], n_parts=3))
+    extend(index, ArrayVectors(vectors[2000:]))
     truth = brute_force(vectors, queries, 10, COSINE)[1]
     assert index.n_vectors == 4000
     assert recall(index.search(queries, 10).positions, truth) > 0.85
@@ -304,7 +304,7 @@ def test_a_filter_widens_the_search_again_after_growth(many):
     vectors = many[0]
     index = made("IVF32_HNSW8,Flat", vectors[:1000], nprobe=4)
     assert index._request(10, 500).parameters["nprobe"] == 8
-    extend(index, ArrayParts(vectors[1000:]))
+    extend(index, ArrayVectors(vectors[1000:]))
     assert index._request(10, 500).parameters["nprobe"] == 32
     assert index._request(10, 500) is index._request(10, 500)
 
@@ -318,10 +318,10 @@ def test_only_an_index_in_memory_is_extended(text, many, tmp_path):
     faiss.write_index(made(text, vectors).index, path)
     mapped = VectorIndex(faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC), COSINE)
     with pytest.raises(UserError, match=r"mapped from its file.*mmap=False"):
-        extend(mapped, ArrayParts(vectors[:10]))
+        extend(mapped, ArrayVectors(vectors[:10]))
     in_memory = VectorIndex(faiss.read_index(path), COSINE)
     np.testing.assert_array_equal(mapped.search(queries, 5).scores, in_memory.search(queries, 5).scores)
     with pytest.raises(UserError, match="takes vectors of 24 dimensions, not 23"):
-        extend(in_memory, ArrayParts(vectors[:, 1:]))
-    extend(in_memory, ArrayParts(vectors[:10]))
+        extend(in_memory, ArrayVectors(vectors[:, 1:]))
+    extend(in_memory, ArrayVectors(vectors[:10]))
     assert in_memory.n_vectors == 4010

@@ -325,7 +325,7 @@ class TestFeatures:
     def test_several_without_the_last_four_are_named(self, tmp_path: Path) -> None:
         store = write_fake(tmp_path / "s", shards_of_words(), numbered, combine="none", n_layers=8)
         other = Store(store.path, replace(store.manifest, model=replace(store.manifest.model, n_layers=8)))
-        with pytest.raises(UserError, match=r"several features at level word: layer_03, .*; name one: `feature`"):
+        with pytest.raises(UserError, match=r"has the features layer_03, .* at level word; pass `feature`"):
             choose_feature(other, Level.WORD, None, None)
 
     def test_missing_features_are_refused(self, words: Store) -> None:

@@ -237,7 +237,7 @@ class TestFilters:
 
     def test_wrong_vectors_and_columns_are_refused(self, sentences: Index) -> None:
         for positions in ([0, 56], [-1], [0.5]):
-            with pytest.raises(UserError, match="no row|whole numbers"):
+            with pytest.raises(UserError, match=r"no row|whole numbers"):
                 sentences.vectors(positions)
         with pytest.raises(UserError, match="leave nothing to find"):
             sentences.search("a text", same_word=True, exclude_same_word=True)

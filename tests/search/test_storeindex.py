@@ -14,14 +14,13 @@ import polars as pl
 import pytest
 
 import bertfeat
-from bertfeat.ann.vectorparts import all_batches
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.search import nearest_rows
-from bertfeat.search.rowsdigest import digest_rows
-from bertfeat.search.storevectors import StoreParts
+from bertfeat.search.rowsdigest import RowsDigest
 from bertfeat.search.workplace import workplace
 from bertfeat.store.reader import Store
+from bertfeat.vectors.store import StoreVectors
 from tests.support.index_stores import brute_force, contents, documents, known_store, run_killed, tiny_store
 from tests.support.runner_fakes import Heard
 from tests.support.shown_output import html_cells
@@ -47,48 +46,30 @@ def whole(tiny: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestSource:
-    @pytest.mark.parametrize("level", ["sentence", "word", "token"])
-    def test_the_vectors_of_the_store_in_order(self, store: Store, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("bertfeat.search.storevectors._BATCH_BYTES", 300 * 4 * 384)
-        source = StoreParts(store, Level(level), FEATURE)
-        included = np.ones(store.n_rows(level), bool)
-        if level == "token":
-            included = ~store.polars("token")["is_special"].to_numpy()
-        assert len(source.parts) == len(store.parts(level)) > 1
-        batches = list(all_batches(source))
-        assert [n for batch in batches for n in batch.positions] == list(range(source.n_vectors))
-        np.testing.assert_array_equal(
-            np.concatenate([batch.vectors for batch in batches]), store.numpy(level, FEATURE)[included]
-        )
-        rows = [batch for part in range(len(source.parts)) for batch in source.row_batches(part, ["doc_id"])]
-        assert np.concatenate([batch.rows for batch in rows]).tolist() == np.flatnonzero(included).tolist()
-        ids = pl.concat([batch.columns for batch in rows])["doc_id"]
-        assert ids.to_list() == store.polars(level)["doc_id"].filter(pl.Series(included)).to_list()
-
     def test_rows_without_a_vector_are_left_out(self, tmp_path: Path, tiny_folder: Path) -> None:
         texts = {"a": "one quick fox " * 30, "b": "", "c": "sells shells"}
         rows = [{"id": doc_id, "text": text} for doc_id, text in texts.items()]
         cut = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), max_length=16, on_overlong="truncate")
         for level in Level:
-            source = StoreParts(cut, level, "layer_03")
-            assert 0 < source.n_vectors < cut.n_rows(level)
-            vectors = np.concatenate([batch.vectors for batch in all_batches(source)])
-            assert np.isfinite(vectors).all()
+            source = StoreVectors(cut, level, "layer_03")
+            assert 0 < len(source.rows) < cut.n_rows(level)
+            assert np.isfinite(source.whole()).all()
         with bertfeat.build_index(cut, tmp_path / "index", level="sentence") as index:
             assert index.rows.tolist() == [0, 2]
             assert index.search(["sells shells"], k=2)["doc_id"].to_list() == ["c", "a"]
             np.testing.assert_array_equal(index.vectors([1, 0]), cut.take("sentence", "layer_03", [2, 0]))
 
-    def test_the_digest_does_not_depend_on_parts_and_batches(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        source = StoreParts(store, Level.WORD, FEATURE)
-        first, whole = digest_rows(source, 1000)
-        monkeypatch.setattr("bertfeat.search.storevectors._BATCH_BYTES", 4 * 384 * 256)
-        for n, digest in [(1000, first), (store.n_rows("word"), whole)]:
-            assert digest_rows(StoreParts(store, Level.WORD, FEATURE), n) == (digest, whole)
-        assert first != whole
-        assert digest_rows(StoreParts(store, Level.WORD, "layer_05"))[1] != whole
+    def test_the_digest_does_not_depend_on_chunks(self, store: Store) -> None:
+        rows = np.arange(store.n_rows("word"))
+        digests = set()
+        for chunk_bytes, cuts in ((1 << 26, []), (4 * 384 * 256, [1000]), (4 * 384, [1, 30])):
+            digest = RowsDigest()
+            for some in np.split(rows, cuts):
+                found = digest.add(StoreVectors(store, "word", FEATURE, rows=some, chunk_bytes=chunk_bytes))
+            digests.add(found)
+        assert len(digests) == 1
+        assert RowsDigest().add(StoreVectors(store, "word", FEATURE, rows=rows[:-1])) not in digests
+        assert RowsDigest().add(StoreVectors(store, "word", "layer_05")) not in digests
 
 
 class TestFlatIsBruteForce:

@@ -26,7 +26,7 @@ import bertfeat
 from bertfeat.ann import coordinates
 from bertfeat.errors import UserError
 from bertfeat.reports import mappage
-from bertfeat.search import rowneighbours, storemap, words_in_context
+from bertfeat.search import storemap, words_in_context
 from bertfeat.search.maptable import neighbour_structs
 from bertfeat.search.storemap import map_store
 from bertfeat.store.reader import Store
@@ -262,7 +262,7 @@ def test_a_page_of_many_rows_shows_a_sample_and_says_so(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storemap, "MAX_POINTS", 100)
-    monkeypatch.setattr(rowneighbours, "_BATCH_BYTES", 4 * 384 * 256)
+    monkeypatch.setattr(storemap, "CHUNK_BYTES", 4 * 384 * 256)
     done = good("map", store.path, "-o", tmp_path / "m.parquet", "--level", "word")
     frame = pl.read_parquet(tmp_path / "m.parquet")
     data = Page(tmp_path / "m.html").data

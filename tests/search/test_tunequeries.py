@@ -171,7 +171,7 @@ class TestRefused:
         self, tmp_path: Path, tiny_folder: Path, level: str, lines: list[str], said: str, monkeypatch
     ) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, on_overlong="truncate")
-        monkeypatch.setattr(storeindex, "digest_rows", None)  # No vector is read.
+        monkeypatch.setattr(storeindex, "RowsDigest", None)  # No vector is read.
         file = write_lines(tmp_path / "q.txt", lines)
         before = sorted(tmp_path.rglob("*"))
         build = ("index", "build", store.path, "-o", tmp_path / "i", "--level", level, "--tune-queries", file)

@@ -12,7 +12,7 @@ from bertfeat.ann import indexfolder
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.description import INDEX, ROWS, IndexDescription
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorparts import ArrayParts
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 
 # Tiny indexes are slower on several threads.
@@ -51,7 +51,7 @@ def write_parts(
     """Write the files of an index but its description, which is returned."""
     raw = vectors() if data is None else data
     spec = TransformSpec.parse(transform)
-    fitted = fit_transform(ArrayParts(raw), spec)
+    fitted = fit_transform(ArrayVectors(raw), spec)
     building.mkdir(parents=True)
     if fitted is not None:
         indexfolder.write_transform(building, fitted)

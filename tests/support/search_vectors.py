@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
-from bertfeat.ann.vectorparts import ArrayParts, VectorBatch
+from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 
 
@@ -53,29 +53,28 @@ def recall(found, truth) -> float:
     return float(np.mean([len(set(f) & set(t)) / len(t) for f, t in zip(found.tolist(), truth.tolist(), strict=True)]))
 
 
-class MadeParts:
+class MadeVectors:
     """Many vectors that are made as they are read, and never are in memory together."""
 
-    def __init__(self, n_vectors: int, dim: int, *, n_parts: int = 5, batch_size: int = 8192) -> None:
-        self.n_vectors, self.dim = n_vectors, dim
-        self.parts = ArrayParts(np.empty((n_vectors, 0), np.float32), n_parts=n_parts).parts
-        self._base = mixture(batch_size, dim)
+    def __init__(self, n_vectors: int, dim: int, *, chunk_rows: int = 8192) -> None:
+        self.shape = n_vectors, dim
+        self.chunks: Sequence[range] = [
+            range(start, min(start + chunk_rows, n_vectors)) for start in range(0, n_vectors, chunk_rows)
+        ]
+        self._base = mixture(chunk_rows, dim)
 
-    def batches(self, part: int) -> Iterator[VectorBatch]:
-        n_rows = len(self._base)
-        for start in range(self.parts[part].start, self.parts[part].stop, n_rows):
-            stop = min(start + n_rows, self.parts[part].stop)
-            some = np.roll(self._base, start // 7, axis=0)[: stop - start] + np.float32(start / self.n_vectors)
-            yield VectorBatch(range(start, stop), some)
+    def read(self, chunk: int) -> np.ndarray:
+        rows = self.chunks[chunk]
+        return np.roll(self._base, rows.start // 7, axis=0)[: len(rows)] + np.float32(rows.start / self.shape[0])
 
 
-class CountedParts(ArrayParts):
-    """Vectors in memory that count how often a part is read."""
+class CountedVectors(ArrayVectors):
+    """Vectors in memory that count how often a chunk is read."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.n_reads = 0
 
-    def batches(self, part: int) -> Iterator[VectorBatch]:
+    def read(self, chunk: int) -> np.ndarray:
         self.n_reads += 1
-        return super().batches(part)
+        return super().read(chunk)

@@ -26,7 +26,6 @@ import bertfeat
 from bertfeat.ann import budget
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.indexbuild import build
-from bertfeat.ann.vectorparts import ArrayParts
 from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.exports.framefiles import frame_writer
@@ -43,6 +42,7 @@ from bertfeat.reports.tables import write_csv
 from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.search.storeindex import build_index
 from bertfeat.search.storeupdate import update_index
+from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_stores import known_store
 from tests.support.kills import die_at
 from tests.support.search_vectors import mixture
@@ -82,7 +82,7 @@ def _build(text: str, n_vectors: int = 900, **changes: Any) -> Callable[[Path, P
 
     def write(root: Path, inputs: Path, new: bool) -> None:
         settings = {"index": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
-        source = ArrayParts(mixture(n_vectors, 16), n_parts=3, batch_size=170)
+        source = ArrayVectors(mixture(n_vectors, 16), chunk_rows=170)
         with pytest.MonkeyPatch.context() as patch:
             # With so few vectors, a graph has checkpoints only if chunks are small.
             patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
@@ -149,8 +149,8 @@ def _reports(root: Path, inputs: Path, new: bool) -> None:
 
 def _row_map(root: Path, inputs: Path, new: bool) -> None:
     store = bertfeat.open_store(inputs / ("grown" if new else "store"))
-    mask = np.ones(store.n_rows("sentence"), bool)
-    write_row_map(root / "rows.parquet", store, "sentence", row_map_batches(store, "sentence", mask))
+    rows = np.arange(store.n_rows("sentence"))
+    write_row_map(root / "rows.parquet", store, "sentence", row_map_batches(store, "sentence", rows))
 
 
 WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
