@@ -14,9 +14,6 @@ from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.moments import Moments
 
-# The fewest vectors that have a plane.
-_MIN_VECTORS = 3
-
 
 class MapMethod(StrEnum):
     """A way to draw vectors in a plane."""
@@ -26,18 +23,12 @@ class MapMethod(StrEnum):
 
 
 def parse_method(name: str) -> MapMethod:
-    """Return the method of a name.
-
-    Raises:
-        UserError: The name is unknown, or the library of the method is not installed.
-    """
-    try:
-        method = MapMethod(name)
-    except ValueError:
-        raise UserError(f"method {name!r}: unknown; choose one of {', '.join(MapMethod)}") from None
-    if method is MapMethod.UMAP and find_spec("umap") is None:
+    """Return the method of a name; raise a UserError if it is unknown or its library is not installed."""
+    if name not in list(MapMethod):
+        raise UserError(f"method {name!r}: unknown; choose one of {', '.join(MapMethod)}")
+    if name == MapMethod.UMAP and find_spec("umap") is None:
         raise UserError("UMAP needs umap-learn, which is not installed; pip install 'bertfeat[umap]', or use PCA")
-    return method
+    return MapMethod(name)
 
 
 def fit_plane(source: Vectors) -> tuple[Projection, float]:
@@ -46,14 +37,13 @@ def fit_plane(source: Vectors) -> tuple[Projection, float]:
     The largest component of an axis is positive, so that equal vectors give equal coordinates.
 
     Raises:
-        UserError: There are fewer than three vectors, they have fewer than two values, all are the same, or one holds
-            NaN or infinity.
+        UserError: There are fewer than three vectors, they have fewer than two values, or all are the same.
     """
     n_vectors, dim = source.shape
-    if n_vectors < _MIN_VECTORS:
-        raise UserError(f"a map takes {_MIN_VECTORS} rows with a vector or more, and there are {n_vectors}")
-    if dim < 2:
-        raise UserError("a map takes vectors of 2 values or more, and these have 1")
+    if n_vectors < 3 or dim < 2:
+        raise UserError(
+            f"a map takes 3 rows or more with a vector of 2 values or more, and there are {n_vectors} of {dim}"
+        )
     moments = Moments(dim, "scatter")
     for _, vectors in chunks_of(source):
         moments.add(vectors)
@@ -62,24 +52,24 @@ def fit_plane(source: Vectors) -> tuple[Projection, float]:
     return Projection(moments.mean, axes.astype(np.float32)), float(share)
 
 
-def umap_plane(start: Float32Array, neighbours: IntArray, distances: Float32Array, seed: int) -> Float32Array:
+def umap_plane(start: Float32Array, neighbors: IntArray, distances: Float32Array, seed: int) -> Float32Array:
     """Return coordinates by UMAP (McInnes et al. 2018, arXiv 1802.03426), float32 (n, 2), in one thread.
 
     Args:
         start: float32 (n, 2), the coordinates to start from.
-        neighbours: int64 (n, k), the nearest vectors of each, without itself.
+        neighbors: int64 (n, k), the nearest vectors of each, without itself.
         distances: float32 (n, k), their distances.
         seed: The random seed.
     """
     from umap import UMAP
 
     own = np.arange(len(start))[:, None]
-    near = np.hstack([own, neighbours]), np.hstack([np.zeros_like(own, np.float32), distances])
+    near = np.hstack([own, neighbors]), np.hstack([np.zeros_like(own, np.float32), distances])
     # Noise as UMAP adds to its own starts: equal points could never part, and an axis may be flat.
     noise = np.random.default_rng(seed).normal(scale=1e-4, size=start.shape)
     init = (10 * start / np.abs(start).max() + noise).astype(np.float32)
     with warnings.catch_warnings(action="ignore"):
-        # With neighbours and a start, UMAP takes only the number of rows from what it is fitted to.
+        # With neighbors and a start, UMAP takes only the number of rows from what it is fitted to.
         model = UMAP(
             n_neighbors=near[0].shape[1], init=init, precomputed_knn=near, random_state=seed % 2**32, n_jobs=1
         ).fit(init)

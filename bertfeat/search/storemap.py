@@ -1,4 +1,4 @@
-"""Map of a store: two coordinates and the nearest neighbours of each row, as Parquet and as a page."""
+"""Map of a store: two coordinates and the nearest neighbors of each row, as Parquet and as a page."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.coordinates import MapMethod, fit_plane, parse_method, umap_plane
 from bertfeat.ann.exact import sample_positions
-from bertfeat.ann.transforms import Transform
-from bertfeat.choices import Level
+from bertfeat.ann.indexbuild import build
+from bertfeat.ann.indexfiles import read_index
+from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.config import parse_size
-from bertfeat.durable.files import Sink, make_parents
+from bertfeat.durable.files import make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_bytes, publish_file
 from bertfeat.errors import UserError
 from bertfeat.exports.framefiles import frame_writer
 from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress, reporting
-from bertfeat.records import Float32Array, IntArray
+from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.reports.mappage import map_page
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.maptable import MapTable, cut_texts, neighbour_structs, page_texts
-from bertfeat.search.rowneighbours import Neighbours
+from bertfeat.search.maptable import MapTable, cut_texts, neighbor_structs, page_texts
 from bertfeat.storage import local_path
-from bertfeat.store.reader import Store, open_store
-from bertfeat.vectors.array import Vectors, chunks_of
+from bertfeat.store.reader import Store, as_store
+from bertfeat.vectors.array import FloatArray, Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric, parse_metric
 from bertfeat.vectors.store import StoreVectors, searchable
 
@@ -53,7 +53,7 @@ class StoreMap:
         n_rows: The rows of the map.
         n_points: The points of the page: all rows, or a random sample of 200,000.
         n_left_out: Rows of the level that are never drawn: those without a vector, and special tokens.
-        n_neighbors: The neighbours of a row.
+        n_neighbors: The neighbors of a row.
         shown_variance: The share of the variance that the plane of a PCA shows; None for UMAP.
     """
 
@@ -75,7 +75,7 @@ class StoreMap:
 
 
 class _Drawn(NamedTuple):
-    """Consecutive rows of a map: their numbers, coordinates (n, 2), and neighbours with distances, each (n, k)."""
+    """Consecutive rows of a map: their numbers, coordinates (n, 2), and neighbors with distances, each (n, k)."""
 
     positions: range
     places: Float32Array
@@ -103,41 +103,10 @@ def map_store(
     overwrite: bool = False,
     progress: bool | Progress | None = None,
 ) -> StoreMap:
-    """Draw the rows of a level in a plane: a Parquet file of coordinates and neighbours, and a page beside it.
-
-    The Parquet file has the columns that name a row (`doc_id`; `word_index` and `word` at word level), `text` (the
-    document, or the word in brackets in its context), kept columns of the corpus, float32 `x` and `y`, and
-    `neighbors`, a struct of `ids` (rows of this file, from 0) and `distances`, which Embedding Atlas takes.
-
-    Args:
-        store: The store, or its folder.
-        output: The Parquet file; the page has the same name with `.html`. The page's name does for both.
-        level: The level; by default the only one that is stored, or word level if `word` is given.
-        feature: As for `build_index`.
-        word: Only the rows of this word, in upper or lower case.
-        method: `pca`; or `umap`, which needs umap-learn, and starts from the PCA.
-        neighbors: The nearest rows to find for each row.
-        metric: `cosine` or `l2`, by which neighbours are found, and so UMAP.
-        columns: Columns of the corpus to keep; all by default.
-        color: A column that gives the colours of the page at first.
-        limit: Only the first rows.
-        sample: Only this number of random rows.
-        seed: The seed of the sample, of the index and of UMAP.
-        page: Also write the page; of more than 200,000 rows it shows a random sample, and says so.
-        max_memory: The most memory of the index that finds the neighbours.
-        overwrite: Replace files that are already there.
-        progress: See `bertfeat.extract`.
-
-    Raises:
-        UserError: A setting, the level, a word or a column cannot be used; there are fewer than three rows with a
-            vector, or all vectors are the same; or a library is missing.
-        StoreError: A part is missing or damaged.
-        RunError: The system refused; an old file is unchanged, or the new one is there.
-
-    Examples:
-        >>> map_store("features", "map.parquet", level="word", word="bank")  # doctest: +SKIP
-    """
-    how, settings = parse_method(method), _settings(metric, seed, max_memory)
+    """Draw the rows of a level in a plane; see `Store.map`."""
+    how, compared, memory = parse_method(method), parse_metric(metric), parse_size(max_memory, "max_memory")
+    if compared is Metric.IP:
+        raise UserError("metric 'ip': an inner product is not a distance; choose cosine or l2")
     for name, number in (("neighbors", neighbors), ("limit", limit), ("sample", sample)):
         if number is not None and number < 1:
             raise UserError(f"`{name}` {number} is below 1")
@@ -150,22 +119,25 @@ def map_store(
     check_file(path, overwrite=overwrite, endings=(".parquet",))
     if beside is not None:
         check_file(beside, overwrite=overwrite)
-    opened = store if isinstance(store, Store) else open_store(store)
+    opened = as_store(store)
     where = opened.choose_level("word" if level is None and word is not None else level)
     chosen = opened.choose_feature(where, feature)
-    table = MapTable(opened, where, columns)
-    table.check_color(color)
+    table = MapTable(opened, where, columns, color)
     with reporting(progress) as reports, tempfile.TemporaryDirectory(prefix="bertfeat-map-") as folder:
         included = searchable(opened, where, chosen)
-        rows = _chosen_rows(opened, where, np.flatnonzero(included), word)[:limit]
+        rows = np.flatnonzero(included if word is None else included & _is_word(opened, where, word))[:limit]
         rows = rows if sample is None else rows[sample_positions(len(rows), sample, seed)]
         source = StoreVectors(opened, where, chosen, rows=rows, chunk_bytes=CHUNK_BYTES, progress=reports)
         try:
             plane, share = fit_plane(source)
         except UserError as error:
             raise UserError(f"{opened.path}: level {where}, feature {chosen}: {error}") from None
-        near = Neighbours(source, Path(folder), settings, min(neighbors, len(rows) - 1))
-        drawn: Iterable[_Drawn] = _drawn(source, plane, near)
+        settings = BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory_bytes=memory)
+        k, near = min(neighbors, len(rows) - 1), _neighbor_index(source, Path(folder), settings)
+        drawn: Iterable[_Drawn] = (
+            _Drawn(positions, plane.apply(vectors), *_neighbors(near, positions, vectors, k))
+            for positions, vectors in chunks_of(source)
+        )
         if how is MapMethod.UMAP:
             drawn = _moved(list(drawn), seed, reports)
         points = sample_positions(len(rows), MAX_POINTS if page else 0, seed)
@@ -178,45 +150,50 @@ def map_store(
             n_rows=len(rows),
             n_points=len(points),
             n_left_out=int(np.count_nonzero(~included)),
-            n_neighbors=near.k,
+            n_neighbors=k,
             shown_variance=round(share, 4) if how is MapMethod.PCA else None,
         )
         make_parents(path)
         with publish_file(path) as sink:
-            shown = _write(path, sink, table, rows, drawn, points)
+            shown = []
+            with frame_writer(path, sink) as write:
+                for part in drawn:
+                    frame = table.read(rows[part.positions.start : part.positions.stop], part.places)
+                    write(frame.with_columns(neighbor_structs(part.ids, part.distances)))
+                    first, last = np.searchsorted(points, [part.positions.start, part.positions.stop])
+                    shown.append(cut_texts(frame[points[first:last] - part.positions.start]))
             # Made before the Parquet file gets its place, so that a failure leaves neither.
-            name = (opened.path.resolve() if isinstance(opened.path, Path) else opened.path).name
-            html = _page(shown, table.colours, name, made, word, color) if page else b""
+            html = _page(pl.concat(shown), table, made, word) if page else b""
         if beside is not None:
             publish_bytes(beside, html)
     return made
 
 
-def _settings(metric: str, seed: int, max_memory: int | str) -> BuildSettings:
-    """Return the settings of the index that finds neighbours."""
-    compared = parse_metric(metric)
-    if compared is Metric.IP:
-        raise UserError("metric 'ip': an inner product is not a distance; choose cosine or l2")
-    n_bytes = parse_size(max_memory, "max_memory")
-    return BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory_bytes=n_bytes)
-
-
-def _chosen_rows(store: Store, level: Level, rows: IntArray, word: str | None) -> IntArray:
-    """Return the rows of a word, or all."""
-    if word is None:
-        return rows
-    if not LEVELS[level].surface:
+def _is_word(store: Store, level: str, word: str) -> BoolArray:
+    """Return which rows of a level are a word, bool (n_rows,)."""
+    where = store.schema(level).level
+    if not LEVELS[where].surface:
         raise UserError(f"`level='{level}'`: a row is a whole text, which has no word; pass `level='word'`")
-    rows = rows[PositionFilters(store, level, rows).words_like(word)]
-    if not len(rows):
+    found = PositionFilters(store, where, np.arange(store.n_rows(where))).words_like(word)
+    if not found.any():
         raise UserError(f"{store.path}: no row of level {level} is the word {word!r}, in upper or lower case")
-    return rows
+    return found
 
 
-def _drawn(source: Vectors, plane: Transform, near: Neighbours) -> Iterable[_Drawn]:
-    """Yield all rows in batches, with coordinates in a plane."""
-    for positions, vectors in chunks_of(source):
-        yield _Drawn(positions, plane.apply(vectors), *near.of(positions, vectors))
+def _neighbor_index(source: Vectors, folder: Path, settings: BuildSettings) -> VectorIndex:
+    """Return an index of all rows, which lives as long as the folder."""
+    built = build(source, folder, settings)
+    return VectorIndex(read_index(built.path), settings.metric, built.transform, built.parameters)
+
+
+def _neighbors(index: VectorIndex, rows: range, vectors: FloatArray, k: int) -> tuple[IntArray, Float32Array]:
+    """Return the positions of the nearest rows, int64 (n, k), the nearest first, and distances, float32 (n, k)."""
+    scores, positions = index.search(vectors, k + 1)
+    others = positions != np.arange(rows.start, rows.stop)[:, None]
+    # Duplicates may push a row out of its own hits; then drop the last hit.
+    others[others.all(axis=1), -1] = False
+    distances = scores if index.metric is Metric.L2 else np.maximum(0, 1 - scores)
+    return positions[others].reshape(-1, k), distances[others].reshape(-1, k)
 
 
 def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_Drawn]:
@@ -224,28 +201,11 @@ def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_
     progress.stage("UMAP")
     _, places, ids, distances = (np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
     places = umap_plane(places, ids, distances, seed)
-    for some in drawn:
-        yield some._replace(places=places[some.positions.start : some.positions.stop])
+    for part in drawn:
+        yield part._replace(places=places[part.positions.start : part.positions.stop])
 
 
-def _write(
-    path: Path, sink: Sink, table: MapTable, rows: IntArray, drawn: Iterable[_Drawn], points: IntArray
-) -> pl.DataFrame:
-    """Write the Parquet file; return some of its rows for a page: ascending, without neighbours, long texts cut."""
-    kept: list[pl.DataFrame] = []
-    with frame_writer(path, sink) as write:
-        for at, places, ids, distances in drawn:
-            frame = table.read(rows[at.start : at.stop])
-            frame = frame.with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1]))
-            write(frame.with_columns(neighbour_structs(ids, distances)))
-            first, last = np.searchsorted(points, [at.start, at.stop])
-            kept.append(cut_texts(frame[points[first:last] - at.start]))
-    return pl.concat(kept)
-
-
-def _page(
-    shown: pl.DataFrame, colours: Sequence[str], name: str, made: StoreMap, word: str | None, color: str | None
-) -> bytes:
+def _page(shown: pl.DataFrame, table: MapTable, made: StoreMap, word: str | None) -> bytes:
     """Return the page of some rows."""
     rows = f"{made.n_rows:,} rows"
     if made.n_points < made.n_rows:
@@ -257,8 +217,8 @@ def _page(
     return map_page(
         shown.select("x", "y").to_numpy(),
         page_texts(shown),
-        {name: shown[name].to_list() for name in colours},
-        title=f"{name}: {made.level}, {made.feature}" + (f", {word}" if word is not None else ""),
+        {name: shown[name].to_list() for name in table.colors},
+        title=f"{table.title}: {made.level}, {made.feature}" + (f", {word}" if word is not None else ""),
         note=f"{rows}. {note}",
-        color=color,
+        color=table.color,
     )

@@ -27,7 +27,7 @@ from bertfeat.ann import coordinates
 from bertfeat.errors import UserError
 from bertfeat.reports import mappage
 from bertfeat.search import storemap, words_in_context
-from bertfeat.search.maptable import neighbour_structs
+from bertfeat.search.maptable import neighbor_structs
 from bertfeat.search.storemap import map_store
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as run
@@ -116,10 +116,10 @@ def test_coordinates_and_neighbours_are_the_exact_ones(store: Store, tmp_path: P
 
 def test_a_row_with_fewer_neighbours_has_shorter_lists():
     ids, distances = np.array([[1, 2], [0, -1], [-1, -1]]), np.array([[0.5, 1], [0.5, np.nan], [np.nan, np.nan]], "f4")
-    found = neighbour_structs(ids, distances).to_list()
+    found = neighbor_structs(ids, distances).to_list()
     assert [row["ids"] for row in found] == [[1, 2], [0], []]
     assert [row["distances"] for row in found] == [[0.5, 1.0], [0.5], []]
-    assert neighbour_structs(ids[:1], distances[:1]).dtype == neighbour_structs(ids, distances).dtype
+    assert neighbor_structs(ids[:1], distances[:1]).dtype == neighbor_structs(ids, distances).dtype
 
 
 def test_equal_vectors_are_neighbours_and_never_their_own(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
         (("--level", "word", "--color", "lable"), "--color 'lable': no such column in the map; did you mean 'label'?"),
         (("--level", "word", "--columns", "nope"), "no column 'nope'"),
         (("--level", "word", "--columns", "word"), "the map has a column of this name already; pass other --columns"),
-        (("--level", "word", "--limit", "2"), "a map takes 3 rows with a vector or more, and there are 2"),
+        (("--level", "word", "--limit", "2"), "a map takes 3 rows or more with a vector of 2 values or more, and there are 2 of"),
         (("--level", "word", "--no-page", "--color", "word"), "--color is for the page"),
         (("--level", "word", "--metric", "ip"), "'ip' is not one of"),
     ):
@@ -238,9 +238,9 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
 def test_a_store_without_a_plane_is_refused(tmp_path: Path) -> None:
     cases = {"one value": np.ones((5, 1)), "the same": np.ones((5, 3)), "one row": np.ones((1, 2))}
     for name, said in (
-        ("one value", "these have 1"),
+        ("one value", "there are 5 of 1"),
         ("the same", "all 5 vectors are the same"),
-        ("one row", "there are 1"),
+        ("one row", "there are 1 of 2"),
     ):
         np.save(tmp_path / f"{name}.npy", cases[name].astype(np.float32))
         good("import", tmp_path / f"{name}.npy", "-o", tmp_path / name, "--level", "sentence")
@@ -254,7 +254,7 @@ def test_an_empty_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("text\n")
     good("extract", tmp_path / "none.csv", "-o", tmp_path / "s", "--level", "word", "--layers", "0")
     done = run("map", tmp_path / "s", "-o", tmp_path / "m.parquet")
-    assert (done.code, "3 rows with a vector or more, and there are 0" in done.err) == (2, True)
+    assert (done.code, "and there are 0 of" in done.err) == (2, True)
     assert not (tmp_path / "m.parquet").exists()
 
 
