@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bertfeat.search.hitrows import words_in_context
     from bertfeat.search.index import Index, open_index
     from bertfeat.search.kwic import Context
-    from bertfeat.search.qrels import read_qrels
+    from bertfeat.search.quality import read_qrels
     from bertfeat.search.queryfiles import QueryFile
     from bertfeat.search.storeindex import build_index
     from bertfeat.search.storemap import StoreMap
@@ -75,7 +75,7 @@ _HOMES = {
     "search.hitrows": "words_in_context",
     "search.index": "Index open_index",
     "search.kwic": "Context",
-    "search.qrels": "read_qrels",
+    "search.quality": "read_qrels",
     "search.queryfiles": "QueryFile",
     "search.storeindex": "build_index",
     "search.storemap": "StoreMap",

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from bertfeat.search.exactrows import nearest_rows
     from bertfeat.search.hitrows import words_in_context
     from bertfeat.search.kwic import Context
-    from bertfeat.search.qrels import read_qrels
-    from bertfeat.search.quality import evaluate_retrieval
+    from bertfeat.search.quality import evaluate_retrieval, read_qrels
     from bertfeat.search.queryfiles import QueryFile
 
 __all__ = [
@@ -30,8 +29,7 @@ __getattr__ = lazy_names(
         "search.exactrows": "nearest_rows",
         "search.hitrows": "words_in_context",
         "search.kwic": "Context",
-        "search.qrels": "read_qrels",
-        "search.quality": "evaluate_retrieval",
+        "search.quality": "evaluate_retrieval read_qrels",
         "search.queryfiles": "QueryFile",
     },
 )

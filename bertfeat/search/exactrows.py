@@ -12,7 +12,7 @@ from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.exact import exact_search
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.records import IntArray
-from bertfeat.store.reader import Store, open_store
+from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.nearest import parse_metric
 from bertfeat.vectors.store import StoreVectors
 
@@ -54,7 +54,7 @@ def nearest_rows(
         >>> rows[:, 0].tolist()
         [0, 1]
     """
-    opened = store if isinstance(store, Store) else open_store(store)
+    opened = as_store(store)
     where = opened.choose_level(level)
     source = StoreVectors(opened, where, opened.choose_feature(where, feature), chunk_bytes=CHUNK_BYTES)
     spec = TransformSpec.parse(transform)

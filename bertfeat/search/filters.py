@@ -14,22 +14,20 @@ from bertfeat.store.reader import Store, read_columns, row_columns
 
 
 class PositionFilters:
-    """Filters of the positions of an index, bool (n_vectors,), kept for further batches of queries.
+    """Filters of the positions of an index, bool (n_vectors,); threads may share them.
 
-    `rows`, int64 (n_vectors,), is the row of the level that each vector comes from.
+    Args:
+        store: The store.
+        level: The level.
+        rows: int64 (n_vectors,), the row of the level that each vector comes from.
+
+    Attributes:
+        condition: Returns the positions for which an SQL condition is true, kept for further batches of queries.
     """
 
     def __init__(self, store: Store, level: Level, rows: IntArray) -> None:
         self._store, self._level, self._rows = store, level, rows
-        self._where: tuple[str, BoolArray] | None = None
-
-    def condition(self, where: str) -> BoolArray:
-        """Return the positions for which an SQL condition is true; see `condition_mask`."""
-        known = self._where
-        # Threads may search with other conditions at the same time.
-        if known is None or known[0] != where:
-            self._where = known = where, condition_mask(self._store, self._level, where)[self._rows]
-        return known[1]
+        self.condition = functools.lru_cache(maxsize=1)(lambda where: condition_mask(store, level, where)[rows])
 
     def words_like(self, word: str) -> BoolArray:
         """Return the positions of a word or token, in upper or lower case."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow.parquet as pq
 
 from bertfeat.ann.description import ROWS, IndexDescription
 from bertfeat.ann.exact import check_allowed
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.ann.indexloading import load_index
-from bertfeat.ann.transforms import Transform, prepare
-from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.transforms import prepare
 from bertfeat.choices import Level
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
@@ -32,12 +31,9 @@ from bertfeat.search.hitrows import HitRows
 from bertfeat.search.kwic import Context
 from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import EncodedQueries, Queries, QueryEncoder
-from bertfeat.search.rowmap import RowMap
 from bertfeat.storage import local_path
-from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, as_store, check_columns
 from bertfeat.store.selection import check_rows
-from bertfeat.vectors.nearest import Metric
 
 # The name of a hit's row number in the level, among the columns of the store.
 ROW = "row"
@@ -52,22 +48,28 @@ class Index:
         path: Its folder.
         description: The content of `index.json`: settings, measured recall, seconds, ...
         origin: The store and feature of its vectors.
+        spec: The feature that it holds.
+        level: The level whose rows it finds.
+        metric: How vectors are compared.
+        transform: What is done to vectors before they are compared; None for nothing.
+        n_vectors: The number of vectors.
+        rows: int64 (n_vectors,), ascending: the row of the level that each vector comes from.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        description: IndexDescription,
-        vectors: VectorIndex,
-        *,
-        store: str | Path | Store | None = None,
-    ) -> None:
+    def __init__(self, path: Path, description: IndexDescription, *, store: str | Path | Store | None = None) -> None:
+        self._vectors = load_index(path, description)
         self.path = path
         self.description = description
         self.origin = Origin.at(description)
-        self._vectors = vectors
+        self.spec = self.origin.spec
+        self.level = self.spec.level
+        self.metric = description.metric
+        self.transform = self._vectors.transform
+        self.n_vectors = description.n_vectors
+        # Read at once: another index may take its place. pyarrow takes a relative path that starts with `a:` for a URL.
+        with pq.ParquetFile((path / ROWS).absolute()) as file:
+            self.rows: IntArray = file.read(["row"])["row"].to_numpy()
         self._given_store = store
-        self._rows = RowMap(path / ROWS)
         self._encoder = QueryEncoder(
             self.spec, given_words=self.origin.given_words, name=f"index {path}", prompt=self.origin.query_prompt
         )
@@ -88,40 +90,12 @@ class Index:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the files."""
-        self._rows.close()
         self._vectors.close()
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """The feature that it holds."""
-        return self.origin.spec
-
-    @property
-    def level(self) -> Level:
-        """The level whose rows it finds."""
-        return self.spec.level
-
-    @property
-    def metric(self) -> Metric:
-        """How vectors are compared."""
-        return self.description.metric
-
-    @property
-    def transform(self) -> Transform | None:
-        """What is done to vectors before they are compared."""
-        return self._vectors.transform
-
-    @property
-    def n_vectors(self) -> int:
-        """The number of vectors."""
-        return self.description.n_vectors
 
     @functools.cached_property
     def store(self) -> Store:
@@ -134,19 +108,13 @@ class Index:
             return self.origin.find_store(self.path)
         return self.origin.check_store(as_store(self._given_store), self.path)
 
-    @functools.cached_property
-    def rows(self) -> IntArray:
-        """The row of the level that each vector comes from, int64 (n_vectors,)."""
-        return self._rows.all_rows()
-
     def vectors(self, positions: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return vectors as the store holds them, (n, dim), before any transform.
 
         Raises:
             UserError: There is no such position.
         """
-        rows = self._rows.rows(check_rows(positions, self.n_vectors))
-        return self.store.take(self.level, self.spec.feature, rows)
+        return self.store.take(self.level, self.spec.feature, self.rows[check_rows(positions, self.n_vectors)])
 
     def load_model(self) -> None:
         """Load the model, which the first query of texts does otherwise; see `encode`."""
@@ -208,12 +176,15 @@ class Index:
         k = self._at_most(k)
         if same_word and exclude_same_word:
             raise UserError("same_word and exclude_same_word leave nothing to find; pass one of them")
-        mask = self._mask(where, allowed)
+        check_allowed(allowed, self.n_vectors)
+        if where is not None:
+            mask = self._filters.condition(where)
+            allowed = mask if allowed is None else mask & allowed
         encoded = self.encode(queries)
         if same_word or exclude_same_word:
-            scores, positions = self._by_word(encoded, k, mask, same=same_word)
+            scores, positions = self._by_word(encoded, k, allowed, same=same_word)
         else:
-            scores, positions = self.nearest(encoded.vectors, k, allowed=mask)
+            scores, positions = self.nearest(encoded.vectors, k, allowed=allowed)
         return self._frame(scores, positions, names)
 
     def nearest(
@@ -303,16 +274,8 @@ class Index:
             raise UserError(f"k {k} is below 1; ask for 1 hit or more")
         return min(k, max(self.n_vectors, 1))
 
-    def _mask(self, where: str | None, allowed: BoolArray | None) -> BoolArray | None:
-        """Return the positions that may be found; None for all."""
-        check_allowed(allowed, self.n_vectors)
-        if where is None:
-            return allowed
-        mask = self._filters.condition(where)
-        return mask if allowed is None else mask & allowed
-
     def _by_word(
-        self, encoded: EncodedQueries, k: int, mask: BoolArray | None, *, same: bool
+        self, encoded: EncodedQueries, k: int, allowed: BoolArray | None, *, same: bool
     ) -> tuple[npt.NDArray[np.float32], IntArray]:
         """Search for each word among its own occurrences, or among all others."""
         scores = np.full((len(encoded.vectors), k), np.nan, np.float32)
@@ -324,14 +287,14 @@ class Index:
             queries_of.setdefault(surface.casefold(), []).append(number)
         for surface, numbers in queries_of.items():
             words = self._filters.words_like(surface)
-            allowed = words if same else ~words
-            found = self.nearest(encoded.vectors[numbers], k, allowed=allowed if mask is None else allowed & mask)
-            scores[numbers], positions[numbers] = found
+            mask = words if same else ~words
+            mask = mask if allowed is None else mask & allowed
+            scores[numbers], positions[numbers] = self.nearest(encoded.vectors[numbers], k, allowed=mask)
         return scores, positions
 
     def _frame(self, scores: npt.NDArray[np.float32], positions: IntArray, names: list[str]) -> pl.DataFrame:
         query, place = np.nonzero(positions >= 0)
-        rows = self._rows.rows(positions[query, place])
+        rows = self.rows[positions[query, place]]
         frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], ROW: rows})
         if others := [name for name in names if name != ROW]:
             frame = frame.hstack(self._hits.columns(rows, others))
@@ -359,7 +322,7 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
         description = read_description(folder)
         index = None
         try:
-            index = Index(folder, description, load_index(folder, description), store=store)
+            index = Index(folder, description, store=store)
         except UserError:
             if read_description(standing(place)) == description:
                 raise

@@ -1,4 +1,8 @@
-"""Writer of the row map of an index: rows of a level with a vector, streamed from the store's parts to one file."""
+"""Writer of the row map of an index: the row of the level, document and characters that each vector comes from.
+
+A Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`, and if
+the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`. `row` is ascending.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,12 @@ from bertfeat.durable.files import Sink
 from bertfeat.durable.publication import publish_file
 from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
-from bertfeat.search.rowmap import FIXED, PLACES
 from bertfeat.store.reader import Store
 from bertfeat.store.vectors import opened_part, read_groups
 
-# Looking up one hit reads one row group; a batch of hits reads each group once.
+_FIXED = {"part": pa.int32(), "row": pa.int64()}
+# In this order. `segment` is the text of a pair that the characters belong to.
+_PLACES = ("token_index", "word_index", "segment", "char_start", "char_end")
 _ROW_GROUP_ROWS = 1 << 16
 
 
@@ -28,7 +33,7 @@ def row_map_columns(store: Store, level: str) -> tuple[str, ...]:
     schema = store.schema(level)
     # A column of the corpus may have the name of a column that bertfeat writes at another level.
     written = {column.name for column in LEVELS[schema.level].columns} & {column.name for column in schema.columns}
-    return ("doc_id", *(name for name in PLACES if name in written))
+    return ("doc_id", *(name for name in _PLACES if name in written))
 
 
 def row_map_batches(
@@ -72,7 +77,7 @@ def _schema(store: Store, level: str) -> pa.Schema:
     names = list(row_map_columns(store, level))
     with opened_part(store.stored_parts(level)[0]) as file:
         stored = file.schema_arrow
-    fields = [pa.field(name, kind, nullable=False) for name, kind in FIXED.items()]
+    fields = [pa.field(name, kind, nullable=False) for name, kind in _FIXED.items()]
     fields += [pa.field(name, stored.field(name).type, nullable=name != "doc_id") for name in names]
     return pa.schema(fields)
 

@@ -32,7 +32,7 @@ from bertfeat.search.filters import PositionFilters
 from bertfeat.search.maptable import MapTable, cut_texts, neighbor_structs, page_texts
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store
-from bertfeat.vectors.array import FloatArray, Vectors, chunks_of
+from bertfeat.vectors.array import FloatArray, chunks_of
 from bertfeat.vectors.nearest import Metric, parse_metric
 from bertfeat.vectors.store import StoreVectors, searchable
 
@@ -77,7 +77,7 @@ class StoreMap:
 class _Drawn(NamedTuple):
     """Consecutive rows of a map: their numbers, coordinates (n, 2), and neighbors with distances, each (n, k)."""
 
-    positions: range
+    rows: range
     places: Float32Array
     ids: IntArray
     distances: Float32Array
@@ -112,13 +112,7 @@ def map_store(
             raise UserError(f"`{name}` {number} is below 1")
     if color is not None and not page:
         raise UserError("`color` is for the page, which is switched off; leave one of them out")
-    path = local_path(output, "a map")
-    if page and path.suffix.lower() == ".html":
-        path = path.with_suffix(".parquet")
-    beside = path.with_suffix(".html") if page else None
-    check_file(path, overwrite=overwrite, endings=(".parquet",))
-    if beside is not None:
-        check_file(beside, overwrite=overwrite)
+    path, beside = _places(output, page=page, overwrite=overwrite)
     opened = as_store(store)
     where = opened.choose_level("word" if level is None and word is not None else level)
     chosen = opened.choose_feature(where, feature)
@@ -133,10 +127,12 @@ def map_store(
         except UserError as error:
             raise UserError(f"{opened.path}: level {where}, feature {chosen}: {error}") from None
         settings = BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory_bytes=memory)
-        k, near = min(neighbors, len(rows) - 1), _neighbor_index(source, Path(folder), settings)
+        built = build(source, Path(folder), settings)
+        near = VectorIndex(read_index(built.path), compared, built.transform, built.parameters)
+        k = min(neighbors, len(rows) - 1)
         drawn: Iterable[_Drawn] = (
-            _Drawn(positions, plane.apply(vectors), *_neighbors(near, positions, vectors, k))
-            for positions, vectors in chunks_of(source)
+            _Drawn(span, plane.apply(vectors), *_neighbors(near, span, vectors, k))
+            for span, vectors in chunks_of(source)
         )
         if how is MapMethod.UMAP:
             drawn = _moved(list(drawn), seed, reports)
@@ -157,16 +153,28 @@ def map_store(
         with publish_file(path) as sink:
             shown = []
             with frame_writer(path, sink) as write:
-                for part in drawn:
-                    frame = table.read(rows[part.positions.start : part.positions.stop], part.places)
-                    write(frame.with_columns(neighbor_structs(part.ids, part.distances)))
-                    first, last = np.searchsorted(points, [part.positions.start, part.positions.stop])
-                    shown.append(cut_texts(frame[points[first:last] - part.positions.start]))
+                for span, places, ids, distances in drawn:
+                    frame = table.read(rows[span.start : span.stop], places)
+                    write(frame.with_columns(neighbor_structs(ids, distances)))
+                    first, last = np.searchsorted(points, [span.start, span.stop])
+                    shown.append(cut_texts(frame[points[first:last] - span.start]))
             # Made before the Parquet file gets its place, so that a failure leaves neither.
             html = _page(pl.concat(shown), table, made, word) if page else b""
         if beside is not None:
             publish_bytes(beside, html)
     return made
+
+
+def _places(output: str | Path, *, page: bool, overwrite: bool) -> tuple[Path, Path | None]:
+    """Return the places of the Parquet file and of the page, which can be written to."""
+    path = local_path(output, "a map")
+    if page and path.suffix.lower() == ".html":
+        path = path.with_suffix(".parquet")
+    check_file(path, overwrite=overwrite, endings=(".parquet",))
+    if not page:
+        return path, None
+    check_file(path.with_suffix(".html"), overwrite=overwrite)
+    return path, path.with_suffix(".html")
 
 
 def _is_word(store: Store, level: str, word: str) -> BoolArray:
@@ -178,12 +186,6 @@ def _is_word(store: Store, level: str, word: str) -> BoolArray:
     if not found.any():
         raise UserError(f"{store.path}: no row of level {level} is the word {word!r}, in upper or lower case")
     return found
-
-
-def _neighbor_index(source: Vectors, folder: Path, settings: BuildSettings) -> VectorIndex:
-    """Return an index of all rows, which lives as long as the folder."""
-    built = build(source, folder, settings)
-    return VectorIndex(read_index(built.path), settings.metric, built.transform, built.parameters)
 
 
 def _neighbors(index: VectorIndex, rows: range, vectors: FloatArray, k: int) -> tuple[IntArray, Float32Array]:
@@ -202,7 +204,7 @@ def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_
     _, places, ids, distances = (np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
     places = umap_plane(places, ids, distances, seed)
     for part in drawn:
-        yield part._replace(places=places[part.positions.start : part.positions.stop])
+        yield part._replace(places=places[part.rows.start : part.rows.stop])
 
 
 def _page(shown: pl.DataFrame, table: MapTable, made: StoreMap, word: str | None) -> bytes:

@@ -13,7 +13,6 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import RunError, StoreError
 from bertfeat.records import Column
-from bertfeat.search.rowmap import RowMap
 from bertfeat.search.rowmapwriter import row_map_batches, row_map_columns, write_row_map
 from bertfeat.store.reader import Store, open_store
 from tests.support.store_fakes import DOC_ID, make_plan, part_at, write_store
@@ -66,12 +65,6 @@ def test_positions_lead_back_to_rows(tmp_path, level, small_groups):
     mask = masked(store, level)
     want = write_all(tmp_path / "rows.parquet", store, level, mask)
     assert pl.read_parquet(tmp_path / "rows.parquet").equals(want)
-    rows = np.flatnonzero(mask)
-    found = RowMap(tmp_path / "rows.parquet")
-    np.testing.assert_array_equal(found.rows(np.arange(len(rows))), rows)
-    want_rows = [[rows[5], -1, rows[5]], [rows[-1], rows[0], rows[33]]]
-    np.testing.assert_array_equal(found.rows(np.array([[5, -1, 5], [len(rows) - 1, 0, 33]])), want_rows)
-    np.testing.assert_array_equal(found.all_rows(), rows)
 
 
 def test_each_level_has_its_own_places(tmp_path):
@@ -102,17 +95,7 @@ def test_a_row_map_may_be_empty(tmp_path):
         store = make_store(tmp_path / name, counts)
         path = tmp_path / f"{name}.parquet"
         write_all(path, store, "token", np.zeros(sum(counts), bool))
-        found = RowMap(path)
-        assert found.rows(np.array([-1])).tolist() == [-1]
-        assert found.all_rows().shape == (0,)
-
-
-def test_a_path_with_a_colon_is_not_a_url(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pca:64").mkdir()
-    store = make_store(tmp_path / "s")
-    write_all(Path("pca:64/rows.parquet"), store, "token", np.ones(300, bool))
-    assert len(RowMap(Path("pca:64/rows.parquet")).all_rows()) == 300
+        assert pl.read_parquet(path).is_empty()
 
 
 def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
@@ -134,12 +117,3 @@ def test_a_damaged_part_of_the_store_is_named(tmp_path):
     with pytest.raises(StoreError, match=r"part-00003-.*: cannot be read: .*; run bertfeat verify"):
         write_row_map(tmp_path / "rows", store, "token", row_map_batches(store, "token", np.arange(300)))
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
-
-
-def test_an_open_row_map_outlives_its_replacement(tmp_path):
-    store = make_store(tmp_path / "s")
-    write_all(tmp_path / "rows", store, "token", np.ones(300, bool))
-    write_all(tmp_path / "other", store, "token", np.arange(300) > 250)
-    found = RowMap(tmp_path / "rows")
-    (tmp_path / "other").replace(tmp_path / "rows")
-    assert found.rows(np.array([299])).tolist() == [299]
