@@ -102,7 +102,7 @@ class MovedWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerComparison:
-    """The measures of the layers of a store, or of two; made by `compare_layers`.
+    """The measures of the layers of a store, or of two; made by `Store.layers`.
 
     Attributes:
         rows: A row for each layer: those of the store, then those of the other store.
@@ -150,7 +150,7 @@ class LayerComparison:
             UserError: There is no such measure here, or matplotlib is not installed.
 
         Examples:
-            >>> compare_layers("features").plot("anisotropy").figure.savefig("anisotropy.png")  # doctest: +SKIP
+            >>> open_store("features").layers().plot("anisotropy").figure.savefig("anisotropy.png")  # doctest: +SKIP
         """
         there = self._panels()
         if name not in there:

@@ -14,15 +14,9 @@ from bertfeat.store.reader import Store, read_columns, row_columns
 
 
 class PositionFilters:
-    """Filters of the positions of an index, bool (n_vectors,); threads may share them.
+    """Filters of the positions of an index, bool (n_vectors,), kept for further batches; threads may share them.
 
-    Args:
-        store: The store.
-        level: The level.
-        rows: int64 (n_vectors,), the row of the level that each vector comes from.
-
-    Attributes:
-        condition: Returns the positions for which an SQL condition is true, kept for further batches of queries.
+    `rows`, int64 (n_vectors,), is the row of the level that each vector comes from.
     """
 
     def __init__(self, store: Store, level: Level, rows: IntArray) -> None:
@@ -48,19 +42,10 @@ class PositionFilters:
 
 
 def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
-    """Evaluate an SQL condition on the rows of a level.
+    """Return for which rows of a level an SQL condition is true, bool (n_rows,); null counts as false.
 
-    Args:
-        store: The store.
-        level: The level.
-        where: Such as `label = 'x' AND n_tokens > 3`: over the level's columns, without its vectors, and, if the
-            sentence level is stored too, those of each row's document (by doc_id).
-
-    Returns:
-        bool (rows of the level,); null counts as false.
-
-    Raises:
-        UserError: The text is not an SQL condition, names an unknown column, or cannot be evaluated.
+    It takes columns of the level, without its vectors, and, if the sentence level is stored too, those of each row's
+    document (by doc_id).
     """
     own, others = row_columns(store, level)
     try:

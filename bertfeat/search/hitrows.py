@@ -42,6 +42,8 @@ class HitRows:
 
         The text is that of the document if the sentence level is stored too, else the words around, joined by spaces.
         """
+        if self.level is Level.SENTENCE:
+            raise UserError(f"{self.store.path}: level {self.level} holds whole texts, which have no context")
         if Level.SENTENCE in self.store.levels:
             return self._from_texts(rows, width)
         return self._from_neighbours(rows, width)
@@ -109,19 +111,15 @@ def words_in_context(
         '…ment gives [coding] convention…'
     """
     opened = as_store(store)
-    where = opened.choose_level(level, WORDS)
-    if where is Level.SENTENCE:
-        raise UserError(f"level {where} holds whole texts, which have no context; pass word or token")
-    return HitRows(opened, where).contexts(np.asarray(rows, np.int64), width)
+    return HitRows(opened, opened.choose_level(level, WORDS)).contexts(np.asarray(rows, np.int64), width)
 
 
 def hit_object(hit: Mapping[str, Any], context: Context | None, n_hits: int) -> dict[str, Any]:
     """Return a hit as a JSON object, with the number of hits; a word has its `context`."""
-    beside = {} if context is None else {"context": context.marked()}
     # A column of the store may hold NaN, which JSON does not have.
     known = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in hit.items()
     }
+    beside = {} if context is None else {"context": context.marked()}
     # A float32 has about 7 digits.
-    score = float(f"{hit['score']:.7g}")
-    return {**known, "score": score, **beside, "n_hits": n_hits}
+    return {**known, "score": float(f"{hit['score']:.7g}"), **beside, "n_hits": n_hits}

@@ -17,7 +17,6 @@ from bertfeat.ann.exact import check_allowed
 from bertfeat.ann.indexfolder import read_description
 from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import prepare
-from bertfeat.choices import Level
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
@@ -256,8 +255,6 @@ class Index:
         Raises:
             UserError: The index holds whole texts.
         """
-        if self.level is Level.SENTENCE:
-            raise UserError(f"{self.path}: holds whole texts, which have no context")
         return self._hits.contexts(np.asarray(rows, np.int64), width)
 
     @functools.cached_property

@@ -110,11 +110,7 @@ class Origin:
         )
 
     def check_store(self, store: Store, index: Path) -> Store:
-        """Return the rows of a store that an index was built from; warn of rows that were appended since.
-
-        Raises:
-            UserError: The store has another feature or other rows than the index.
-        """
+        """Return the rows of a store that an index was built from, or raise a UserError; warn of appended ones."""
         there = self.indexed_part(store)
         spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
         if there is None or (spec, there.n_rows(spec.level)) != (self.spec, self.n_rows):

@@ -40,7 +40,6 @@ class QueryFile:
 
     Attributes:
         n_queries: The number of queries.
-        has_columns: Whether the file is a table.
 
     Raises:
         InputError: The file cannot be read, has no columns for `text_column`, no queries, or a bad row, which the
@@ -55,8 +54,7 @@ class QueryFile:
         if kind not in _TABLES and kind is not CorpusFormat.TXT:
             known = ".txt, .jsonl, .json, .csv, .tsv or .parquet"
             raise InputError(f"{kind} holds no queries; give {known}", path=str(path))
-        self.has_columns = kind in _TABLES
-        if self.has_columns and id_column is None:
+        if kind in _TABLES and id_column is None:
             id_column = next((name for name in _ID_COLUMNS if name in columns_of(files[0])), None)
         # Bad rows are reported below: the advice of the corpus is for extraction.
         config = ExtractConfig(text_column=text_column, id_column=id_column, bad_rows=BadRows.QUARANTINE)

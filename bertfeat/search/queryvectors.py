@@ -51,9 +51,6 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
     By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
     made with a prompt; no prompt if the rows have the one for documents and the model names none for queries, as in
     `Encoder.encode_query`. An empty name gives no prompt.
-
-    Raises:
-        UserError: The model has no prompt of that name, or the level is not `sentence`.
     """
     if level is not Level.SENTENCE:
         if name is not None:
@@ -77,14 +74,9 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
 class QueryEncoder:
     """Encoder of queries that are to be compared with a feature; the model is loaded on first use.
 
-    At sentence level a query is a text. At word and token level it is a text in which brackets mark a word, as in
-    `He sat on the [bank] of the river`; the vector is that of the first word or token in the brackets.
-
-    Args:
-        spec: The feature.
-        given_words: Whether the store's corpus consists of words: texts are then split at whitespace.
-        name: What has the feature, for messages.
-        prompt: The text that is put before each query; None for that of the store's rows.
+    At word and token level, the vector is that of the first word or token in the brackets of a text. `given_words` says
+    whether the store's corpus consists of words: texts are then split at whitespace. `name` is for messages. `prompt`
+    is put before each query; None for that of the store's rows.
     """
 
     def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str, prompt: str | None = None) -> None:
@@ -94,16 +86,7 @@ class QueryEncoder:
         self._name = name
 
     def encode(self, queries: Queries, names: Sequence[str] | None = None) -> EncodedQueries:
-        """Return queries as vectors.
-
-        Args:
-            queries: A text, texts, or float vectors (n_queries, dim) or (dim,) as a store holds them.
-            names: The name of each text in messages; by default `query 0`, `query 1`, ..., or `query`.
-
-        Raises:
-            UserError: A query is not a text, has no tokens, or marks no word or several; or the model is not the one
-                that the store was made with.
-        """
+        """Return queries as vectors; see `Index.encode`."""
         if isinstance(queries, EncodedQueries):
             return queries
         if isinstance(queries, np.ndarray):
@@ -120,11 +103,7 @@ class QueryEncoder:
         return EncodedQueries(vectors, tuple(word for part in parts for word in part.surfaces))
 
     def load(self) -> None:
-        """Load the model.
-
-        Raises:
-            UserError: The model is not the one that the store was made with, or cannot be used.
-        """
+        """Load the model; raise a UserError if it is not the one that the store was made with."""
         self._flow.network.load()
 
     @functools.cached_property

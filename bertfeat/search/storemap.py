@@ -18,26 +18,32 @@ from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.indexbuild import build
 from bertfeat.ann.indexfiles import read_index
 from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.choices import Level
 from bertfeat.config import parse_size
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_bytes, publish_file
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.exports.framefiles import frame_writer
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, PAIR_COLUMNS
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.reports.mappage import map_page
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.maptable import MapTable, cut_texts, neighbor_structs, page_texts
+from bertfeat.search.hitrows import HitRows
 from bertfeat.storage import local_path
-from bertfeat.store.reader import Store, as_store
+from bertfeat.store.reader import Store, as_store, check_columns, row_columns
 from bertfeat.vectors.array import FloatArray, chunks_of
 from bertfeat.vectors.nearest import Metric, parse_metric
 from bertfeat.vectors.store import StoreVectors, searchable
 
 #: The most points of a page: more make the file and its start too slow.
 MAX_POINTS = 200_000
+_TEXTS = ("text", "text_pair")
+_MADE = ("x", "y", "neighbors")
+# The columns of a terminal on either side of a word, and the characters of a text on the page.
+_CONTEXT_COLUMNS = 60
+_PAGE_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ def map_store(
     opened = as_store(store)
     where = opened.choose_level("word" if level is None and word is not None else level)
     chosen = opened.choose_feature(where, feature)
-    table = MapTable(opened, where, columns, color)
+    table = _MapTable(opened, where, columns, color)
     with reporting(progress) as reports, tempfile.TemporaryDirectory(prefix="bertfeat-map-") as folder:
         included = searchable(opened, where, chosen)
         rows = np.flatnonzero(included if word is None else included & _is_word(opened, where, word))[:limit]
@@ -157,7 +163,7 @@ def map_store(
                     frame = table.read(rows[span.start : span.stop], places)
                     write(frame.with_columns(neighbor_structs(ids, distances)))
                     first, last = np.searchsorted(points, [span.start, span.stop])
-                    shown.append(cut_texts(frame[points[first:last] - span.start]))
+                    shown.append(_cut_texts(frame[points[first:last] - span.start]))
             # Made before the Parquet file gets its place, so that a failure leaves neither.
             html = _page(pl.concat(shown), table, made, word) if page else b""
         if beside is not None:
@@ -207,7 +213,7 @@ def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_
         yield part._replace(places=places[part.rows.start : part.rows.stop])
 
 
-def _page(shown: pl.DataFrame, table: MapTable, made: StoreMap, word: str | None) -> bytes:
+def _page(shown: pl.DataFrame, table: _MapTable, made: StoreMap, word: str | None) -> bytes:
     """Return the page of some rows."""
     rows = f"{made.n_rows:,} rows"
     if made.n_points < made.n_rows:
@@ -218,9 +224,61 @@ def _page(shown: pl.DataFrame, table: MapTable, made: StoreMap, word: str | None
         note = f"PCA: this plane shows {share}, so near points may be far apart in truth."
     return map_page(
         shown.select("x", "y").to_numpy(),
-        page_texts(shown),
+        _page_texts(shown),
         {name: shown[name].to_list() for name in table.colors},
         title=f"{table.title}: {made.level}, {made.feature}" + (f", {word}" if word is not None else ""),
         note=f"{rows}. {note}",
         color=table.color,
     )
+
+
+class _MapTable:
+    """The columns of a map's rows: those that name a row, its text, and the kept columns of the corpus."""
+
+    def __init__(self, store: Store, level: Level, columns: Sequence[str] | None, color: str | None) -> None:
+        entry, own = LEVELS[level], row_columns(store, level)
+        standard = {column.name for known in LEVELS.values() for column in (*known.columns, *PAIR_COLUMNS)}
+        kept = [name for names in own for name in names if name not in standard] if columns is None else list(columns)
+        check_columns(store, level, kept)
+        names = [name for name in entry.names if name in own[0]]
+        self._texts = [] if entry.surface else [name for name in _TEXTS if name in own[0]]
+        for n, name in enumerate(kept):
+            if name in {*names, *_TEXTS, *_MADE, *kept[:n]}:
+                raise UserError(f"column {name!r}: the map has a column of this name already; pass other `columns`")
+        self._hits, self._names, self._kept = HitRows(store, level), names, kept
+        self.title = (store.path.resolve() if isinstance(store.path, Path) else store.path).name
+        self.colors, self.color = names + kept, color
+        if color is not None and color not in self.colors:
+            hint = did_you_mean(color, self.colors) or f"columns are {', '.join(self.colors)}"
+            raise UserError(f"`color` {color!r}: no such column in the map; {hint}")
+
+    def read(self, rows: IntArray, places: Float32Array) -> pl.DataFrame:
+        """Return the columns of some rows, and their coordinates."""
+        frame = self._hits.columns(rows, [*self._names, *self._texts, *self._kept])
+        if "text" not in self._texts:
+            texts = [context.marked() for context in self._hits.contexts(rows, _CONTEXT_COLUMNS)]
+            frame.insert_column(len(self._names) + len(self._texts), pl.Series("text", texts, dtype=pl.String))
+        return frame.with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1]))
+
+
+def _cut_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with the texts of all columns cut, as a page holds them."""
+    text = pl.col(pl.String)
+    cut = pl.when(text.str.len_chars() > _PAGE_TEXT).then(text.str.head(_PAGE_TEXT - 1) + "…").otherwise(text)
+    return frame.with_columns(cut)
+
+
+def _page_texts(frame: pl.DataFrame) -> list[str]:
+    """Return the texts of rows for a page, with their pairs."""
+    names = [name for name in _TEXTS if name in frame.columns]
+    return frame.select(pl.concat_str(names, separator="\n", ignore_nulls=True)).to_series().to_list()
+
+
+def neighbor_structs(ids: IntArray, distances: Float32Array) -> pl.Series:
+    """Return neighbors, each (n, k), as structs of two lists: shorter ones where an index found fewer (-1, NaN)."""
+    lists = pl.Schema({"ids": pl.List(pl.Int64), "distances": pl.List(pl.Float32)})
+    frame = pl.DataFrame({"ids": ids, "distances": distances}).cast(lists)
+    if (ids < 0).any():
+        found = pl.element().ge(0), pl.element().is_not_nan()
+        frame = frame.with_columns(pl.col(name).list.filter(one) for name, one in zip(lists, found, strict=True))
+    return frame.to_struct("neighbors")

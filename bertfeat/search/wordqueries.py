@@ -72,12 +72,8 @@ def parse_marked(text: str, name: str = "query") -> MarkedText:
 def covered_row(query: MarkedText, starts: Int32Array, ends: Int32Array, *, name: str, what: str) -> int:
     """Return the number of the first word that the brackets cover, in part or whole.
 
-    Args:
-        query: The query.
-        starts: int32 (n_words,), the first character of each word of its text.
-        ends: int32 (n_words,), the character after the last one of each.
-        name: The name of the query in messages.
-        what: What the words are, for messages: `word` or `token`.
+    `starts` and `ends`, int32 (n_words,), are the first character of each word, and the one after its last. `name` and
+    `what` (`word` or `token`) are for messages.
     """
     covered = np.flatnonzero((query.start < query.end) & (starts < query.end) & (query.start < ends))
     if not len(covered) or len(query.marked.split()) > 1:

@@ -27,8 +27,7 @@ from bertfeat.ann import coordinates
 from bertfeat.errors import UserError
 from bertfeat.reports import mappage
 from bertfeat.search import storemap, words_in_context
-from bertfeat.search.maptable import neighbor_structs
-from bertfeat.search.storemap import map_store
+from bertfeat.search.storemap import map_store, neighbor_structs
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as run
 from tests.support.command_line import good
