@@ -62,7 +62,7 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
         mask = frame.lazy().with_columns(condition.alias("_condition")).select("_condition").collect()["_condition"]
     except pl.exceptions.PolarsError as error:
         first_line = str(error).strip().partition("\n")[0]
-        raise _wrong(where, f"cannot be used as an SQL condition: {first_line}") from error
+        raise _wrong(where, f"not an SQL condition on these columns: {first_line}") from error
     if mask.dtype != pl.Boolean:
         raise _wrong(where, f"gives {mask.dtype}, where a condition is true or false")
     flags: BoolArray = mask.fill_null(False).to_numpy()

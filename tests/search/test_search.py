@@ -166,12 +166,13 @@ class TestFilters:
 
     def test_where_is_an_sql_condition(self, store: Store) -> None:
         rows = documents()
-        mask = condition_mask(store, Level.SENTENCE, "n % 2 = 0 AND text LIKE '%spring%' AND label IS NOT NULL")
-        assert mask.tolist() == [
-            row["n"] % 2 == 0 and "spring" in row["text"] and row["label"] is not None for row in rows
-        ]
-        # Neither null nor its negation is true.
-        assert condition_mask(store, Level.SENTENCE, "label <> 'river'").sum() == 12
+        for where, wanted in (
+            ("n % 2 = 0 AND text LIKE '%spring%'", [row["n"] % 2 == 0 and "spring" in row["text"] for row in rows]),
+            # Neither null nor its negation is true.
+            ("label <> 'river'", [row["label"] not in (None, "river") for row in rows]),
+            ("n > avg(n)", [row["n"] > (len(rows) - 1) / 2 for row in rows]),
+        ):
+            assert condition_mask(store, Level.SENTENCE, where).tolist() == wanted
         frame = store.polars("token", ["doc_id", "is_special"])
         label = {row["id"]: row["label"] for row in rows}
         assert condition_mask(store, Level.TOKEN, "NOT is_special AND label = 'coil'").tolist() == [
@@ -192,9 +193,9 @@ class TestFilters:
             ("nope = 1", "no column 'nope'; columns are doc_id, word_index, word"),
             ('label = "river"', "no column 'river'; .* texts take single quotes"),
             ("layer_06 = 1", "no column 'layer_06'"),
-            ("label =", "cannot be used as an SQL condition"),
-            ("label = 'a'; DROP TABLE x", "cannot be used as an SQL condition"),
-            ("", "cannot be used as an SQL condition"),
+            ("label =", "not an SQL condition"),
+            ("label = 'a'; DROP TABLE x", "not an SQL condition"),
+            ("", "not an SQL condition"),
             ("foo(label) = 1", "unsupported function 'foo'"),
             ("n", "gives Int64, where a condition is true or false"),
             ("label = 3", "cannot compare string with numeric"),
@@ -352,13 +353,6 @@ class TestOpening:
         moments += ["before"] * 9
         with pytest.raises(UserError, match="is replaced again and again"):
             bertfeat.open_index(index)
-
-    def test_a_row_map_of_another_index_is_refused(self, built: dict[str, Path], tmp_path: Path) -> None:
-        copy = tmp_path / "index"
-        shutil.copytree(built["sentence"], copy)
-        shutil.copy(built["word"] / "rows.parquet", copy / "rows.parquet")
-        with pytest.raises(UserError, match=r"rows.parquet: has .* bytes, not "):
-            bertfeat.open_index(copy)
 
 
 class TestEvaluation:

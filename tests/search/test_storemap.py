@@ -27,22 +27,27 @@ from bertfeat.ann import coordinates
 from bertfeat.errors import UserError
 from bertfeat.reports import mappage
 from bertfeat.search import storemap, words_in_context
-from bertfeat.search.storemap import map_store, neighbor_structs
+from bertfeat.search.storemap import neighbor_structs
 from bertfeat.store.reader import Store
-from tests.support.command_line import bertfeat as run
-from tests.support.command_line import good
+from tests.support.command_line import good, refused
+from tests.support.index_stores import tiny_store, write_jsonl
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.numeric
 
-CONLL = ROOT / "examples" / "data" / "wnut17_dev.conll"
 HOSTILE = "</script><script>alert(1)</script> <img src=http://evil.test/x onerror=alert(2)> & \u2028 <!--"
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    path = tmp_path_factory.mktemp("maps") / "store"
-    return bertfeat.extract(CONLL, path, levels="word,sentence", layers="-1", limit=40, shard_bytes=300_000)
+def store(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
+    settings = {"levels": "word,sentence", "shard_bytes": 40_000}
+    return tiny_store(tmp_path_factory.mktemp("maps") / "s", tiny_folder, **settings)
+
+
+def imported(folder: Path, vectors: np.ndarray, **settings: Any) -> Store:
+    """Import vectors as the sentence level of a store in the folder `s`."""
+    np.save(folder / "v.npy", vectors.astype(np.float32))
+    return bertfeat.import_vectors(folder / "v.npy", folder / "s", level="sentence", overwrite=True, **settings)
 
 
 class Page(HTMLParser):
@@ -95,7 +100,7 @@ def test_coordinates_and_neighbours_are_the_exact_ones(store: Store, tmp_path: P
     keys = store.polars("word", ["doc_id", "word_index"]).with_row_index("row")
     rows = frame.join(keys, on=["doc_id", "word_index"], how="left", maintain_order="left")["row"].to_numpy()
     assert (np.diff(rows.astype(int)) > 0).all()
-    vectors = store.numpy("word", "layer_06", np.float64)[rows]
+    vectors = store.numpy("word", "layer_03", np.float64)[rows]
     expected = sign_fixed_svd(vectors)
     found = frame.select("x", "y").to_numpy()
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
@@ -122,9 +127,7 @@ def test_a_row_with_fewer_neighbours_has_shorter_lists():
 
 
 def test_equal_vectors_are_neighbours_and_never_their_own(tmp_path: Path) -> None:
-    vectors = np.repeat(np.eye(3, 4, dtype=np.float32), [6, 2, 1], axis=0)
-    np.save(tmp_path / "v.npy", vectors)
-    good("import", tmp_path / "v.npy", "-o", tmp_path / "s", "--level", "sentence")
+    imported(tmp_path, np.repeat(np.eye(3, 4), [6, 2, 1], axis=0))
     made = good("map", tmp_path / "s", "-o", tmp_path / "m.parquet", "--neighbors", "3", "--no-page", "--json").json
     assert (made["n_rows"], made["page"], made["shown_variance"]) == (9, None, 1.0)
     assert not (tmp_path / "m.html").exists()
@@ -143,7 +146,7 @@ def test_a_word_is_drawn_with_its_contexts_and_the_page_holds_the_same(store: St
     frame = pl.read_parquet(tmp_path / "the.parquet")
     words = store.polars("word", ["word"])["word"].to_list()
     expected = [row for row, word in enumerate(words) if word.lower() == "the"]
-    assert f"{len(expected)} word rows of layer_06 by pca" in done.out
+    assert f"{len(expected)} word rows of layer_03 by pca" in done.out
     contexts = [one.marked() for one in words_in_context(store, expected, 60)]
     assert frame["text"].to_list() == contexts
     assert all("[the]" in text.lower() for text in contexts)
@@ -151,18 +154,16 @@ def test_a_word_is_drawn_with_its_contexts_and_the_page_holds_the_same(store: St
     data = page.data
     assert (data["text"], data["colour"]) == (contexts, "label")
     columns = {column["name"]: column["values"] for column in data["columns"]}
-    assert columns == {name: frame[name].to_list() for name in ("doc_id", "word_index", "word", "column_2", "label")}
+    assert columns == {name: frame[name].to_list() for name in ("doc_id", "word_index", "word", "label", "n")}
     for name in ("x", "y"):
         assert np.array_equal(np.frombuffer(base64.b64decode(data[name]), "<f4"), frame[name].to_numpy())
     assert re.search(r"this plane shows \d+\.\d % of the variance", data["note"])
 
 
 def test_long_texts_and_values_are_cut_on_the_page_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.save(tmp_path / "v.npy", np.eye(4, dtype=np.float32))
     frame = pl.DataFrame({"text": ["a" * 300, "b" * 301, "c", None], "body": ["d" * 5000] * 4})
     frame.write_ndjson(tmp_path / "ids.jsonl")
-    ids = ("--ids", tmp_path / "ids.jsonl")
-    good("import", tmp_path / "v.npy", "-o", tmp_path / "s", "--level", "sentence", *ids)
+    imported(tmp_path, np.eye(4), ids=tmp_path / "ids.jsonl")
     monkeypatch.chdir(tmp_path / "s")
     good("map", ".", "-o", tmp_path / "m.parquet")
     assert Page(tmp_path / "m.html").texts["title"] == ["s: sentence, embedding"]
@@ -174,11 +175,11 @@ def test_long_texts_and_values_are_cut_on_the_page_only(tmp_path: Path, monkeypa
 
 def test_a_hostile_corpus_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     lines = [{"text": f"{HOSTILE} {n}", "<b>": HOSTILE, "n": float(n)} for n in range(4)]
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    store = tmp_path / "<i>store&"
-    flags = ("--level", "sentence", "--layers", "0", "--keep-columns", "<b>,n")
-    good("extract", tmp_path / "c.jsonl", "-o", store, *flags)
-    good("map", store, "-o", tmp_path / "m.parquet", "--color", "<b>")
+    ids = write_jsonl(tmp_path / "ids.jsonl", lines)
+    store = imported(tmp_path, np.eye(4), ids=ids)
+    place = tmp_path / "<i>store&"
+    Path(store.path).rename(place)
+    good("map", place, "-o", tmp_path / "m.parquet", "--color", "<b>")
     page = Page(tmp_path / "m.html")
     assert page.data["text"] == [line["text"] for line in lines]
     assert [column["values"][0] for column in page.data["columns"]] == [0, HOSTILE, 0.0]
@@ -210,20 +211,18 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
         (("--level", "word", "--no-page", "--color", "word"), "--color is for the page"),
         (("--level", "word", "--metric", "ip"), "'ip' is not one of"),
     ):
-        done = run("map", store.path, "-o", out, *flags)
-        assert (done.code, said in done.err) == (2, True), done.err
-        assert done.err.count("\n") == 1
+        assert said in refused("map", store.path, "-o", out, *flags)
     assert list(tmp_path.iterdir()) == []
-    done = run("map", store.path, "-o", tmp_path / "m.csv", "--level", "word")
-    assert (done.code, "name a file that ends in .parquet" in done.err) == (2, True)
-    good("map", store.path, "-o", tmp_path / "page.html", "--level", "word", "--limit", "3")
-    assert (tmp_path / "page.parquet").read_bytes().startswith(b"PAR1")
-    assert (tmp_path / "page.html").exists()
+    assert "name a file that ends in .parquet" in refused(
+        "map", store.path, "-o", tmp_path / "m.csv", "--level", "word"
+    )
+    made = store.map(tmp_path / "page.html", level="word", limit=3)
+    assert (made.path.name, made.page, made.page.exists()) == ("page.parquet", tmp_path / "page.html", True)
     (tmp_path / "m.html").write_text("mine")
     with pytest.raises(UserError, match="there is a file already"):
         store.map(out, level="word")
     assert not out.exists()
-    good("map", store.path, "-o", out, "--level", "word", "--overwrite", "--limit", "3")
+    store.map(out, level="word", overwrite=True, limit=3)
     assert (tmp_path / "m.html").read_text() != "mine"
     monkeypatch.setattr(coordinates, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"umap-learn, which is not installed; pip install 'bertfeat\[umap\]'"):
@@ -234,34 +233,25 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "2.parquet").exists()
 
 
-def test_a_store_without_a_plane_is_refused(tmp_path: Path) -> None:
-    cases = {"one value": np.ones((5, 1)), "the same": np.ones((5, 3)), "one row": np.ones((1, 2))}
-    for name, said in (
-        ("one value", "there are 5 of 1"),
-        ("the same", "all 5 vectors are the same"),
-        ("one row", "there are 1 of 2"),
-    ):
-        np.save(tmp_path / f"{name}.npy", cases[name].astype(np.float32))
-        good("import", tmp_path / f"{name}.npy", "-o", tmp_path / name, "--level", "sentence")
-        done = run("map", tmp_path / name, "-o", tmp_path / "m.parquet")
-        assert (done.code, said in done.err, done.err.count("\n")) == (2, True, 1), done.err
-        assert not (tmp_path / "m.parquet").exists()
-        assert not (tmp_path / "m.html").exists()
-
-
-def test_an_empty_store_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "none.csv").write_text("text\n")
-    good("extract", tmp_path / "none.csv", "-o", tmp_path / "s", "--level", "word", "--layers", "0")
-    done = run("map", tmp_path / "s", "-o", tmp_path / "m.parquet")
-    assert (done.code, "and there are 0 of" in done.err) == (2, True)
-    assert not (tmp_path / "m.parquet").exists()
+@pytest.mark.parametrize(
+    ("vectors", "said"),
+    [
+        (np.ones((5, 1)), "there are 5 of 1"),
+        (np.ones((5, 3)), "all 5 vectors are the same"),
+        (np.ones((1, 2)), "there are 1 of 2"),
+    ],
+)
+def test_a_store_without_a_plane_is_refused(tmp_path: Path, vectors: np.ndarray, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        imported(tmp_path, vectors).map(tmp_path / "m.parquet")
+    assert not list(tmp_path.glob("m.*"))
 
 
 def test_a_page_of_many_rows_shows_a_sample_and_says_so(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storemap, "MAX_POINTS", 100)
-    monkeypatch.setattr(storemap, "CHUNK_BYTES", 4 * 384 * 256)
+    monkeypatch.setattr(storemap, "CHUNK_BYTES", 4 * 32 * 256)
     done = good("map", store.path, "-o", tmp_path / "m.parquet", "--level", "word")
     frame = pl.read_parquet(tmp_path / "m.parquet")
     data = Page(tmp_path / "m.html").data
@@ -285,24 +275,20 @@ def test_values_that_a_browser_cannot_hold_are_text() -> None:
     assert data["columns"][0]["values"] == [None, True, 2**53, *texts]
 
 
-def test_appended_parts_float16_and_rows_without_a_vector(tmp_path: Path) -> None:
-    corpus = tmp_path / "c.jsonl"
-    store = tmp_path / "s"
+def test_appended_parts_float16_and_rows_without_a_vector(tmp_path: Path, tiny_folder: Path) -> None:
     texts = ["the spring of a clock", "the bank " + "of a river " * 40, "a spring of water"]
-    for n, flags in enumerate(((), ("--append",))):
-        lines = [{"id": f"{n}{i}", "text": text} for i, text in enumerate(texts)]
-        corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        settings = ("--id-column", "id", "--level", "word", "--layers", "-1", "--max-length", "20")
-        good("extract", corpus, "-o", store, *settings, "--on-overlong", "truncate", *flags)
-    opened = bertfeat.open_store(store)
+    first, more = ([{"id": f"{n}{i}", "text": text} for i, text in enumerate(texts)] for n in range(2))
+    settings = {"levels": "word", "keep_columns": (), "max_length": 20, "on_overlong": "truncate"}
+    store = tiny_store(tmp_path / "s", tiny_folder, first, **settings)
+    opened = bertfeat.append(store, write_jsonl(tmp_path / "more.jsonl", more))
     assert len(opened.parts("word")) == 2
-    valid = opened.valid("word", "layer_06")
+    valid = opened.valid("word", "layer_03")
     assert np.count_nonzero(~valid) > 0
-    made = good("map", store, "-o", tmp_path / "m.parquet", "--json").json
-    assert (made["n_rows"], made["n_left_out"]) == (np.count_nonzero(valid), np.count_nonzero(~valid))
+    made = opened.map(tmp_path / "m.parquet")
+    assert (made.n_rows, made.n_left_out) == (np.count_nonzero(valid), np.count_nonzero(~valid))
     frame = pl.read_parquet(tmp_path / "m.parquet")
     assert frame["doc_id"].unique(maintain_order=True).to_list() == ["00", "01", "02", "10", "11", "12"]
-    vectors = opened.numpy("word", "layer_06")[valid]
+    vectors = opened.numpy("word", "layer_03")[valid]
     assert vectors.dtype == np.float16
     expected = sign_fixed_svd(vectors.astype(float))
     np.testing.assert_allclose(frame.select("x", "y").to_numpy(), expected, atol=1e-4 * np.abs(expected).max())
@@ -313,10 +299,10 @@ def test_appended_parts_float16_and_rows_without_a_vector(tmp_path: Path) -> Non
 
 KILLED = """
 import sys
-from bertfeat.search.storemap import map_store
+import bertfeat
 from tests.support.kills import die_at
 die_at(sys.argv[1])
-map_store("s", "m.parquet", overwrite=True, progress=False)
+bertfeat.open_store("s").map("m.parquet", overwrite=True, progress=False)
 """
 
 
@@ -329,11 +315,10 @@ map_store("s", "m.parquet", overwrite=True, progress=False)
     ],
 )
 def test_a_killed_run_leaves_whole_files(tmp_path: Path, step: str) -> None:
-    np.save(tmp_path / "v.npy", np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))
-    good("import", tmp_path / "v.npy", "-o", tmp_path / "s", "--level", "sentence")
+    store = imported(tmp_path, np.random.default_rng(0).normal(size=(20, 4)))
     written = []
     for name, limit in (("2", None), ("m", 5)):
-        made = map_store(tmp_path / "s", tmp_path / f"{name}.parquet", limit=limit, progress=False)
+        made = store.map(tmp_path / f"{name}.parquet", limit=limit, progress=False)
         assert made.page is not None
         written.append({"m.parquet": made.path.read_bytes(), "m.html": made.page.read_bytes()})
     after, before = written
@@ -343,7 +328,7 @@ def test_a_killed_run_leaves_whole_files(tmp_path: Path, step: str) -> None:
     assert (tmp_path / "m.html").read_bytes() == before["m.html"]
     is_new = step == "m.parquet.renamed" or "html" in step
     assert (tmp_path / "m.parquet").read_bytes() == (after if is_new else before)["m.parquet"]
-    map_store(tmp_path / "s", tmp_path / "m.parquet", overwrite=True, progress=False)
+    store.map(tmp_path / "m.parquet", overwrite=True, progress=False)
     assert {name: (tmp_path / name).read_bytes() for name in after} == after
 
 
