@@ -27,18 +27,9 @@ _LINES_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class WordTypes:
-    """A written file of word types.
+    """A written file of word types: the types in it, the rows that they come from, and what was left out.
 
-    Attributes:
-        path: The file.
-        feature: The feature whose vectors are averaged.
-        dim: The values of a vector.
-        n_types: The types in the file.
-        n_rows: The rows that they come from.
-        n_bytes: The size of the file.
-        n_rare: Types that are too rare.
-        n_left_out: Types with whitespace, which the format cannot hold.
-        n_without_vector: Rows without a vector, which do not count.
+    `n_rare` types have too few rows, `n_left_out` types have whitespace, which the format cannot hold.
     """
 
     path: Path
@@ -106,15 +97,8 @@ def write_word_types(
 ) -> WordTypes:
     """Write the mean vector of each word type of a store as word2vec's text; the same store gives the same bytes.
 
-    Args:
-        store: The store, which is read once.
-        output: The file.
-        level: word or token, the types; by default the only one that is stored.
-        feature: A feature of it, stored or made from what is stored; None for the only one that is stored.
-        min_count: Types with fewer rows are left out.
-        lower: Words that differ in upper case are one type.
-        overwrite: Replace a file that is already there.
-        progress: See `bertfeat.extract`.
+    Types with fewer rows than `min_count` are left out; with `lower`, words that differ in upper case are one type.
+    Level and feature are by default the only ones that are stored.
 
     Raises:
         UserError: The level or a row has no word, there is no such feature, no type is left, or the file cannot be
@@ -137,8 +121,7 @@ def write_word_types(
     make_parents(path)
     sums, n_rows = _Sums(found.dim), store.n_rows(where)
     with reporting(progress) as reports:
-        batches = store.batches(where, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface])
-        for batch in batches:
+        for batch in store.batches(where, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface]):
             reports.stage("reading vectors", batch.start, n_rows)
             words = batch.columns[entry.surface].to_list()
             if None in words:

@@ -65,6 +65,11 @@ def open_store(path: str | Path | ObjectPath, *, version: int | None = None, all
     return Store.at(path, version=version, allow_incomplete=allow_incomplete)
 
 
+def as_store(store: str | Path | ObjectPath | Store) -> Store:
+    """Return a store as it is, or open the one at a place; errors are those of `open_store`."""
+    return store if isinstance(store, Store) else open_store(store)
+
+
 class Store(StoreDescription):
     """A store open for reading; made by `open_store`. Rows are in corpus order.
 

@@ -83,7 +83,7 @@ STORE_FLOORS = [
 # library -> floors that may import it
 HOMES = {
     "transformers": {"encoder", "text", "pipelines"},
-    "huggingface_hub": {"encoder"},
+    "huggingface_hub": {"encoder", "exports"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann", "vectors"},

@@ -50,7 +50,7 @@ from tests.support.store_fakes import make_plan, write_store
 
 PLAN = make_plan((3, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
 # Folders of which a reader sees all files or none, and their file with times.
-FOLDERS = {"index": "index.json", "probe": None, "sweep": None, "layers": None}
+FOLDERS = {"index": "index.json", "probe": None, "sweep": None, "layers": None, "arrays": None}
 
 
 def make_inputs(folder: Path) -> Path:
@@ -147,6 +147,12 @@ def _reports(root: Path, inputs: Path, new: bool) -> None:
     save(new_figure(1 + new, 1), root / "plot")
 
 
+def _exports(root: Path, inputs: Path, new: bool) -> None:
+    store = inputs / ("grown" if new else "store")
+    bertfeat.export(store, root / "vectors.txt", to="word2vec", overwrite=True)
+    bertfeat.export(store, root / "arrays", to="npy", overwrite=True)
+
+
 def _row_map(root: Path, inputs: Path, new: bool) -> None:
     store = bertfeat.open_store(inputs / ("grown" if new else "store"))
     mask = np.ones(store.n_rows("sentence"), bool)
@@ -166,6 +172,7 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "predictions": _predictions,
     "hits": _hits,
     "reports": _reports,
+    "exports": _exports,
     "row map": _row_map,
 }
 
