@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,7 +18,6 @@ from bertfeat.search.index import ROW, Index
 from bertfeat.search.kwic import Context
 from bertfeat.search.queryvectors import EncodedQueries
 from bertfeat.serving.pagequery import MAX_VALUE, PageQuery, find_facets
-from bertfeat.serving.passages import Piece, passage
 
 # Columns of text on either side of a word.
 _CONTEXT_WIDTH = 90
@@ -24,6 +25,13 @@ _CONTEXT_WIDTH = 90
 _MAX_TEXT = 10_000
 # What a hit has itself: columns of the corpus of the same name are not shown.
 _OWN_NAMES = {"query", "rank", "score", "context", "n_hits", ROW}
+# Characters of a passage, and of them those before its first match.
+_WIDTH, _BEFORE = 480, 80
+_MIN_WORD = 3
+_MAX_MATCHES = 200
+# Characters of a text that are looked at.
+_MAX_SEEN = 200_000
+_WORD = re.compile(r"\w+")
 
 
 class Answers:
@@ -71,9 +79,8 @@ class Answers:
 
     def _search(self, query: PageQuery) -> tuple[list[dict[str, Any]], list[Context] | None]:
         """Return the hits, and the context of each where they are words or tokens."""
-        given: str | EncodedQueries = query.q if query.like is None else self._vector(query.like)
         frame = self.index.search(
-            given,
+            query.q if query.like is None else self._vector(query.like),
             query.k + (query.like is not None),
             where=query.condition(self.facets),
             same_word=query.words == "same",
@@ -103,6 +110,54 @@ class Answers:
 
     def _column(self, row: int, name: str) -> Any:
         return self.index.store.rows(self.index.level, [row], [name])[name][0]
+
+
+class Piece(NamedTuple):
+    """A stretch of a text on one line, and whether it is marked."""
+
+    text: str
+    is_marked: bool = False
+
+
+def passage(text: str, query: str) -> list[Piece]:
+    """Return the passage of a text that has most distinct words of a query; its beginning if it has none.
+
+    Examples:
+        >>> [piece.text for piece in passage("He sat on the bank.", "Which bank?")]
+        ['He sat on the ', 'bank', '.']
+    """
+    wanted = {word.casefold() for word in _WORD.findall(query) if len(word) >= _MIN_WORD}
+    seen = _WORD.finditer(text, 0, _MAX_SEEN if wanted else 0)
+    matches = list(itertools.islice((found for found in seen if found[0].casefold() in wanted), _MAX_MATCHES))
+    start = _start(text, matches)
+    end = len(text) if len(text) - start <= _WIDTH else _space_before(text, start + _WIDTH)
+    pieces, at = [Piece("…" if start else "")], start
+    for match in matches:
+        if at <= match.start() and match.end() <= end:
+            pieces += [Piece(text[at : match.start()]), Piece(match[0], True)]
+            at = match.end()
+    pieces += [Piece(text[at:end]), Piece("…" if end < len(text) else "")]
+    return [Piece(printable(piece.text), piece.is_marked) for piece in pieces if piece.text]
+
+
+def _start(text: str, matches: list[re.Match[str]]) -> int:
+    """Return where the best passage begins: in the first place where most words follow."""
+    if len(text) <= _WIDTH or not matches:
+        return 0
+
+    def n_words(first: int) -> int:
+        limit = matches[first].start() + _WIDTH - _BEFORE
+        near = itertools.takewhile(lambda match: match.end() <= limit, matches[first:])
+        return len({match[0].casefold() for match in near})
+
+    # The first of equals.
+    at = matches[max(range(len(matches)), key=n_words)].start() - _BEFORE
+    return _space_before(text, at) if at > 0 else 0
+
+
+def _space_before(text: str, at: int) -> int:
+    """Return the place after the last space before `at`, or `at` itself inside a very long word."""
+    return text.rfind(" ", max(0, at - 40), at) + 1 or at
 
 
 def _of_context(context: Context) -> list[Piece]:
