@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.records import Float64Array
-from bertfeat.reports.drawing import COLOURS, GREY, MARKERS, new_figure, one_line, save, style
+from bertfeat.reports.drawing import COLORS, GREY, MARKERS, new_figure, one_line, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,7 +132,7 @@ def plot_points(
     title: str = "",
     axis_names: tuple[str, str] = ("", ""),
 ) -> tuple[Path, Path]:
-    """Draw points in the plane, each group with a colour and marker of its own; write `out_stem`.png and .svg.
+    """Draw points in the plane, each group with a color and marker of its own; write `out_stem`.png and .svg.
 
     Args:
         points: float (n, 2).
@@ -178,7 +178,7 @@ def plot_lines(
         axes = figure.add_subplot()
         axes.grid(axis="y")
         for i, (name, line) in enumerate(lines.items()):
-            look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+            look = {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
             axes.plot(*zip(*line, strict=True), label=one_line(name), markersize=5, linewidth=1.8, **look)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.legend(frameon=False)
@@ -196,17 +196,17 @@ def _check_scores(series: LayerScores) -> None:
 
 def _draw_layers(axes: Axes, numbers: list[int], series: LayerScores) -> None:
     bars = [series.layers[number] for number in numbers]
-    axes.plot(numbers, [bar.score for bar in bars], color=COLOURS[0], marker="o", markersize=5, linewidth=1.8, zorder=3)
+    axes.plot(numbers, [bar.score for bar in bars], color=COLORS[0], marker="o", markersize=5, linewidth=1.8, zorder=3)
     for number, bar in zip(numbers, bars, strict=True):
-        _draw_bar(axes, number, bar, COLOURS[0])
+        _draw_bar(axes, number, bar, COLORS[0])
     axes.set_xticks(numbers[:: 2 if len(numbers) > 16 else 1])
 
 
-def _draw_bar(axes: Axes, x: float, bar: ScoreBar, colour: str) -> None:
+def _draw_bar(axes: Axes, x: float, bar: ScoreBar, color: str) -> None:
     if bar.low is not None and bar.high is not None:
         # Both ends of an interval may be on one side of the score, which errorbar refuses.
         ends = [bar.low, bar.high]
-        axes.plot([x, x], ends, color=colour, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
+        axes.plot([x, x], ends, color=color, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
 
 
 def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> None:
@@ -217,12 +217,12 @@ def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> N
     step = max(0.3, (last - first) / 36)
     axes.set_xlim(first - 0.5, last + step * (len(series.combinations) + 1.5))
     for i, (name, bar) in enumerate(sorted(series.combinations.items(), key=lambda item: -item[1].score)):
-        x, colour = last + step * (i + 1.25), COLOURS[1 + i % (len(COLOURS) - 1)]
-        axes.axhline(bar.score, color=colour, linestyle="--", linewidth=1.2, zorder=1)
+        x, color = last + step * (i + 1.25), COLORS[1 + i % (len(COLORS) - 1)]
+        axes.axhline(bar.score, color=color, linestyle="--", linewidth=1.2, zorder=1)
         label = f"{one_line(name)}  {bar.score:.3f}"
         marker = MARKERS[1 + i % (len(MARKERS) - 1)]
-        axes.plot([x], [bar.score], color=colour, linestyle="--", marker=marker, markersize=5, label=label)
-        _draw_bar(axes, x, bar, colour)
+        axes.plot([x], [bar.score], color=color, linestyle="--", marker=marker, markersize=5, label=label)
+        _draw_bar(axes, x, bar, color)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
 
 
@@ -240,8 +240,8 @@ def _name_ticks(axes: Axes, names: list[str]) -> None:
 
 def _write_counts(axes: Axes, counts: npt.NDArray[Any], shares: Float64Array) -> None:
     for row, column in zip(*np.nonzero(counts), strict=True):
-        colour = "white" if shares[row, column] > 0.55 else "#222222"
-        axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=colour)
+        color = "white" if shares[row, column] > 0.55 else "#222222"
+        axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=color)
 
 
 def _check_points(places: Float64Array, groups: list[str], labels: Sequence[str] | None) -> None:
@@ -252,9 +252,9 @@ def _check_points(places: Float64Array, groups: list[str], labels: Sequence[str]
     for name, values in (("groups", groups), ("labels", labels)):
         if values is not None and len(values) != len(places):
             raise UserError(f"{len(values)} {name} do not match {len(places)} points")
-    n_groups, max_groups = len(set(groups)), len(COLOURS) * len(MARKERS)
+    n_groups, max_groups = len(set(groups)), len(COLORS) * len(MARKERS)
     if n_groups > max_groups:
-        raise UserError(f"{n_groups} groups are more than the {max_groups} that colours and markers can show")
+        raise UserError(f"{n_groups} groups are more than the {max_groups} that colors and markers can show")
 
 
 def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
@@ -266,8 +266,8 @@ def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
             chosen[:, 0],
             chosen[:, 1],
             s=34,
-            # 7 colours and 8 markers have no common divisor: they make 56 different pairs.
-            color=COLOURS[i % len(COLOURS)],
+            # 7 colors and 8 markers have no common divisor: they make 56 different pairs.
+            color=COLORS[i % len(COLORS)],
             marker=MARKERS[i % len(MARKERS)],
             label=f"{name} ({len(chosen)})",
             edgecolors="white",
