@@ -14,8 +14,7 @@ from bertfeat.durable.placecheck import check_file, check_folder
 from bertfeat.durable.publication import publish_file, publish_folder, recover
 from bertfeat.encoder.layers import parse_layers
 from bertfeat.errors import ConfigError, UserError, did_you_mean
-from bertfeat.exports.outputs import FORMATS, Format
-from bertfeat.exports.selectedrows import Selection
+from bertfeat.exports.outputs import FORMATS, Format, Selection
 from bertfeat.progress import Progress, reporting
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store

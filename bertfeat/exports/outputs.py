@@ -1,4 +1,4 @@
-"""Formats of an export: what each can hold, and its writer."""
+"""Rows of a store for an export, and its formats: what each can hold, and its writer."""
 
 from __future__ import annotations
 
@@ -6,42 +6,111 @@ import functools
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Combine, Level
 from bertfeat.durable.files import Sink
 from bertfeat.errors import UserError
-from bertfeat.exports.selectedrows import Selection
 from bertfeat.exports.wordtypes import joined_values, vector_lines
 from bertfeat.levels import DOC_ID, LEVELS
 from bertfeat.progress import Progress
+from bertfeat.records import BoolArray, FeatureColumn, IntArray
+from bertfeat.store.reader import Store
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+_BLOCK_BYTES = 4 << 20
 # Whatever a reader may take for the end of a line or of a column.
 _BREAKS = re.compile(r"[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
+class Rows(NamedTuple):
+    """Whole documents of a level.
+
+    `first_document` counts the documents before; `bounds` (n_documents + 1) are their first rows here, then the number
+    of rows; `columns` are all columns without vectors; `vectors` is (n_features, n_rows, dim) of the stored type, NaN
+    in a row without a vector.
+    """
+
+    first_document: int
+    bounds: IntArray
+    columns: pl.DataFrame
+    vectors: npt.NDArray[Any]
+
+    @property
+    def has_vector(self) -> BoolArray:
+        """Which rows have a vector, bool (n_rows,)."""
+        found: BoolArray = ~np.isnan(self.vectors[0, :, 0])
+        return found
+
+    def documents(self) -> Iterator[tuple[int, Any, slice]]:
+        """Yield number, id and rows of each document."""
+        ids = self.columns[DOC_ID.name]
+        for place, (first, last) in enumerate(pairwise(self.bounds.tolist())):
+            yield self.first_document + place, ids[first], slice(first, last)
+
+
+class Selection:
+    """The rows and vectors to write; `limit` is the number of documents, None for all."""
+
+    def __init__(self, store: Store, level: Level, features: tuple[FeatureColumn, ...], limit: int | None) -> None:
+        self.store, self.level, self.features = store, level, features
+        self.n_rows = self.n_documents = self.n_vectors = 0
+        # For each shard, the first row of each document, then the number of rows.
+        self._bounds: dict[int, IntArray] = {}
+        for entry in store.manifest.shards:
+            if self.n_documents == limit:
+                break
+            shard = store.shard(entry.shard)
+            ids = shard.polars(level, [DOC_ID.name])[DOC_ID.name]
+            starts = np.flatnonzero(ids.ne_missing(ids.shift(1)).to_numpy()[1:]) + 1
+            bounds = np.array([0, *starts, len(ids)] if len(ids) else [0], np.int64)
+            bounds = bounds[: None if limit is None else limit - self.n_documents + 1]
+            self._bounds[entry.shard] = bounds
+            self.n_rows += int(bounds[-1])
+            self.n_documents += len(bounds) - 1
+            self.n_vectors += int(np.count_nonzero(shard.valid(level, features[0].name)[: bounds[-1]]))
+
+    def words(self, rows: Rows) -> list[str]:
+        """Return the word or token of each row; a UserError says that imported vectors came without words."""
+        found = rows.columns[LEVELS[self.level].surface].to_list()
+        if None in found:
+            reason = f"rows of level {self.level} have no words; import the vectors with words, or export to npy"
+            raise UserError(f"{self.store.path}: {reason}")
+        return found
+
+    def blocks(self, reports: Progress) -> Iterator[Rows]:
+        """Yield all documents, some at a time: 4 MB of float32, or one document that is larger."""
+        most = max(1, _BLOCK_BYTES // (4 * sum(feature.dim for feature in self.features)))
+        n_rows = n_documents = 0
+        for number, bounds in self._bounds.items():
+            shard, at = self.store.shard(number), 0
+            columns = shard.polars(self.level, [column.name for column in shard.schema(self.level).columns])
+            while at < len(bounds) - 1:
+                reports.stage("exporting rows", n_rows, self.n_rows)
+                stop = max(at + 1, int(np.searchsorted(bounds, bounds[at] + most, side="right")) - 1)
+                first, last = int(bounds[at]), int(bounds[stop])
+                vectors = [shard.slice(self.level, feature.name, first, last) for feature in self.features]
+                yield Rows(n_documents, bounds[at : stop + 1] - first, columns[first:last], np.stack(vectors))
+                n_rows, n_documents, at = n_rows + last - first, n_documents + stop - at, stop
+        reports.stage("exporting rows", n_rows, self.n_rows)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format of an export.
+    """A format of an export: a file with one of its `endings`, or a folder of `files`, whose first one identifies it.
 
-    Attributes:
-        write: Writes a selection to the sinks of its files, and reports progress; raises a UserError if the format
-            cannot hold a row.
-        levels: The levels that it holds.
-        endings: The endings of its file; empty if it is a folder.
-        files: The files of its folder; the first identifies it.
-        has_layers: It holds several vectors for each row.
-        needs_vectors: It can neither hold nor leave out a row without a vector.
-        min_dim: The least values of a vector that its readers take.
-        library: What it needs beyond the libraries that bertfeat needs.
+    `write` raises a UserError if the format cannot hold a row. `has_layers`: it holds several vectors for each row.
+    `needs_vectors`: it can neither hold nor leave out a row without a vector. `min_dim`: the least values of a vector
+    that its readers take. `library`: what it needs beyond the libraries that bertfeat needs.
     """
 
     write: Callable[[Selection, Sequence[Sink], Progress], None]
@@ -160,7 +229,6 @@ class _KeptErrors(io.FileIO):
     error: OSError | None = None
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all bytes, or keep the error."""
         rest = view = memoryview(data).cast("B")
         try:
             while rest:
@@ -170,7 +238,6 @@ class _KeptErrors(io.FileIO):
         return len(view)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Set the size, or keep the error."""
         try:
             super().truncate(size)
         except OSError as error:
@@ -178,7 +245,6 @@ class _KeptErrors(io.FileIO):
         return size or 0
 
     def check(self) -> None:
-        """Raise the error of an earlier write."""
         if self.error is not None:
             raise self.error
 

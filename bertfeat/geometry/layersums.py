@@ -87,15 +87,7 @@ class _Documents:
 
 
 class LayerSums:
-    """The sums of one layer.
-
-    Args:
-        dim: The width of the vectors.
-        n_types: The word types whose self-similarity is measured.
-
-    Attributes:
-        squares: float64 (dim,): the sum of the squares of each dimension.
-    """
+    """The sums of one layer; `squares`, float64 (dim,), are those of the squares of each dimension."""
 
     def __init__(self, dim: int, n_types: int) -> None:
         self.types = TypeSums(n_types, dim)
@@ -144,10 +136,6 @@ class PairSums:
     a large common mean does not lower the precision. Values are scaled by the largest of the first block, so that
     products fit into float32. The squared length of a row is one more value of it, so that the same products hold what
     the unbiased estimate needs.
-
-    Args:
-        pairs: Pairs of numbers of layers.
-        dims: The width of each layer.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]], dims: Sequence[int]) -> None:
@@ -198,13 +186,10 @@ class PairSums:
 
 
 def effective_rank(scatter: Float64Array, total: float = 0.0) -> float:
-    """Return the effective rank of a covariance (Roy & Vetterli 2007); NaN if rows are equal.
+    """Return the effective rank of a multiple of a covariance (dim, dim) (Roy & Vetterli 2007); NaN if rows are equal.
 
-    It is the exponential of the entropy of the singular values, which are the covariance's eigenvalues, as shares.
-
-    Args:
-        scatter: float64 (dim, dim), a covariance or a multiple of it.
-        total: The sum of the squares of the values: a variance that is only rounding error of it does not count.
+    It is the exponential of the entropy of the singular values, which are the covariance's eigenvalues, as shares. A
+    variance that is only rounding error of the sum of all squares, `total`, does not count.
 
     Examples:
         >>> round(effective_rank(np.diag([1.0, 1.0, 1.0, 0.0])), 6)
@@ -240,14 +225,11 @@ def neighbors(rows: Float32Array, k: int, metric: Metric) -> tuple[npt.NDArray[A
 
 
 def intrinsic_dimension(rows: Float32Array) -> float:
-    """Return the two-nearest-neighbour intrinsic dimension (Facco et al. 2017); NaN for fewer than 10 different rows.
+    """Return the two-nearest-neighbour intrinsic dimension of rows (n, dim) (Facco et al. 2017).
 
     The ratio of the distances to the second and to the first neighbour has the distribution ``1 - ratio**-dimension``.
     The line through the origin is fitted without the largest tenth of the ratios, as in the paper; of equal rows one
-    counts.
-
-    Args:
-        rows: float32 (n, dim).
+    counts. NaN for fewer than 10 different rows.
     """
     # As bytes, rows are sorted much faster than as numbers; -0 becomes 0.
     whole = np.ascontiguousarray(rows + np.float32(0)).view(f"V{rows.itemsize * rows.shape[1]}").ravel()
@@ -263,12 +245,7 @@ def intrinsic_dimension(rows: Float32Array) -> float:
 
 
 def overlap(one: IntArray, two: IntArray) -> float:
-    """Return the mean share of common neighbours of two lists of neighbours (n, k) of the same rows.
-
-    Examples:
-        >>> overlap(np.array([[1, 2], [0, 2]]), np.array([[2, 3], [0, 2]]))
-        0.75
-    """
+    """Return the mean share of common neighbours of two lists of neighbours (n, k) of the same rows."""
     return float((one[:, :, None] == two[:, None, :]).any(axis=2).mean())
 
 
@@ -322,12 +299,8 @@ def shifts(one: Float64Array, two: Float64Array) -> Float64Array:
     """Return how far words moved between two spaces, (n,): 0 for not at all, about 1 for no relation left, or NaN.
 
     One less the correlation of the word's cosines with all other words, there and here (the local measure of Hamilton
-    et al. 2016, with all words for neighbours): a rotation of a space changes nothing, and the spaces may differ in
-    width. NaN where a word has the same cosine with all others.
-
-    Args:
-        one: float64 (n, dim), a vector for each word.
-        two: float64 (n, other dim), the same words.
+    et al. 2016, with all words for neighbours): a rotation of a space changes nothing, and the spaces, (n, dim) and
+    (n, other dim), may differ in width. NaN where a word has the same cosine with all others.
     """
     sides = [_cosines(vectors) for vectors in (one, two)]
     places = range(len(one))

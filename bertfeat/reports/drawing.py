@@ -77,12 +77,7 @@ def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
 
 
 def save_as(figure: Figure, out_stem: str | Path, kind: str) -> Path:
-    """Write a figure to `out_stem`.png or .svg, whole or not at all, and return the path.
-
-    Raises:
-        UserError: There is no such folder.
-        RunError: The system refused a write.
-    """
+    """Write a figure to `out_stem`.png or .svg, whole or not at all, and return the path."""
     return write_report(f"{out_stem}.{kind}", as_image(figure, kind))
 
 

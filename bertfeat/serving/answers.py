@@ -35,11 +35,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Answers:
-    """Search of an index for the page; threads may share it.
-
-    Raises:
-        UserError: The store is not there, or its rows have no text to show.
-    """
+    """Search of an index for the page; threads may share it. A UserError says that its rows have no text to show."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -51,21 +47,13 @@ class Answers:
         index.search(np.zeros((0, index.spec.dim), index.spec.store_dtype), 1)
 
     def objects(self, query: PageQuery) -> list[dict[str, Any]]:
-        """Return hits with the fields of `bertfeat search --json`, and `row`; long texts are cut.
-
-        Raises:
-            UserError: The query, its row or a filter cannot be used.
-        """
+        """Return hits with the fields of `bertfeat search --json`, and `row`; long texts are cut."""
         hits, contexts = self._search(query)
         found = [hit_object(hit, contexts[n] if contexts else None, len(hits)) for n, hit in enumerate(hits)]
         return [{name: _cut(value, _MAX_TEXT) for name, value in hit.items()} for hit in found]
 
     def shown(self, query: PageQuery) -> dict[str, Any]:
-        """Return what the page shows, each text on one line: hits, the text of the row searched from, and seconds.
-
-        Raises:
-            UserError: The query, its row or a filter cannot be used.
-        """
+        """Return what the page shows, each text on one line: hits, the text of the row searched from, and seconds."""
         started = time.monotonic()
         hits, contexts = self._search(query)
         shown = []
@@ -74,7 +62,11 @@ class Answers:
             values = {name: _line(hit[name]) for name in self._columns if hit[name] is not None}
             fixed = {"score": f"{hit['score']:.4f}", "row": hit[ROW], "doc_id": _line(hit["doc_id"])}
             shown.append({**fixed, "pieces": pieces, "columns": values})
-        source = [] if query.like is None else self._source(query.like)
+        source: list[Piece] = []
+        if query.like is not None and self._surface:
+            source = _of_context(self.index.contexts([query.like], _CONTEXT_WIDTH)[0])
+        elif query.like is not None:
+            source = passage(self._column(query.like, "text") or "", "")
         return {"hits": shown, "source": source, "seconds": time.monotonic() - started}
 
     def _search(self, query: PageQuery) -> tuple[list[dict[str, Any]], list[Context] | None]:
@@ -102,11 +94,6 @@ class Answers:
             raise UserError(f"like {row}: the index has no vector of this row; follow a link of a hit")
         surface = self._column(row, self._surface) if self._surface else None
         return EncodedQueries(self.index.vectors([position]), (surface,))
-
-    def _source(self, row: int) -> list[Piece]:
-        if self._surface:
-            return _of_context(self.index.contexts([row], _CONTEXT_WIDTH)[0])
-        return passage(self._column(row, "text") or "", "")
 
     def _column(self, row: int, name: str) -> Any:
         return self.index.store.rows(self.index.level, [row], [name])[name][0]

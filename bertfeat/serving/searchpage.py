@@ -102,7 +102,8 @@ class SearchPage:
 
     def __init__(self, answers: Answers, info: Mapping[str, Any]) -> None:
         self._answers, self._info = answers, info
-        self._limiter = anyio.CapacityLimiter(max(2, min(_MAX_THREADS, n_cpus())))
+        limiter = anyio.CapacityLimiter(max(2, min(_MAX_THREADS, n_cpus())))
+        self._run = functools.partial(anyio.to_thread.run_sync, limiter=limiter)
         pages = Environment(loader=FileSystemLoader(_PAGES), autoescape=True, undefined=StrictUndefined)
         self._template = pages.get_template("search.html")
 
@@ -116,7 +117,7 @@ class SearchPage:
         query, status = PageQuery(), 200
         try:
             query = self._parse(request)
-            html = await self._in_thread(lambda: self._render(query))
+            html = await self._run(lambda: self._render(query))
         except Exception as failure:
             status, error = _failure(failure)
             query = query if not query.is_empty else PageQuery(q=request.query_params.get("q", "")[:MAX_QUERY])
@@ -129,17 +130,14 @@ class SearchPage:
             if query.is_empty:
                 raise UserError("nothing to search for; pass q=TEXT or like=ROW")
             asked = {name: value for name, value in dataclasses.asdict(query).items() if value not in ("", None)}
-            return _json({"query": asked, "hits": await self._in_thread(lambda: self._answers.objects(query))})
+            return _json({"query": asked, "hits": await self._run(lambda: self._answers.objects(query))})
         except Exception as failure:
             status, error = _failure(failure)
             return _json({"error": error}, status)
 
-    async def _about(self, request: Request) -> Response:  # noqa: ARG002
+    async def _about(self, _: Request) -> Response:
         filters = {name: list(facet.choices) or None for name, facet in self._answers.facets.items()}
         return _json({**self._info, "filters": filters})
-
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
 
     def _parse(self, request: Request) -> PageQuery:
         if len(request.scope["query_string"]) > _MAX_PARAMETERS_BYTES:
@@ -165,11 +163,10 @@ class SearchPage:
 
 
 def guarded(app: Any) -> Any:
-    """Check where each request comes from, and add headers that keep other sites out of the answer.
+    """Refuse requests that another origin's page makes, and add headers that keep other sites out of the answer.
 
-    A page elsewhere can make a browser send requests here, under a name of its own that leads to this machine too (DNS
-    rebinding). So the Host must be this machine's, which the application checks, and a request that another origin's
-    page makes is refused; only a link to the page may be followed from anywhere.
+    Only a link to the page may be followed from anywhere. TrustedHostMiddleware refuses names of other sites that lead
+    to this machine (DNS rebinding).
     """
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
@@ -221,5 +218,5 @@ def _response(text: str, status: int, kind: str) -> Response:
     return Response(text.encode(errors="replace"), status, media_type=kind)
 
 
-async def _file(name: str, request: Request) -> Response:  # noqa: ARG001
+async def _file(name: str, _: Request) -> Response:
     return FileResponse(_PAGES / name)

@@ -21,7 +21,7 @@ import bertfeat
 from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import RunError, UserError
-from bertfeat.exports import selectedrows
+from bertfeat.exports import outputs
 from bertfeat.exports.outputs import FORMATS
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.reader import Store
@@ -75,7 +75,7 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a few documents at a time."""
-    monkeypatch.setattr(selectedrows, "_BLOCK_BYTES", 8_000)
+    monkeypatch.setattr(outputs, "_BLOCK_BYTES", 8_000)
 
 
 def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:

