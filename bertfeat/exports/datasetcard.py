@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from importlib import resources
 from pathlib import Path
 
 from huggingface_hub import DatasetCard, DatasetCardData
@@ -25,39 +25,6 @@ _SETTINGS = (
     *("document_context", "max_length", "stride", "store_dtype"),
     *("weights_sha256", "tokenizer_sha256", "versions", "plan_hash"),
 )
-_CARD = """---
-{head}
----
-
-# Features of {model}
-
-Vectors of a text encoder, made by bertfeat. Each level is a configuration.
-
-| level | a row is | rows | bytes | vectors (width) | other columns |
-|---|---|---|---|---|---|
-{levels}
-
-Layer 0 is the output of the embedding layer. A row without a vector is null.
-
-## Read it
-
-```python
-from datasets import load_dataset
-
-rows = load_dataset("FOLDER", "{level}")["train"]
-```
-
-```python
-import bertfeat
-
-store = bertfeat.open_store("FOLDER")
-vectors = store.numpy("{level}", {feature})
-```
-
-## Made with
-
-{settings}
-"""
 
 
 def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: str | None = None) -> str:  # noqa: A002
@@ -92,7 +59,8 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     )
     given = {"model": _model(opened)} | {name: opened.metadata.get(name) for name in _SETTINGS}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items() if value}
-    card = _CARD.format(
+    template = (resources.files("bertfeat.exports") / "card.md").read_text("utf-8")
+    card = template.format(
         head=head.to_yaml(),
         model=_code(_model(opened)),
         levels="\n".join(_level_line(opened, level) for level in levels),
@@ -120,7 +88,5 @@ def _model(store: StoreDescription) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text of one line as Markdown's code, in which only a run of backticks is special."""
-    shown = printable(text)
-    fence = "`" * (max(map(len, re.findall("`+", shown)), default=0) + 1)
-    return f"{fence}{shown}{fence}" if len(fence) == 1 else f"{fence} {shown} {fence}"
+    """Return a text of one line as Markdown's code, which a backtick would end."""
+    return f"`{printable(text).replace('`', chr(39))}`"

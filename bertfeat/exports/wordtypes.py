@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,8 @@ class _Sums:
     def __init__(self, dim: int) -> None:
         self.types: dict[str, int] = {}
         self.n_without_vector = 0
-        self._sums: Float64Array = np.zeros((1024, dim))
-        self._counts: IntArray = np.zeros(1024, np.int64)
+        self.sums: Float64Array = np.zeros((1024, dim))
+        self.counts: IntArray = np.zeros(1024, np.int64)
 
     def add(self, words: list[str], vectors: Any) -> None:
         """Add rows: their words, and their vectors (n_rows, dim), NaN for a row without one."""
@@ -65,23 +65,13 @@ class _Sums:
         numbers = np.array([types.setdefault(word, len(types)) for word in chosen], np.int64)
         if not len(numbers):
             return
-        while len(types) > len(self._counts):
-            self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
-            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        while len(types) > len(self.counts):
+            self.sums = np.concatenate([self.sums, np.zeros_like(self.sums)])
+            self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
         order = np.argsort(numbers, kind="stable")
         distinct, first, n = np.unique(numbers[order], return_index=True, return_counts=True)
-        self._sums[distinct] += np.add.reduceat(vectors[has_vector][order].astype(np.float64), first, axis=0)
-        self._counts[distinct] += n
-
-    def sorted(self) -> Iterator[tuple[str, int, int]]:
-        """Yield word, count and number of each type, the most frequent first, and words of one count by code points."""
-        counts = self._counts.tolist()
-        for word, number in sorted(self.types.items(), key=lambda item: (-counts[item[1]], item[0])):
-            yield word, counts[number], number
-
-    def means(self, numbers: list[int]) -> Any:
-        """Return the mean vectors of some types, float32 (len(numbers), dim)."""
-        return (self._sums[numbers] / self._counts[numbers, None]).astype(np.float32)
+        self.sums[distinct] += np.add.reduceat(vectors[has_vector][order].astype(np.float64), first, axis=0)
+        self.counts[distinct] += n
 
 
 def write_word_types(
@@ -128,22 +118,26 @@ def write_word_types(
                 row = batch.start + words.index(None)
                 raise UserError(f"{store.path}: row {row} of level {where} has no word; import the vectors with words")
             sums.add([word.lower() for word in words] if lower else words, batch.vectors)
-    frequent = [one for one in sums.sorted() if one[1] >= min_count]
-    kept = [one for one in frequent if one[0].split() == [one[0]]]
+    counts = sums.counts.tolist()
+    frequent = [(word, number) for word, number in sums.types.items() if counts[number] >= min_count]
+    kept = [(word, number) for word, number in frequent if word.split() == [word]]
+    # The most frequent first, and words of one count by code points.
+    kept.sort(key=lambda item: (-counts[item[1]], item[0]))
     if not kept:
         raise UserError(f"{store.path}: no type at level {where} has a vector and {min_count} rows or more")
     with publish_file(path) as sink:
         sink.write(f"{len(kept)} {found.dim}\n".encode())
         for start in range(0, len(kept), _LINES_AT_ONCE):
-            some = kept[start : start + _LINES_AT_ONCE]
-            sink.write(vector_lines([word for word, *_ in some], sums.means([number for *_, number in some])))
+            words, numbers = map(list, zip(*kept[start : start + _LINES_AT_ONCE], strict=True))
+            means = (sums.sums[numbers] / sums.counts[numbers, None]).astype(np.float32)
+            sink.write(vector_lines(words, means))
         n_bytes = sink.n_bytes
     return WordTypes(
         path=path,
         feature=found.name,
         dim=found.dim,
         n_types=len(kept),
-        n_rows=sum(count for _, count, _ in kept),
+        n_rows=sum(counts[number] for _, number in kept),
         n_bytes=n_bytes,
         n_rare=len(sums.types) - len(frequent),
         n_left_out=len(frequent) - len(kept),
