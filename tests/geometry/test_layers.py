@@ -35,7 +35,7 @@ from tests.support.vector_files import write_npy
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("no_fsync")]
 
-N_ROWS = 500
+N_ROWS = 300
 
 
 def imported(
@@ -61,7 +61,7 @@ def words_of(n_rows: int, n_types: int, n_documents: int) -> dict[str, list[obje
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """500 words in three layers of 24 values in float16: a common direction, two large values, and equal rows."""
+    """300 words in three layers of 24 values in float16: a common direction, two large values, and equal rows."""
     rng = np.random.default_rng(3)
     base = rng.normal(size=(N_ROWS, 24)) * np.linspace(0.3, 2, 24) + 0.5
     base[:, 7] += 9
