@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertfeat.cli.failures import report_failures
     from bertfeat.config import ExtractConfig
     from bertfeat.encoder.conversion import convert
-    from bertfeat.exports.exporting import export
+    from bertfeat.exports.exporting import ExportResult, export
     from bertfeat.extraction.importing import import_vectors
     from bertfeat.extraction.run import append, extract
     from bertfeat.extraction.sklearntransformer import BertFeatures
@@ -47,11 +47,11 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "LayerComparison",
-    "Progress", "QueryFile", "Store", "StoreMap", "TransformSpec", "__version__", "append", "build_index", "compact",
-    "convert", "embed", "errors", "export", "exports", "extract", "fit_probe", "import_vectors", "load_probe",
-    "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures", "reports", "retrieval_metrics",
-    "search", "sweep_probes", "verify", "words_in_context",
+    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
+    "LayerComparison", "Progress", "QueryFile", "Store", "StoreMap", "TransformSpec", "__version__", "append",
+    "build_index", "compact", "convert", "embed", "errors", "export", "exports", "extract", "fit_probe",
+    "import_vectors", "load_probe", "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures",
+    "reports", "retrieval_metrics", "search", "sweep_probes", "verify", "words_in_context",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -61,7 +61,7 @@ _HOMES = {
     "cli.failures": "report_failures",
     "config": "ExtractConfig",
     "encoder.conversion": "convert",
-    "exports.exporting": "export",
+    "exports.exporting": "ExportResult export",
     "extraction.importing": "import_vectors",
     "extraction.run": "append extract",
     "extraction.sklearntransformer": "BertFeatures",

@@ -21,7 +21,7 @@ npy                     a folder: vectors.npy, and rows.jsonl with all other col
 word2vec                text: a unique key and its values per line
 projector               a folder for the Embedding Projector: vectors.tsv and metadata.tsv
 
-`bertfeat import` reads the first four. Run the same command again to resume.
+`bertfeat import` reads the first four. The result appears when all of it is written.
 
 \b
 Examples:

@@ -60,4 +60,4 @@ def command(
     if as_json:
         click.echo(json.dumps({"output": output, **found.to_dict()}))
     elif not quiet:
-        click.echo(f"{found.table()}\n\n{output}: layers.html, {found.settings['n_rows']:,} rows")
+        click.echo(f"{found.table()}\n\n{output}: layers.html, {found.n_rows:,} rows")

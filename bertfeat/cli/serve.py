@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
+import contextlib
+import signal
 from importlib.util import find_spec
 
 import click
@@ -37,7 +37,7 @@ def command(index: str, port: int, store: str | None) -> None:
         raise UserError(f"the search page needs {' and '.join(missing)}: pip install 'bertfeat[serve]'")
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.search.index import open_index
-    from bertfeat.serving.localserver import serve
+    from bertfeat.serving.searchpage import serve
 
     with open_index(index, store=store) as opened:
 
@@ -45,7 +45,7 @@ def command(index: str, port: int, store: str | None) -> None:
             click.echo(result_line(opened, ""))
             click.echo(f"{address}  (Ctrl-C ends it)")
 
-        if not serve(opened, index_summary(opened), port, ready):
-            # Nothing can stop a thread: the process ends without it.
-            sys.stdout.flush()
-            os._exit(0)
+        # SIGTERM ends it as Ctrl-C does: the index is closed, and the exit code is 0.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            serve(opened, index_summary(opened), port, ready)

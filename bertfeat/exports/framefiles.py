@@ -22,9 +22,7 @@ _NOT_IN_CSV = (pl.Binary, pl.Duration)
 def frame_writer(path: Path, sink: Sink) -> Iterator[Callable[[pl.DataFrame], object]]:
     """Return a function that writes frames with equal columns to the sink of a Parquet or CSV file.
 
-    Raises:
-        UserError: CSV cannot hold a column.
-        OSError: The system refused.
+    It raises a UserError if CSV cannot hold a column.
     """
     if path.suffix.lower() == _CSV:
         yield lambda frame: sink.write(_csv_lines(path, frame, with_header=not sink.n_bytes))

@@ -1,184 +1,169 @@
-"""Files of an export: the base class of the formats, and the formats that are written from front to back."""
+"""Rows of a store for an export, and its formats: what each can hold, and its writer."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import io
 import json
-import os
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Combine, Level
-from bertfeat.durable.files import sync_fd
+from bertfeat.durable.files import Sink
 from bertfeat.errors import UserError
-from bertfeat.exports.selectedrows import Rows, Selection
 from bertfeat.exports.wordtypes import joined_values, vector_lines
-from bertfeat.levels import LEVELS
+from bertfeat.levels import DOC_ID, LEVELS
+from bertfeat.progress import Progress
+from bertfeat.records import BoolArray, FeatureColumn, IntArray
+from bertfeat.store.reader import Store
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_BLOCK_BYTES = 4 << 20
 # Whatever a reader may take for the end of a line or of a column.
 _BREAKS = re.compile(r"[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
-class Output(ABC):
-    """A format of an export: its facts, and the writer of one export, whose result is the path `result`.
+class Rows(NamedTuple):
+    """Whole documents of a level.
 
-    Its files only grow: what was written after the last `save` is cut off.
-
-    Attributes:
-        name: Its name.
-        levels: The levels that it holds.
-        endings: The endings of its file; empty if it is a folder.
-        files: The files of its folder; the first identifies it.
-        has_layers: It holds several vectors for each row.
-        needs_vectors: It can neither hold nor leave out a row without a vector.
-        min_dim: The least values of a vector that its readers take.
-        library: What it needs beyond the libraries that bertfeat needs.
+    `first_document` counts the documents before; `bounds` (n_documents + 1) are their first rows here, then the number
+    of rows; `columns` are all columns without vectors; `vectors` is (n_features, n_rows, dim) of the stored type, NaN
+    in a row without a vector.
     """
 
-    name: ClassVar[str]
-    levels: ClassVar[tuple[Level, ...]] = (Level.SENTENCE, Level.WORD, Level.TOKEN)
-    endings: ClassVar[tuple[str, ...]] = ()
-    files: ClassVar[tuple[str, ...]] = ()
-    has_layers: ClassVar[bool] = False
-    needs_vectors: ClassVar[bool] = False
-    min_dim: ClassVar[int] = 1
-    library: ClassVar[str] = ""
+    first_document: int
+    bounds: IntArray
+    columns: pl.DataFrame
+    vectors: npt.NDArray[Any]
 
-    def __init__(self, folder: Path, chosen: Selection) -> None:
-        self.folder, self.chosen, self.result = folder, chosen, folder / "result"
-        self._opened: list[io.BufferedRandom] = []
+    @property
+    def has_vector(self) -> BoolArray:
+        """Which rows have a vector, bool (n_rows,)."""
+        found: BoolArray = ~np.isnan(self.vectors[0, :, 0])
+        return found
 
-    def open(self, saved: Mapping[str, int] | None) -> None:
-        """Begin, or cut the files to the sizes that `save` returned."""
-        if self.files:
-            self.result.mkdir(exist_ok=True)
-        self._opened = [path.open("w+b" if saved is None else "r+b") for path in self.paths()]
-        for place, (file, path) in enumerate(zip(self._opened, self.paths(), strict=True)):
-            if saved is None:
-                file.write(self.header(place))
-            elif os.fstat(file.fileno()).st_nlink > 1 or file.seek(0, io.SEEK_END) < saved[path.name]:
-                # A kill between publishing and cleaning up leaves two names of one file.
-                raise ValueError(f"{path} is shorter than it was, or published")
-            else:
-                file.truncate(file.seek(saved[path.name]))
-
-    def paths(self) -> list[Path]:
-        """Return the files that grow."""
-        return [self.result / name for name in self.files] or [self.result]
-
-    def header(self, place: int) -> bytes:  # noqa: ARG002
-        """Return how the file at a place begins."""
-        return b""
-
-    def write(self, rows: Rows) -> None:
-        """Append whole documents to each file; see `encoded`."""
-        for file, data in zip(self._opened, self.encoded(rows), strict=True):
-            file.write(data)
-
-    @abstractmethod
-    def encoded(self, rows: Rows) -> Sequence[bytes | memoryview]:
-        """Return what whole documents add to each file.
-
-        Raises:
-            UserError: The format cannot hold a row.
-        """
-
-    def save(self) -> dict[str, int]:
-        """Wait until the files are on the disk, and return their sizes."""
-        for file in self._opened:
-            file.flush()
-            sync_fd(file.fileno())
-        return {path.name: file.tell() for path, file in zip(self.paths(), self._opened, strict=True)}
-
-    def finish(self) -> None:  # noqa: B027
-        """Complete the result, whose files are saved."""
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._opened:
-            # Bytes that cannot be written any more are cut off by the next run.
-            with contextlib.suppress(OSError):
-                file.close()
+    def documents(self) -> Iterator[tuple[int, Any, slice]]:
+        """Yield number, id and rows of each document."""
+        ids = self.columns[DOC_ID.name]
+        for place, (first, last) in enumerate(pairwise(self.bounds.tolist())):
+            yield self.first_document + place, ids[first], slice(first, last)
 
 
-class GoogleJson(Output):
-    """Lines of google-research/bert's extract_features.py: the tokens of a document with their layers."""
+class Selection:
+    """The rows and vectors to write; `limit` is the number of documents, None for all."""
 
-    name = "google-jsonl"
-    levels = (Level.TOKEN, Level.WORD)
-    endings = (".jsonl", ".json")
-    has_layers = True
-    needs_vectors = True
+    def __init__(self, store: Store, level: Level, features: tuple[FeatureColumn, ...], limit: int | None) -> None:
+        self.store, self.level, self.features = store, level, features
+        self.n_rows = self.n_documents = self.n_vectors = 0
+        # For each shard, the first row of each document, then the number of rows.
+        self._bounds: dict[int, IntArray] = {}
+        for entry in store.manifest.shards:
+            if self.n_documents == limit:
+                break
+            shard = store.shard(entry.shard)
+            ids = shard.polars(level, [DOC_ID.name])[DOC_ID.name]
+            starts = np.flatnonzero(ids.ne_missing(ids.shift(1)).to_numpy()[1:]) + 1
+            bounds = np.array([0, *starts, len(ids)] if len(ids) else [0], np.int64)
+            bounds = bounds[: None if limit is None else limit - self.n_documents + 1]
+            self._bounds[entry.shard] = bounds
+            self.n_rows += int(bounds[-1])
+            self.n_documents += len(bounds) - 1
+            self.n_vectors += int(np.count_nonzero(shard.valid(level, features[0].name)[: bounds[-1]]))
 
-    def encoded(self, rows: Rows) -> list[bytes]:
-        """Return a line per document."""
-        n_layers = self.chosen.store.manifest.model.n_layers
-        heads = [
-            f'{{"index": {feature.layers[0] - n_layers - 1 if feature.combine == Combine.NONE else 0}, "values": ['
-            for feature in self.chosen.features
-        ]
+    def words(self, rows: Rows) -> list[str]:
+        """Return the word or token of each row; a UserError says that imported vectors came without words."""
+        found = rows.columns[LEVELS[self.level].surface].to_list()
+        if None in found:
+            reason = f"rows of level {self.level} have no words; import the vectors with words, or export to npy"
+            raise UserError(f"{self.store.path}: {reason}")
+        return found
+
+    def blocks(self, reports: Progress) -> Iterator[Rows]:
+        """Yield all documents, some at a time: 4 MB of float32, or one document that is larger."""
+        most = max(1, _BLOCK_BYTES // (4 * sum(feature.dim for feature in self.features)))
+        n_rows = n_documents = 0
+        for number, bounds in self._bounds.items():
+            shard, at = self.store.shard(number), 0
+            columns = shard.polars(self.level, [column.name for column in shard.schema(self.level).columns])
+            while at < len(bounds) - 1:
+                reports.stage("exporting rows", n_rows, self.n_rows)
+                stop = max(at + 1, int(np.searchsorted(bounds, bounds[at] + most, side="right")) - 1)
+                first, last = int(bounds[at]), int(bounds[stop])
+                vectors = [shard.slice(self.level, feature.name, first, last) for feature in self.features]
+                yield Rows(n_documents, bounds[at : stop + 1] - first, columns[first:last], np.stack(vectors))
+                n_rows, n_documents, at = n_rows + last - first, n_documents + stop - at, stop
+        reports.stage("exporting rows", n_rows, self.n_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format of an export: a file with one of its `endings`, or a folder of `files`, whose first one identifies it.
+
+    `write` raises a UserError if the format cannot hold a row. `has_layers`: it holds several vectors for each row.
+    `needs_vectors`: it can neither hold nor leave out a row without a vector. `min_dim`: the least values of a vector
+    that its readers take. `library`: what it needs beyond the libraries that bertfeat needs.
+    """
+
+    write: Callable[[Selection, Sequence[Sink], Progress], None]
+    levels: tuple[Level, ...] = (Level.SENTENCE, Level.WORD, Level.TOKEN)
+    endings: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    has_layers: bool = False
+    needs_vectors: bool = False
+    min_dim: int = 1
+    library: str = ""
+
+
+def _write_google_lines(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write lines of google-research/bert's extract_features.py: the tokens of a document with their layers."""
+    n_layers = chosen.store.manifest.model.n_layers
+    heads = [
+        f'{{"index": {feature.layers[0] - n_layers - 1 if feature.combine == Combine.NONE else 0}, "values": ['
+        for feature in chosen.features
+    ]
+    for rows in chosen.blocks(reports):
         values = [joined_values(layer, ", ") for layer in rows.vectors]
         pieces = []
-        for row, token in enumerate(self.chosen.words(rows)):
+        for row, token in enumerate(chosen.words(rows)):
             layers = ", ".join(f"{head}{layer[row]}]}}" for head, layer in zip(heads, values, strict=True))
             pieces.append(f'{{"token": {json.dumps(token)}, "layers": [{layers}]}}')
-        return [
-            "".join(
-                f'{{"linex_index": {number}, "doc_id": {json.dumps(doc_id)}, "features": [{", ".join(pieces[own])}]}}\n'
-                for number, doc_id, own in rows.documents()
-            ).encode()
-        ]
+        for number, doc_id, own in rows.documents():
+            head = f'{{"linex_index": {number}, "doc_id": {json.dumps(doc_id)}'
+            sinks[0].write(f'{head}, "features": [{", ".join(pieces[own])}]}}\n'.encode())
 
 
-class Npy(Output):
-    """NumPy's .npy with the columns of its rows beside it."""
-
-    name = "npy"
-    files = ("vectors.npy", "rows.jsonl")
-    has_layers = True
-
-    def header(self, place: int) -> bytes:
-        """Return the header of the array, whose length is known."""
-        head = io.BytesIO()
-        if place == 0:
-            (first, *others), chosen = self.chosen.features, self.chosen
-            shape = (chosen.n_rows, *((len(others) + 1,) if others else ()), first.dim)
-            kind = np.lib.format.dtype_to_descr(chosen.store.slice(chosen.level, first.name, 0, 0).dtype)
-            np.lib.format.write_array_header_1_0(head, {"descr": kind, "fortran_order": False, "shape": shape})
-        return head.getvalue()
-
-    def encoded(self, rows: Rows) -> list[bytes | memoryview]:
-        """Return values and columns of whole documents."""
+def _write_npy(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write NumPy's .npy, and the columns of its rows as lines of JSON."""
+    (first, *others), head = chosen.features, io.BytesIO()
+    shape = (chosen.n_rows, *((len(others) + 1,) if others else ()), first.dim)
+    kind = np.lib.format.dtype_to_descr(chosen.store.slice(chosen.level, first.name, 0, 0).dtype)
+    np.lib.format.write_array_header_1_0(head, {"descr": kind, "fortran_order": False, "shape": shape})
+    sinks[0].write(head.getvalue())
+    for rows in chosen.blocks(reports):
+        sinks[0].write(np.ascontiguousarray(rows.vectors.transpose(1, 0, 2)).data)
         # polars does not write bytes as JSON: they become text as Python prints them.
         texts = [
             pl.Series(column.name, [None if value is None else str(value) for value in column.to_list()], pl.String)
             for column in rows.columns
             if "Binary" in str(column.dtype)
         ]
-        lines = rows.columns.with_columns(texts).write_ndjson().encode()
-        return [np.ascontiguousarray(rows.vectors.transpose(1, 0, 2)).data, lines]
+        sinks[1].write(rows.columns.with_columns(texts).write_ndjson().encode())
 
 
-class Word2vec(Output):
-    """word2vec's text: a unique key and its values per line, the number of lines and of values before."""
-
-    name = "word2vec"
-    endings = (".txt", ".vec")
-
-    def header(self, place: int) -> bytes:  # noqa: ARG002
-        """Return the number of lines and of values."""
-        return f"{self.chosen.n_vectors} {self.chosen.features[0].dim}\n".encode()
-
-    def encoded(self, rows: Rows) -> list[bytes]:
-        """Return a line per row with a vector."""
-        entry, has_vector = LEVELS[self.chosen.level], rows.has_vector
+def _write_word2vec(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write word2vec's text: a unique key and its values per line, the number of lines and of values before."""
+    sinks[0].write(f"{chosen.n_vectors} {chosen.features[0].dim}\n".encode())
+    entry = LEVELS[chosen.level]
+    for rows in chosen.blocks(reports):
         keys = list(map(str, rows.columns[entry.keys[0]].to_list()))
         for key in keys:
             if key.split() != [key]:
@@ -186,34 +171,114 @@ class Word2vec(Output):
                 raise UserError(f"doc_id {key!r:.60} {reason}; use other ids, or npy")
         if entry.surface:
             # A word without a slash: so no two rows have the same key, whatever the ids.
-            named = zip(self.chosen.words(rows), keys, rows.columns[entry.keys[1]].to_list(), strict=True)
+            named = zip(chosen.words(rows), keys, rows.columns[entry.keys[1]].to_list(), strict=True)
             keys = [f"{'_'.join(word.replace('/', ' ').split()) or '_'}/{key}/{index}" for word, key, index in named]
-        chosen = np.flatnonzero(has_vector)
-        return [vector_lines([keys[row] for row in chosen], rows.vectors[0, chosen]) if len(chosen) else b""]
+        written = np.flatnonzero(rows.has_vector)
+        if len(written):
+            sinks[0].write(vector_lines([keys[row] for row in written], rows.vectors[0, written]))
 
 
-class Projector(Output):
-    """Tables of TensorFlow's Embedding Projector: values, and the columns of their rows."""
-
-    name = "projector"
-    files = ("vectors.tsv", "metadata.tsv")
-    # The projector refuses a single value, and skips empty lines.
-    min_dim = 2
-
-    def header(self, place: int) -> bytes:
-        """Return the names of the columns; the table of values has none."""
-        return _line(column.name for column in self.chosen.store.schema(self.chosen.level).columns) if place else b""
-
-    def encoded(self, rows: Rows) -> list[bytes]:
-        """Return a line per row with a vector for both tables."""
+def _write_projector(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write tables of TensorFlow's Embedding Projector: values, and the columns of their rows with a header."""
+    sinks[1].write(_line(column.name for column in chosen.store.schema(chosen.level).columns))
+    for rows in chosen.blocks(reports):
         has_vector = rows.has_vector
-        if not has_vector.any():
-            return [b"", b""]
-        values = "\n".join(joined_values(rows.vectors[0, has_vector], "\t")) + "\n"
-        return [values.encode(), b"".join(map(_line, rows.columns.filter(pl.Series(has_vector)).iter_rows()))]
+        if has_vector.any():
+            values = joined_values(rows.vectors[0, has_vector], "\t")
+            sinks[0].write("".join(f"{row}\n" for row in values).encode())
+            sinks[1].write(b"".join(map(_line, rows.columns.filter(pl.Series(has_vector)).iter_rows())))
 
 
 def _line(values: Iterable[object]) -> bytes:
     """Return a line of a table, with spaces in place of tabs and line breaks, and `-` instead of an empty line."""
     line = "\t".join("" if value is None else _BREAKS.sub(" ", str(value)) for value in values)
     return f"{line if line.strip() else f'-{line}'}\n".encode()
+
+
+def _write_hdf5(chosen: Selection, sinks: Sequence[Sink], reports: Progress, *, has_index: bool = False) -> None:
+    """Write datasets `0`, `1`, ..., float32 (layers, words, values); the attribute `doc_id` names the document.
+
+    The index of NeuroX, `sentence_to_index`, is a JSON object that maps each sentence to its dataset.
+    """
+    import h5py
+
+    index: dict[str, str] = {}
+    times: dict[str, int] = {}
+    with _KeptErrors(sinks[0].descriptor, "r+b", closefd=False) as file:
+        with h5py.File(file, "w") as target:
+            for rows in chosen.blocks(reports):
+                words = chosen.words(rows) if has_index else []
+                for number, doc_id, own in rows.documents():
+                    if "\0" in str(doc_id):
+                        reason = "has a NUL, which a text of HDF5 must not; use other ids, or npy"
+                        raise UserError(f"doc_id {doc_id!r:.60} {reason}")
+                    # Both programs compute in float32.
+                    data = rows.vectors[:, own].astype(np.float32, copy=False)
+                    target.create_dataset(str(number), data=data).attrs[DOC_ID.name] = doc_id
+                    file.check()
+                    if has_index:
+                        index[_unique(" ".join(words[own]), index, times)] = str(number)
+            if has_index:
+                target.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())[0] = json.dumps(index)
+        file.check()
+
+
+class _KeptErrors(io.FileIO):
+    """A file that keeps the error of a write until `check`: h5py crashes after a failed write."""
+
+    error: OSError | None = None
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        rest = view = memoryview(data).cast("B")
+        try:
+            while rest:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.error = error
+        return len(view)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            super().truncate(size)
+        except OSError as error:
+            self.error = error
+        return size or 0
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def _unique(sentence: str, known: dict[str, str], times: dict[str, int]) -> str:
+    """Return a sentence, with a number if it is known already, as NeuroX' own writer does.
+
+    `times` keeps the last number of each sentence, so that the next one is found at once.
+
+    Examples:
+        >>> _unique("Yes .", {"Yes .": "0", "Yes . (Occurrence 2)": "3"}, {})
+        'Yes . (Occurrence 3)'
+    """
+    found = sentence
+    while found in known:
+        times[sentence] = times.get(sentence, 1) + 1
+        found = f"{sentence} (Occurrence {times[sentence]})"
+    return found
+
+
+_HDF5 = functools.partial(Format, levels=(Level.WORD, Level.TOKEN), has_layers=True, library="h5py")
+FORMATS = {
+    "google-jsonl": Format(
+        write=_write_google_lines,
+        levels=(Level.TOKEN, Level.WORD),
+        endings=(".jsonl", ".json"),
+        has_layers=True,
+        needs_vectors=True,
+    ),
+    # NeuroX goes by this ending.
+    "neurox-hdf5": _HDF5(write=functools.partial(_write_hdf5, has_index=True), endings=(".hdf5",)),
+    "structural-probes-hdf5": _HDF5(write=_write_hdf5, endings=(".hdf5", ".h5")),
+    "npy": Format(write=_write_npy, files=("vectors.npy", "rows.jsonl"), has_layers=True),
+    "word2vec": Format(write=_write_word2vec, endings=(".txt", ".vec")),
+    # The projector refuses a single value, and skips empty lines.
+    "projector": Format(write=_write_projector, files=("vectors.tsv", "metadata.tsv"), min_dim=2),
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,9 @@ _LINES_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class WordTypes:
-    """A written file of word types.
+    """A written file of word types: the types in it, the rows that they come from, and what was left out.
 
-    Attributes:
-        path: The file.
-        feature: The feature whose vectors are averaged.
-        dim: The values of a vector.
-        n_types: The types in the file.
-        n_rows: The rows that they come from.
-        n_bytes: The size of the file.
-        n_rare: Types that are too rare.
-        n_left_out: Types with whitespace, which the format cannot hold.
-        n_without_vector: Rows without a vector, which do not count.
+    `n_rare` types have too few rows, `n_left_out` types have whitespace, which the format cannot hold.
     """
 
     path: Path
@@ -62,8 +53,8 @@ class _Sums:
     def __init__(self, dim: int) -> None:
         self.types: dict[str, int] = {}
         self.n_without_vector = 0
-        self._sums: Float64Array = np.zeros((1024, dim))
-        self._counts: IntArray = np.zeros(1024, np.int64)
+        self.sums: Float64Array = np.zeros((1024, dim))
+        self.counts: IntArray = np.zeros(1024, np.int64)
 
     def add(self, words: list[str], vectors: Any) -> None:
         """Add rows: their words, and their vectors (n_rows, dim), NaN for a row without one."""
@@ -74,23 +65,13 @@ class _Sums:
         numbers = np.array([types.setdefault(word, len(types)) for word in chosen], np.int64)
         if not len(numbers):
             return
-        while len(types) > len(self._counts):
-            self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)])
-            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        while len(types) > len(self.counts):
+            self.sums = np.concatenate([self.sums, np.zeros_like(self.sums)])
+            self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
         order = np.argsort(numbers, kind="stable")
         distinct, first, n = np.unique(numbers[order], return_index=True, return_counts=True)
-        self._sums[distinct] += np.add.reduceat(vectors[has_vector][order].astype(np.float64), first, axis=0)
-        self._counts[distinct] += n
-
-    def sorted(self) -> Iterator[tuple[str, int, int]]:
-        """Yield word, count and number of each type, the most frequent first, and words of one count by code points."""
-        counts = self._counts.tolist()
-        for word, number in sorted(self.types.items(), key=lambda item: (-counts[item[1]], item[0])):
-            yield word, counts[number], number
-
-    def means(self, numbers: list[int]) -> Any:
-        """Return the mean vectors of some types, float32 (len(numbers), dim)."""
-        return (self._sums[numbers] / self._counts[numbers, None]).astype(np.float32)
+        self.sums[distinct] += np.add.reduceat(vectors[has_vector][order].astype(np.float64), first, axis=0)
+        self.counts[distinct] += n
 
 
 def write_word_types(
@@ -106,15 +87,8 @@ def write_word_types(
 ) -> WordTypes:
     """Write the mean vector of each word type of a store as word2vec's text; the same store gives the same bytes.
 
-    Args:
-        store: The store, which is read once.
-        output: The file.
-        level: word or token, the types; by default the only one that is stored.
-        feature: A feature of it, stored or made from what is stored; None for the only one that is stored.
-        min_count: Types with fewer rows are left out.
-        lower: Words that differ in upper case are one type.
-        overwrite: Replace a file that is already there.
-        progress: See `bertfeat.extract`.
+    Types with fewer rows than `min_count` are left out; with `lower`, words that differ in upper case are one type.
+    Level and feature are by default the only ones that are stored.
 
     Raises:
         UserError: The level or a row has no word, there is no such feature, no type is left, or the file cannot be
@@ -137,30 +111,33 @@ def write_word_types(
     make_parents(path)
     sums, n_rows = _Sums(found.dim), store.n_rows(where)
     with reporting(progress) as reports:
-        batches = store.batches(where, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface])
-        for batch in batches:
+        for batch in store.batches(where, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface]):
             reports.stage("reading vectors", batch.start, n_rows)
             words = batch.columns[entry.surface].to_list()
             if None in words:
                 row = batch.start + words.index(None)
                 raise UserError(f"{store.path}: row {row} of level {where} has no word; import the vectors with words")
             sums.add([word.lower() for word in words] if lower else words, batch.vectors)
-    frequent = [one for one in sums.sorted() if one[1] >= min_count]
-    kept = [one for one in frequent if one[0].split() == [one[0]]]
+    counts = sums.counts.tolist()
+    frequent = [(word, number) for word, number in sums.types.items() if counts[number] >= min_count]
+    kept = [(word, number) for word, number in frequent if word.split() == [word]]
+    # The most frequent first, and words of one count by code points.
+    kept.sort(key=lambda item: (-counts[item[1]], item[0]))
     if not kept:
         raise UserError(f"{store.path}: no type at level {where} has a vector and {min_count} rows or more")
     with publish_file(path) as sink:
         sink.write(f"{len(kept)} {found.dim}\n".encode())
         for start in range(0, len(kept), _LINES_AT_ONCE):
-            some = kept[start : start + _LINES_AT_ONCE]
-            sink.write(vector_lines([word for word, *_ in some], sums.means([number for *_, number in some])))
+            words, numbers = map(list, zip(*kept[start : start + _LINES_AT_ONCE], strict=True))
+            means = (sums.sums[numbers] / sums.counts[numbers, None]).astype(np.float32)
+            sink.write(vector_lines(words, means))
         n_bytes = sink.n_bytes
     return WordTypes(
         path=path,
         feature=found.name,
         dim=found.dim,
         n_types=len(kept),
-        n_rows=sum(count for _, count, _ in kept),
+        n_rows=sum(counts[number] for _, number in kept),
         n_bytes=n_bytes,
         n_rare=len(sums.types) - len(frequent),
         n_left_out=len(frequent) - len(kept),

@@ -9,45 +9,53 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level
 from bertfeat.display import model_text
 from bertfeat.errors import UserError
 from bertfeat.geometry.layerresult import LayerComparison, LayerRow, MovedWord
-from bertfeat.geometry.layerrows import LayerColumn, LayerRows, read_rows
-from bertfeat.geometry.layersums import LayerSums, PairSums, effective_rank, passes
-from bertfeat.geometry.samplemeasures import (
-    N_NEIGHBOURS,
-    centred_cosine,
+from bertfeat.geometry.layerrows import layer_features, matched_rows
+from bertfeat.geometry.layersums import (
+    N_NEIGHBORS,
+    LayerSums,
+    PairSums,
+    centered_cosine,
+    effective_rank,
     intrinsic_dimension,
-    neighbours,
+    neighbors,
     overlap,
+    passes,
     rsa,
     shifts,
 )
 from bertfeat.levels import LEVELS
 from bertfeat.memory import free_memory
 from bertfeat.progress import Progress, reporting
-from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
+from bertfeat.records import FeatureColumn, Float32Array, Float64Array, Int32Array, IntArray
 from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.nearest import Metric
+from bertfeat.vectors.store import StoreVectors
 
 # Word types whose self-similarity and shift are measured.
 _MAX_TYPES = 1000
 _N_MOVED = 20
 _MIN_COUNT = 5
+# The vectors of a block, all layers together, as float32.
+_BLOCK_BYTES = 64_000_000
 
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """What is kept of a layer: sums of all rows, the vectors of the sample, and the effective rank, NaN if it has none.
+    """A layer of a store, with sums of all rows, the vectors of the sample, and the effective rank, NaN if it has none.
 
-    `same` is the number of the layer of the same name in the other store.
+    `side` is "store", or "other" for the second store.
     """
 
-    column: LayerColumn
-    same: int | None
+    side: str
+    feature: FeatureColumn
+    vectors: StoreVectors
     sums: LayerSums
     sample: Float32Array
     rank: float = np.nan
@@ -67,90 +75,103 @@ def compare_layers(
     for name, value, least in (("min_count", min_count, 2), ("sample", sample, 50), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
-    one = as_store(store)
+    one, two = as_store(store), None if other is None else as_store(other)
     where = one.choose_level(level)
     if where is Level.SENTENCE and min_count != _MIN_COUNT:
         raise UserError(f"`min_count` {min_count} has no effect at level sentence, where rows are texts; leave it out")
-    two = None if other is None else as_store(other)
     with reporting(progress) as reports:
         reports.stage("reading rows")
-        rows = read_rows(one, two, where)
-        places, types, names = _draw(rows, min_count, sample, seed)
-        layers = _layers(rows, len(names), len(places))
-        cka, unbiased = _read(rows, layers, places, types, reports)
+        frame, words = matched_rows(one, two, where)
+        documents, all_types = frame["document"].to_numpy(), frame["type"].to_numpy()
+        places, types, names = _draw(all_types, words, min_count, sample, seed)
+        layers = _layers([one] if two is None else [one, two], where, frame, len(names), len(places))
+        cka, unbiased = _read(layers, documents, places, types, reports)
         reports.stage("comparing samples")
-        k = min(N_NEIGHBOURS, len(places) - 1)
-        near = [neighbours(layer.sample, k, Metric.COSINE)[1] for layer in layers]
+        k = min(N_NEIGHBORS, len(places) - 1)
+        near = [neighbors(layer.sample, k, Metric.COSINE)[1] for layer in layers]
         shared = np.array([[overlap(first, second) for second in near] for first in near])
-        settings = {
-            "store": str(one.path),
-            "model": model_text(one.metadata),
-            "other": None if two is None else str(two.path),
-            "other_model": None if two is None else model_text(two.metadata),
-            "level": str(where),
-            "n_rows": len(rows),
-            "n_documents": int(rows.documents[-1]) + 1,
-            "n_types": len(names),
-            "n_sample": len(places),
-            "n_neighbours": k,
-            "min_count": min_count if LEVELS[where].surface else None,
-            "seed": seed,
-            "bertfeat": __version__,
-        }
+        others = {layer.feature.name: number for number, layer in enumerate(layers) if layer.side == "other"}
+        same = [others.get(layer.feature.name) if layer.side == "store" else None for layer in layers]
         return LayerComparison(
-            rows=tuple(_measure(layer, layers, cka[number]) for number, layer in enumerate(layers)),
+            store=str(one.path),
+            model=model_text(one.metadata),
+            other=None if two is None else str(two.path),
+            other_model=None if two is None else model_text(two.metadata),
+            level=str(where),
+            n_rows=len(frame),
+            n_documents=int(documents[-1]) + 1,
+            n_types=len(names),
+            n_sample=len(places),
+            n_neighbors=k,
+            min_count=min_count if LEVELS[where].surface else None,
+            seed=seed,
+            bertfeat=__version__,
+            rows=tuple(
+                _measure(layer, None if number is None else (layers[number], values[number]))
+                for layer, number, values in zip(layers, same, cka, strict=True)
+            ),
             cka=_known(cka),
             cka_debiased=_known(unbiased),
             # Among equal rows no row is nearer than another.
-            neighbour_overlap=_known(np.where(np.isnan(cka), np.nan, shared)),
-            moved=_moved(layers, names),
-            settings=settings,
+            neighbor_overlap=_known(np.where(np.isnan(cka), np.nan, shared)),
+            moved={
+                layer.feature.name: _moved(layer, layers[number], names)
+                for layer, number in zip(layers, same, strict=True)
+                if number is not None
+            },
         )
 
 
-def _draw(rows: LayerRows, min_count: int, n_sample: int, seed: int) -> tuple[IntArray, Int32Array, list[str]]:
+def _draw(
+    types: Int32Array, words: Sequence[str], min_count: int, n_sample: int, seed: int
+) -> tuple[IntArray, Int32Array, list[str]]:
     """Draw ascending places of rows, and word types: the number of each row's type or -1, and the names of types."""
     rng = np.random.default_rng(seed)
-    places = np.sort(rng.choice(len(rows), min(n_sample, len(rows)), replace=False))
-    frequent = np.flatnonzero(np.bincount(rows.types[rows.types >= 0], minlength=len(rows.names)) >= min_count)
+    places = np.sort(rng.choice(len(types), min(n_sample, len(types)), replace=False))
+    frequent = np.flatnonzero(np.bincount(types[types >= 0], minlength=len(words)) >= min_count)
     if len(frequent) > _MAX_TYPES:
         frequent = np.sort(rng.choice(frequent, _MAX_TYPES, replace=False))
     # The last number is that of rows without a word.
-    numbers = np.full(len(rows.names) + 1, -1, np.int32)
+    numbers = np.full(len(words) + 1, -1, np.int32)
     numbers[frequent] = np.arange(len(frequent))
-    return places, numbers[rows.types], [rows.names[number] for number in frequent.tolist()]
+    return places, numbers[types], [words[number] for number in frequent.tolist()]
 
 
-def _layers(rows: LayerRows, n_types: int, n_sample: int) -> list[_Layer]:
-    others = {c.feature.name: number for number, c in enumerate(rows.columns) if c.side == "other"}
-    return [
-        _Layer(
-            column,
-            others.get(column.feature.name) if column.side == "store" else None,
-            LayerSums(column.feature.dim, n_types),
-            np.empty((n_sample, column.feature.dim), np.float32),
+def _layers(stores: Sequence[Store], level: Level, frame: pl.DataFrame, n_types: int, n_sample: int) -> list[_Layer]:
+    """Return the layers of the first store, ascending, then those of the second; all are read in the same blocks."""
+    sides = zip(("store", "other"), stores, ("row", "row_other"), strict=False)
+    found = [(side, store, rows, layer) for side, store, rows in sides for layer in layer_features(store, level)]
+    step = max(16, _BLOCK_BYTES // (4 * sum(layer.dim for *_, layer in found)))
+    layers = []
+    for side, store, rows, layer in found:
+        settings: Any = {"rows": frame[rows].to_numpy(), "chunk_bytes": 4 * layer.dim * step}
+        vectors, sample = (
+            StoreVectors(store, level, layer.name, **settings),
+            np.empty((n_sample, layer.dim), np.float32),
         )
-        for column in rows.columns
-    ]
+        layers.append(_Layer(side, layer, vectors, LayerSums(layer.dim, n_types), sample))
+    return layers
 
 
 def _read(
-    rows: LayerRows, layers: Sequence[_Layer], places: IntArray, types: Int32Array, reports: Progress
+    layers: Sequence[_Layer], documents: Int32Array, places: IntArray, types: Int32Array, reports: Progress
 ) -> Float64Array:
     """Read all vectors, and return CKA of all pairs of layers, as published and debiased, (2, n_layers, n_layers)."""
-    dims = [layer.column.feature.dim for layer in layers]
+    dims = [layer.feature.dim for layer in layers]
     found: Float64Array = np.zeros((2, len(dims), len(dims)))
     todo = passes(dims, free_memory() // 2)
     for n, pairs in enumerate(todo):
         sums = PairSums(pairs, dims)
-        for span, block in rows.blocks(sums.layers if n else range(len(dims))):
-            reports.stage(f"reading vectors, pass {n + 1} of {len(todo)}", span.start, len(rows))
+        for chunk, rows in enumerate(layers[0].vectors.chunks):
+            reports.stage(f"reading vectors, pass {n + 1} of {len(todo)}", rows.start, len(documents))
+            chosen = sums.layers if n else range(len(dims))
+            block = {i: layers[i].vectors.read(chunk).astype(np.float32, copy=False) for i in chosen}
             sums.add(block)
             if n == 0:
-                inside = slice(*np.searchsorted(places, [span.start, span.stop]))
-                for number, vectors in block.items():
-                    layers[number].sums.add(vectors, rows.documents[span], types[span])
-                    layers[number].sample[inside] = vectors[places[inside] - span.start]
+                span, inside = slice(rows.start, rows.stop), slice(*np.searchsorted(places, [rows.start, rows.stop]))
+                for i, vectors in block.items():
+                    layers[i].sums.add(vectors, documents[span], types[span])
+                    layers[i].sample[inside] = vectors[places[inside] - rows.start]
         for (i, j), scatter, unbiased in sums.results():
             found[:, i, j] = found[:, j, i] = np.square(scatter).sum(), unbiased
             if i == j:
@@ -166,39 +187,31 @@ def _read(
     return found
 
 
-def _measure(layer: _Layer, layers: Sequence[_Layer], cka: Float64Array) -> LayerRow:
-    """Return the row of a layer; `cka` is its CKA with all layers."""
-    centred = np.nan if math.isnan(layer.rank) else centred_cosine(layer.sample, layer.sums.mean)
+def _measure(layer: _Layer, same: tuple[_Layer, float] | None) -> LayerRow:
+    """Return the row of a layer; `same` is the layer of the same name in the other store, and CKA with it."""
     measures = {
         **layer.sums.measures(),
-        "anisotropy_centred": centred,
+        "anisotropy_centered": np.nan if math.isnan(layer.rank) else centered_cosine(layer.sample, layer.sums.mean),
         "effective_rank": layer.rank,
         "intrinsic_dimension": intrinsic_dimension(layer.sample),
-        "cka_other": np.nan if layer.same is None else cka[layer.same],
-        "rsa_other": np.nan if layer.same is None else rsa(layer.sample, layers[layer.same].sample),
+        "cka_other": same[1] if same else np.nan,
+        "rsa_other": rsa(layer.sample, same[0].sample) if same else np.nan,
     }
     return LayerRow(
-        side=layer.column.side,
-        feature=layer.column.feature.name,
-        dim=layer.column.feature.dim,
+        side=layer.side,
+        feature=layer.feature.name,
+        dim=layer.feature.dim,
         top3_dimensions=tuple(np.argsort(-layer.sums.squares, kind="stable")[:3].tolist()),
         **{name: _known(value) for name, value in measures.items()},
     )
 
 
-def _moved(layers: Sequence[_Layer], names: Sequence[str]) -> dict[str, tuple[MovedWord, ...]]:
-    """Return the words that moved most, for each layer that both stores have."""
-    found = {}
-    for layer in layers:
-        if layer.same is None:
-            continue
-        one, two = layer.sums.types, layers[layer.same].sums.types
-        far = shifts(one.sums, two.sums)
-        order = [place for place in np.argsort(-far, kind="stable").tolist() if not math.isnan(far[place])]
-        found[layer.column.feature.name] = tuple(
-            MovedWord(names[place], int(one.counts[place]), float(far[place])) for place in order[:_N_MOVED]
-        )
-    return found
+def _moved(layer: _Layer, same: _Layer, names: Sequence[str]) -> tuple[MovedWord, ...]:
+    """Return the words that moved most between the same layer of two stores."""
+    far = shifts(layer.sums.types.sums, same.sums.types.sums)
+    order = [place for place in np.argsort(-far, kind="stable").tolist() if not math.isnan(far[place])]
+    counts = layer.sums.types.counts
+    return tuple(MovedWord(names[place], int(counts[place]), float(far[place])) for place in order[:_N_MOVED])
 
 
 def _known(value: Any) -> Any:

@@ -1,9 +1,8 @@
-"""Rows of one store, or the rows that two stores have in common, read block by block for all layers together."""
+"""Rows of one store, or the rows that two stores have in common, by document, number and word."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,79 +10,24 @@ import polars as pl
 
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.finite import first_not_finite
 from bertfeat.levels import LEVELS
-from bertfeat.records import FeatureColumn, Float32Array, Int32Array, IntArray
+from bertfeat.records import FeatureColumn
 from bertfeat.store.reader import Store
 
-# The vectors of a block, all layers together, as float32.
-_BLOCK_BYTES = 64_000_000
 # The unbiased estimate of CKA needs four.
 _LEAST_ROWS = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerColumn:
-    """A layer of a store, or another stored feature where no single layer is stored.
-
-    `side` is "store", or "other" for the second store; `rows` are the rows of the level that are measured, (n_rows,).
-    """
-
-    side: str
-    store: Store
-    level: Level
-    feature: FeatureColumn
-    rows: IntArray
-
-    def take(self, start: int, stop: int) -> Float32Array:
-        """Return the vectors of some of `rows`, float32 (n, dim).
-
-        Raises:
-            UserError: A vector holds NaN or infinity.
-        """
-        found = self.store.take(self.level, self.feature.name, self.rows[start:stop])
-        bad = first_not_finite(found)
-        if bad is not None:
-            raise UserError(
-                f"{self.store.path}: {self.feature.name} of {self.level} row {self.rows[start + bad]} holds NaN or "
-                "infinity; run bertfeat verify, and extract the store again"
-            )
-        return found.astype(np.float32, copy=False)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerRows:
-    """The measured rows and their columns.
-
-    Attributes:
-        columns: The layers of the store, ascending; then those of the other store.
-        documents: int32 (n_rows,): the number of each row's document, ascending.
-        types: int32 (n_rows,): the number of each row's word type; -1 without a word.
-        names: The word types.
-    """
-
-    columns: Sequence[LayerColumn]
-    documents: Int32Array
-    types: Int32Array
-    names: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def blocks(self, chosen: Sequence[int]) -> Iterator[tuple[slice, dict[int, Float32Array]]]:
-        """Yield the rows in order, block by block, with the vectors of some columns by their numbers."""
-        step = max(16, _BLOCK_BYTES // (4 * sum(self.columns[number].feature.dim for number in chosen)))
-        for start in range(0, len(self), step):
-            stop = min(start + step, len(self))
-            yield slice(start, stop), {number: self.columns[number].take(start, stop) for number in chosen}
-
-
-def read_rows(store: Store, other: Store | None, level: Level) -> LayerRows:
-    """Find the rows to measure: those with a vector in every layer, of both stores if there are two.
+def matched_rows(store: Store, other: Store | None, level: Level) -> tuple[pl.DataFrame, list[str]]:
+    """Return the rows to measure, those with a vector in every layer, and the word types.
 
     Special tokens are left out. Rows of two stores are matched by document, by the number of the word or token in it,
     and by the word or token itself; at the sentence level by document and text. A word or text that one store does not
     know is not compared.
+
+    Returns:
+        A frame with `row`, `row_other` if there are two stores, the ascending number of the `document`, and the number
+        of the word `type`, -1 without a word; and the words by these numbers.
 
     Raises:
         UserError: A store has no such level, too few rows have vectors, or the stores have no common rows.
@@ -92,30 +36,24 @@ def read_rows(store: Store, other: Store | None, level: Level) -> LayerRows:
     if other is not None:
         _check_pair(store, other, level)
     names: dict[str, int] = {}
-    sides = [("store", store, "row"), *([] if other is None else [("other", other, "row_other")])]
-    frames = [_keys(one, level, names) for _, one, _ in sides]
-    frame = _common(frames[0], frames[1], LEVELS[level].keys) if other is not None else frames[0]
-    if other is not None and not len(frame):
-        what = f"{level}s" if LEVELS[level].surface else "texts"
-        raise UserError(
-            f"{store.path} and {other.path}: no common rows at level {level}: no document has the same id and the same "
-            f"{what} in both; extract the same corpus with the same ids"
-        )
+    frame, have = _keys(store, level, names), "have a vector"
+    if other is not None:
+        frame, have = _common(frame, _keys(other, level, names), LEVELS[level].keys), "are in both stores with a vector"
+        if not len(frame):
+            what = f"{level}s" if LEVELS[level].surface else "texts"
+            raise UserError(
+                f"{store.path} and {other.path}: no common rows at level {level}: no document has the same id and the "
+                f"same {what} in both; extract the same corpus with the same ids"
+            )
     if len(frame) < _LEAST_ROWS:
         counted = f"{len(frame)} row{'s' * (len(frame) != 1)} at level {level}"
-        have = "are in both stores with a vector" if other is not None else "have a vector"
         raise UserError(f"{store.path}: {counted} {have}; layers need {_LEAST_ROWS} or more")
-    columns = [
-        LayerColumn(side, one, level, feature, frame[row].to_numpy())
-        for side, one, row in sides
-        for feature in _features(one, level)
-    ]
-    documents = frame["doc_id"].rle_id().cast(pl.Int32).to_numpy()
-    types = frame["type"].fill_null(-1).to_numpy() if LEVELS[level].surface else np.full(len(frame), -1, np.int32)
-    return LayerRows(columns, documents, types, list(names))
+    known = pl.col("type").fill_null(-1) if LEVELS[level].surface else pl.lit(-1)
+    document = pl.col("doc_id").rle_id().cast(pl.Int32).alias("document")
+    return frame.with_columns(document, known.cast(pl.Int32).alias("type")), list(names)
 
 
-def _features(store: Store, level: Level) -> list[FeatureColumn]:
+def layer_features(store: Store, level: Level) -> list[FeatureColumn]:
     """Return the layers that can be read, ascending; without any, the stored features."""
     found = []
     for layer in range(store.metadata["n_layers"] + 1):
@@ -127,7 +65,7 @@ def _features(store: Store, level: Level) -> list[FeatureColumn]:
 
 
 def _keys(store: Store, level: Level, numbers: dict[str, int]) -> pl.DataFrame:
-    """Return the keys of the rows that count, shard by shard, with `row` and `type`: no text stays in memory.
+    """Return the keys of the rows that count, with `row` and `type`: no text stays in memory.
 
     `type` is the number of the word in `numbers`, which grows, or a hash of the text; null where it is unknown.
     """
@@ -148,7 +86,7 @@ def _keys(store: Store, level: Level, numbers: dict[str, int]) -> pl.DataFrame:
         frames.append(frame.select(*entry.keys, *special).with_columns(kind))
     if not frames:
         raise UserError(f"{store.path}: has no rows; layers need {_LEAST_ROWS} or more")
-    flags: Any = np.logical_and.reduce([store.valid(level, feature.name) for feature in _features(store, level)])
+    flags: Any = np.logical_and.reduce([store.valid(level, feature.name) for feature in layer_features(store, level)])
     keys = pl.concat(frames).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64), pl.Series("kept", flags))
     return keys.filter(pl.all_horizontal("kept", *(~pl.col(name) for name in special))).drop("kept", *special)
 

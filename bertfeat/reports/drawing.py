@@ -20,8 +20,8 @@ from bertfeat.reports.reportfiles import write_report
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any colour vision can distinguish, without yellow, too pale for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's colors, which people with any color vision can distinguish, without yellow, too pale for lines.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 GREY = "#555555"
 _STYLE = {
@@ -72,26 +72,21 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
 
 
 def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write a figure to `out_stem`.png and `out_stem`.svg, each whole or not at all, and return both paths.
-
-    Raises:
-        UserError: There is no such folder.
-        RunError: The system refused a write.
-    """
+    """Write a figure to `out_stem`.png and `out_stem`.svg, each whole or not at all, and return both paths."""
     return save_as(figure, out_stem, "png"), save_as(figure, out_stem, "svg")
 
 
 def save_as(figure: Figure, out_stem: str | Path, kind: str) -> Path:
-    """Write a figure to `out_stem`.png or .svg, whole or not at all, and return the path.
+    """Write a figure to `out_stem`.png or .svg, whole or not at all, and return the path."""
+    return write_report(f"{out_stem}.{kind}", as_image(figure, kind))
 
-    Raises:
-        UserError: There is no such folder.
-        RunError: The system refused a write.
-    """
+
+def as_image(figure: Figure, kind: str) -> bytes:
+    """Return a figure as the bytes of a png or an svg."""
     options: dict[str, Any] = {"dpi": _DPI} if kind == "png" else {"metadata": {"Date": None}}
     data = io.BytesIO()
     figure.savefig(data, format=kind, **options)
-    return write_report(f"{out_stem}.{kind}", data.getvalue())
+    return data.getvalue()
 
 
 def one_line(label: object) -> str:

@@ -1,15 +1,17 @@
-"""Plots of measures of layers: lines against the layers, and matrices of all pairs of layers."""
+"""Plots of measures of layers, lines against the layers and matrices of all pairs of layers, and their page."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertfeat.reports.drawing import COLOURS, MARKERS, new_figure, one_line, save_as, style
+from bertfeat.display import html_table, printable
+from bertfeat.reports.drawing import COLORS, MARKERS, as_image, new_figure, one_line, save_as, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,47 +26,87 @@ class Panel:
 
     Attributes:
         title: Its title.
-        meaning: The sentence that explains it.
         labels: The layers.
         lines: For each store, points (number of the layer, value).
         matrix: Values of pairs of layers (n_labels, n_labels), None where undefined; drawn in place of lines.
     """
 
     title: str
-    meaning: str
     labels: Sequence[str]
     lines: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     matrix: Sequence[Sequence[float | None]] | None = None
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is a matrix of many layers."""
+        return self.matrix is not None and len(self.labels) > _MAX_NAMED
+
 
 def draw_panel(panel: Panel) -> Axes:
-    """Draw one panel in a new figure, and return its axes.
-
-    Raises:
-        UserError: matplotlib is not installed.
-    """
+    """Draw one panel in a new figure, and return its axes; a UserError says that matplotlib is not installed."""
     with style():
         axes = new_figure(6.2, 4.6).add_subplot()
+        axes.set_title(panel.title, loc="left", fontsize=10)
         _draw(axes, panel)
     return axes
 
 
 def plot_panels(panels: Sequence[Panel], out_stem: str | Path) -> Path:
-    """Draw panels side by side; write `out_stem`.png and return the path.
-
-    Raises:
-        UserError: matplotlib is not installed, or there is no such folder.
-    """
+    """Draw panels side by side; write `out_stem`.png and return the path."""
     n_lines = -(-len(panels) // _COLUMNS)
     with style():
         figure = new_figure(4.6 * _COLUMNS, 3.6 * n_lines)
         for i, panel in enumerate(panels):
-            _draw(figure.add_subplot(n_lines, _COLUMNS, i + 1), panel)
+            axes = figure.add_subplot(n_lines, _COLUMNS, i + 1)
+            axes.set_title(panel.title, loc="left", fontsize=10)
+            _draw(axes, panel)
         return save_as(figure, out_stem, "png")
 
 
+def layer_page(
+    content: Mapping[str, Any],
+    panels: Mapping[str, Panel],
+    table: tuple[Sequence[str], Sequence[Sequence[object]]],
+) -> str:
+    """Return a comparison of layers as one HTML file that loads nothing; all texts of the stores are escaped.
+
+    Args:
+        content: What layers.json holds.
+        panels: The figures, by the names of their measures.
+        table: The header and the cells of the table below them.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    pages = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    # The words of the highest layer that has some.
+    moved = [(name, words) for name, words in content["moved"].items() if words][-1:]
+    html: str = pages.get_template("layers.html").render(
+        content,
+        figures=[(name, panel, _svg(panel)) for name, panel in panels.items()],
+        moved=[
+            (name, html_table("", list(words[0]), [list(word.values()) for word in words])) for name, words in moved
+        ],
+        table=html_table("", *table),
+    )
+    return html
+
+
+def _svg(panel: Panel) -> str:
+    """Return a plot for the page as the base64 of SVG, in which characters are shapes."""
+    with style():
+        figure = new_figure(6.2, 5.2) if panel.is_wide else new_figure(3.3, 2.5)
+        _draw(figure.add_subplot(), panel)
+        return base64.b64encode(as_image(figure, "svg")).decode()
+
+
 def _draw(axes: Axes, panel: Panel) -> None:
-    axes.set_title(panel.title, loc="left", fontsize=10)
     shown = range(0, len(panel.labels), -(-len(panel.labels) // _MAX_NAMED))
     names = [one_line(panel.labels[i]) for i in shown]
     # Long names and many of them would cover each other.
@@ -78,7 +120,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.set_xlim(-0.5, len(panel.labels) - 0.5)
     axes.set_xlabel("layer (0: embeddings)")
     for i, (name, points) in enumerate(panel.lines.items()):
-        look = {"color": COLOURS[i], "marker": MARKERS[i], "markersize": 5, "linewidth": 1.8}
+        look = {"color": COLORS[i], "marker": MARKERS[i], "markersize": 5, "linewidth": 1.8}
         axes.plot(*zip(*points, strict=True), label=name, **look)
     if len(panel.lines) > 1:
         axes.legend(frameon=False)

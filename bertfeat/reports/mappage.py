@@ -26,17 +26,10 @@ def map_page(
     note: str = "",
     color: str | None = None,
 ) -> bytes:
-    """Return an HTML page of points: pan, zoom, hover with text, colour by a column, and a search box.
+    """Return an HTML page of points (n, 2): pan, zoom, hover with text, color by a column, and a search box.
 
-    Texts and values are shown as text, never as markup.
-
-    Args:
-        coordinates: float32 (n, 2).
-        texts: The text of each point.
-        columns: Values of each point: texts, numbers, booleans, None; others are shown as `str` does.
-        title: The title.
-        note: A sentence on how the points were made.
-        color: The column that gives the colours at first; None for one colour.
+    Texts and values of columns are shown as text, never as markup. `note` says how the points were made, and `color` is
+    the column that gives the colors at first.
     """
     data = {
         "x": _floats(coordinates[:, 0]),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.records import Float64Array
-from bertfeat.reports.drawing import COLOURS, GREY, MARKERS, new_figure, one_line, save, style
+from bertfeat.reports.drawing import COLORS, GREY, MARKERS, new_figure, one_line, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,11 +54,7 @@ class LayerScores:
 
 
 def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write `draw_layer_scores` to `out_stem`.png and .svg and return both.
-
-    Raises:
-        UserError: See `draw_layer_scores`; or there is no such folder.
-    """
+    """Write `draw_layer_scores` to `out_stem`.png and .svg and return both."""
     with style():
         return save(draw_layer_scores(series).figure, out_stem)
 
@@ -69,14 +65,23 @@ def draw_layer_scores(series: LayerScores) -> Axes:
     Raises:
         UserError: There are no scores, one is not finite, or matplotlib is not installed.
     """
-    _check_scores(series)
+    scores = [*series.layers.items(), *series.combinations.items()]
+    if not scores:
+        raise UserError("there are no scores to draw")
+    for name, bar in scores:
+        if not all(value is None or math.isfinite(value) for value in (bar.score, bar.low, bar.high)):
+            raise UserError(f"the score of {name} is {bar}, which is not finite; it cannot be drawn")
     n_lines = len(series.combinations)
     with style():
         figure = new_figure(7.2 if n_lines else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_lines))
         axes = figure.add_subplot()
         axes.grid(axis="y")
         numbers = sorted(series.layers)
-        _draw_layers(axes, numbers, series)
+        look = {"color": COLORS[0], "marker": "o", "markersize": 5, "linewidth": 1.8, "zorder": 3}
+        axes.plot(numbers, [series.layers[number].score for number in numbers], **look)
+        for number in numbers:
+            _draw_bar(axes, number, series.layers[number], COLORS[0])
+        axes.set_xticks(numbers[:: 2 if len(numbers) > 16 else 1])
         _draw_combinations(axes, numbers, series)
         axes.set(xlabel="layer (0: embeddings)" if numbers else "", ylabel=series.metric)
         axes.set_title(series.title, loc="left")
@@ -86,11 +91,7 @@ def draw_layer_scores(series: LayerScores) -> Axes:
 
 
 def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write `draw_confusion` to `out_stem`.png and .svg and return both.
-
-    Raises:
-        UserError: See `draw_confusion`; or there is no such folder.
-    """
+    """Write `draw_confusion` to `out_stem`.png and .svg and return both."""
     with style():
         return save(draw_confusion(labels, matrix).figure, out_stem)
 
@@ -116,7 +117,9 @@ def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
         _name_ticks(axes, [one_line(label) for label in labels])
         if n_labels <= _MAX_NUMBERED:
-            _write_counts(axes, counts, shares)
+            for row, column in zip(*np.nonzero(counts), strict=True):
+                color = "white" if shares[row, column] > 0.55 else "#222222"
+                axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=color)
         axes.set(xlabel="predicted", ylabel="true")
         bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02, label="share of the true label's rows")
         bar.outline.set_visible(False)
@@ -132,7 +135,7 @@ def plot_points(
     title: str = "",
     axis_names: tuple[str, str] = ("", ""),
 ) -> tuple[Path, Path]:
-    """Draw points in the plane, each group with a colour and marker of its own; write `out_stem`.png and .svg.
+    """Draw points in the plane, each group with a color and marker of its own; write `out_stem`.png and .svg.
 
     Args:
         points: float (n, 2).
@@ -143,12 +146,16 @@ def plot_points(
         axis_names: The names of the axes.
 
     Raises:
-        UserError: There are no points, the arguments do not match, there are too many groups, matplotlib is not
-            installed, or there is no such folder.
+        UserError: There are no points, one is not finite, there are too many groups, matplotlib is not installed, or
+            there is no such folder.
     """
     places = np.asarray(points, dtype=np.float64)
     names = [one_line(group) for group in groups]
-    _check_points(places, names, labels)
+    if places.ndim != 2 or places.shape[1] != 2 or not len(places) or not np.isfinite(places).all():
+        raise UserError(f"points of shape {places.shape}: pass one or more as (n, 2), all of them finite")
+    n_groups, max_groups = len(set(names)), len(COLORS) * len(MARKERS)
+    if n_groups > max_groups:
+        raise UserError(f"{n_groups} groups are more than the {max_groups} that colors and markers can show")
     with style():
         figure = new_figure(7.2, 5.0)
         axes = figure.add_subplot()
@@ -178,35 +185,18 @@ def plot_lines(
         axes = figure.add_subplot()
         axes.grid(axis="y")
         for i, (name, line) in enumerate(lines.items()):
-            look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+            look = {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
             axes.plot(*zip(*line, strict=True), label=one_line(name), markersize=5, linewidth=1.8, **look)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.legend(frameon=False)
         return save(figure, out_stem)
 
 
-def _check_scores(series: LayerScores) -> None:
-    scores = [*series.layers.items(), *series.combinations.items()]
-    if not scores:
-        raise UserError("there are no scores to draw")
-    for name, bar in scores:
-        if not all(value is None or math.isfinite(value) for value in (bar.score, bar.low, bar.high)):
-            raise UserError(f"the score of {name} is {bar}, which is not finite; it cannot be drawn")
-
-
-def _draw_layers(axes: Axes, numbers: list[int], series: LayerScores) -> None:
-    bars = [series.layers[number] for number in numbers]
-    axes.plot(numbers, [bar.score for bar in bars], color=COLOURS[0], marker="o", markersize=5, linewidth=1.8, zorder=3)
-    for number, bar in zip(numbers, bars, strict=True):
-        _draw_bar(axes, number, bar, COLOURS[0])
-    axes.set_xticks(numbers[:: 2 if len(numbers) > 16 else 1])
-
-
-def _draw_bar(axes: Axes, x: float, bar: ScoreBar, colour: str) -> None:
+def _draw_bar(axes: Axes, x: float, bar: ScoreBar, color: str) -> None:
     if bar.low is not None and bar.high is not None:
         # Both ends of an interval may be on one side of the score, which errorbar refuses.
         ends = [bar.low, bar.high]
-        axes.plot([x, x], ends, color=colour, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
+        axes.plot([x, x], ends, color=color, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
 
 
 def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> None:
@@ -217,12 +207,12 @@ def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> N
     step = max(0.3, (last - first) / 36)
     axes.set_xlim(first - 0.5, last + step * (len(series.combinations) + 1.5))
     for i, (name, bar) in enumerate(sorted(series.combinations.items(), key=lambda item: -item[1].score)):
-        x, colour = last + step * (i + 1.25), COLOURS[1 + i % (len(COLOURS) - 1)]
-        axes.axhline(bar.score, color=colour, linestyle="--", linewidth=1.2, zorder=1)
+        x, color = last + step * (i + 1.25), COLORS[1 + i % (len(COLORS) - 1)]
+        axes.axhline(bar.score, color=color, linestyle="--", linewidth=1.2, zorder=1)
         label = f"{one_line(name)}  {bar.score:.3f}"
         marker = MARKERS[1 + i % (len(MARKERS) - 1)]
-        axes.plot([x], [bar.score], color=colour, linestyle="--", marker=marker, markersize=5, label=label)
-        _draw_bar(axes, x, bar, colour)
+        axes.plot([x], [bar.score], color=color, linestyle="--", marker=marker, markersize=5, label=label)
+        _draw_bar(axes, x, bar, color)
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
 
 
@@ -238,25 +228,6 @@ def _name_ticks(axes: Axes, names: list[str]) -> None:
         spine.set_visible(False)
 
 
-def _write_counts(axes: Axes, counts: npt.NDArray[Any], shares: Float64Array) -> None:
-    for row, column in zip(*np.nonzero(counts), strict=True):
-        colour = "white" if shares[row, column] > 0.55 else "#222222"
-        axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=colour)
-
-
-def _check_points(places: Float64Array, groups: list[str], labels: Sequence[str] | None) -> None:
-    if places.ndim != 2 or places.shape[1] != 2 or not len(places):
-        raise UserError(f"points have shape {places.shape}; pass one or more as (n, 2)")
-    if not np.isfinite(places).all():
-        raise UserError(f"point {int(np.argmin(np.isfinite(places).all(axis=1)))} is not finite")
-    for name, values in (("groups", groups), ("labels", labels)):
-        if values is not None and len(values) != len(places):
-            raise UserError(f"{len(values)} {name} do not match {len(places)} points")
-    n_groups, max_groups = len(set(groups)), len(COLOURS) * len(MARKERS)
-    if n_groups > max_groups:
-        raise UserError(f"{n_groups} groups are more than the {max_groups} that colours and markers can show")
-
-
 def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
     names = sorted(set(groups))
     of_point = np.array(groups)
@@ -266,8 +237,8 @@ def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
             chosen[:, 0],
             chosen[:, 1],
             s=34,
-            # 7 colours and 8 markers have no common divisor: they make 56 different pairs.
-            color=COLOURS[i % len(COLOURS)],
+            # 7 colors and 8 markers have no common divisor: they make 56 different pairs.
+            color=COLORS[i % len(COLORS)],
             marker=MARKERS[i % len(MARKERS)],
             label=f"{name} ({len(chosen)})",
             edgecolors="white",

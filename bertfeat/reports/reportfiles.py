@@ -9,12 +9,7 @@ from bertfeat.durable.publication import publish_bytes
 
 
 def write_report(path: str | Path, data: bytes) -> Path:
-    """Publish a file and return its path; an older file is replaced.
-
-    Raises:
-        UserError: There is no such folder, or the path is not a file.
-        RunError: The system refused; the old file, if any, is unchanged, or the new one is there.
-    """
+    """Publish a file and return its path; an older file is replaced. A UserError says that there is no such folder."""
     target = Path(path)
     check_folder_above(target)
     check_file(target, overwrite=True, instead="another name")

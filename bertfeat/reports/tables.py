@@ -61,12 +61,6 @@ def write_csv(path: str | Path, headers: Sequence[str], rows: Iterable[Sequence[
         UserError: There is no such folder.
         RunError: The system refused a write; an older file is unchanged.
     """
-    lines = [_csv_line(row) for row in (headers, *plain_rows(headers, rows))]
-    return write_report(path, "".join(lines).encode("utf-8"))
-
-
-def _csv_line(cells: Sequence[object]) -> str:
-    # Before Python 3.13 a lone carriage return is quoted only if the line ends with one; it is removed again.
     text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerow(cells)
-    return text.getvalue().removesuffix("\r\n") + "\n"
+    csv.writer(text, lineterminator="\n").writerows([headers, *plain_rows(headers, rows)])
+    return write_report(path, text.getvalue().encode("utf-8"))

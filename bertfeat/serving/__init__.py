@@ -1,3 +1,3 @@
-"""Search page of an index on this machine: parameters, answers, bounds, and the server."""
+"""Search page of an index on this machine: parameters, answers, checks, and the server."""
 
-__all__ = ["localserver"]
+__all__ = ["searchpage"]

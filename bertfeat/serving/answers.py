@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,7 +18,6 @@ from bertfeat.search.index import ROW, Index
 from bertfeat.search.kwic import Context
 from bertfeat.search.queryvectors import EncodedQueries
 from bertfeat.serving.pagequery import MAX_VALUE, PageQuery, find_facets
-from bertfeat.serving.passages import Piece, passage
 
 # Columns of text on either side of a word.
 _CONTEXT_WIDTH = 90
@@ -24,14 +25,17 @@ _CONTEXT_WIDTH = 90
 _MAX_TEXT = 10_000
 # What a hit has itself: columns of the corpus of the same name are not shown.
 _OWN_NAMES = {"query", "rank", "score", "context", "n_hits", ROW}
+# Characters of a passage, and of them those before its first match.
+_WIDTH, _BEFORE = 480, 80
+_MIN_WORD = 3
+_MAX_MATCHES = 200
+# Characters of a text that are looked at.
+_MAX_SEEN = 200_000
+_WORD = re.compile(r"\w+")
 
 
 class Answers:
-    """Search of an index for the page; threads may share it.
-
-    Raises:
-        UserError: The store is not there, or its rows have no text to show.
-    """
+    """Search of an index for the page; threads may share it. A UserError says that its rows have no text to show."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -43,21 +47,13 @@ class Answers:
         index.search(np.zeros((0, index.spec.dim), index.spec.store_dtype), 1)
 
     def objects(self, query: PageQuery) -> list[dict[str, Any]]:
-        """Return hits with the fields of `bertfeat search --json`, and `row`; long texts are cut.
-
-        Raises:
-            UserError: The query, its row or a filter cannot be used.
-        """
+        """Return hits with the fields of `bertfeat search --json`, and `row`; long texts are cut."""
         hits, contexts = self._search(query)
         found = [hit_object(hit, contexts[n] if contexts else None, len(hits)) for n, hit in enumerate(hits)]
         return [{name: _cut(value, _MAX_TEXT) for name, value in hit.items()} for hit in found]
 
     def shown(self, query: PageQuery) -> dict[str, Any]:
-        """Return what the page shows, each text on one line: hits, the text of the row searched from, and seconds.
-
-        Raises:
-            UserError: The query, its row or a filter cannot be used.
-        """
+        """Return what the page shows, each text on one line: hits, the text of the row searched from, and seconds."""
         started = time.monotonic()
         hits, contexts = self._search(query)
         shown = []
@@ -66,14 +62,17 @@ class Answers:
             values = {name: _line(hit[name]) for name in self._columns if hit[name] is not None}
             fixed = {"score": f"{hit['score']:.4f}", "row": hit[ROW], "doc_id": _line(hit["doc_id"])}
             shown.append({**fixed, "pieces": pieces, "columns": values})
-        source = [] if query.like is None else self._source(query.like)
+        source: list[Piece] = []
+        if query.like is not None and self._surface:
+            source = _of_context(self.index.contexts([query.like], _CONTEXT_WIDTH)[0])
+        elif query.like is not None:
+            source = passage(self._column(query.like, "text") or "", "")
         return {"hits": shown, "source": source, "seconds": time.monotonic() - started}
 
     def _search(self, query: PageQuery) -> tuple[list[dict[str, Any]], list[Context] | None]:
         """Return the hits, and the context of each where they are words or tokens."""
-        given: str | EncodedQueries = query.q if query.like is None else self._vector(query.like)
         frame = self.index.search(
-            given,
+            query.q if query.like is None else self._vector(query.like),
             query.k + (query.like is not None),
             where=query.condition(self.facets),
             same_word=query.words == "same",
@@ -96,13 +95,56 @@ class Answers:
         surface = self._column(row, self._surface) if self._surface else None
         return EncodedQueries(self.index.vectors([position]), (surface,))
 
-    def _source(self, row: int) -> list[Piece]:
-        if self._surface:
-            return _of_context(self.index.contexts([row], _CONTEXT_WIDTH)[0])
-        return passage(self._column(row, "text") or "", "")
-
     def _column(self, row: int, name: str) -> Any:
         return self.index.store.rows(self.index.level, [row], [name])[name][0]
+
+
+class Piece(NamedTuple):
+    """A stretch of a text on one line, and whether it is marked."""
+
+    text: str
+    is_marked: bool = False
+
+
+def passage(text: str, query: str) -> list[Piece]:
+    """Return the passage of a text that has most distinct words of a query; its beginning if it has none.
+
+    Examples:
+        >>> [piece.text for piece in passage("He sat on the bank.", "Which bank?")]
+        ['He sat on the ', 'bank', '.']
+    """
+    wanted = {word.casefold() for word in _WORD.findall(query) if len(word) >= _MIN_WORD}
+    seen = _WORD.finditer(text, 0, _MAX_SEEN if wanted else 0)
+    matches = list(itertools.islice((found for found in seen if found[0].casefold() in wanted), _MAX_MATCHES))
+    start = _start(text, matches)
+    end = len(text) if len(text) - start <= _WIDTH else _space_before(text, start + _WIDTH)
+    pieces, at = [Piece("…" if start else "")], start
+    for match in matches:
+        if at <= match.start() and match.end() <= end:
+            pieces += [Piece(text[at : match.start()]), Piece(match[0], True)]
+            at = match.end()
+    pieces += [Piece(text[at:end]), Piece("…" if end < len(text) else "")]
+    return [Piece(printable(piece.text), piece.is_marked) for piece in pieces if piece.text]
+
+
+def _start(text: str, matches: list[re.Match[str]]) -> int:
+    """Return where the best passage begins: in the first place where most words follow."""
+    if len(text) <= _WIDTH or not matches:
+        return 0
+
+    def n_words(first: int) -> int:
+        limit = matches[first].start() + _WIDTH - _BEFORE
+        near = itertools.takewhile(lambda match: match.end() <= limit, matches[first:])
+        return len({match[0].casefold() for match in near})
+
+    # The first of equals.
+    at = matches[max(range(len(matches)), key=n_words)].start() - _BEFORE
+    return _space_before(text, at) if at > 0 else 0
+
+
+def _space_before(text: str, at: int) -> int:
+    """Return the place after the last space before `at`, or `at` itself inside a very long word."""
+    return text.rfind(" ", max(0, at - 40), at) + 1 or at
 
 
 def _of_context(context: Context) -> list[Piece]:

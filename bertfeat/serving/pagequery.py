@@ -28,13 +28,7 @@ _MOST = {True: 2**63 - 1, False: 1.7976931348623157e308}
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """A column of the corpus that hits can be filtered by.
-
-    Attributes:
-        name: The column.
-        dtype: Its polars type: a string, a number or a boolean.
-        choices: Its values as texts, if it holds no numbers and they are few; else empty.
-    """
+    """A column of texts, numbers or booleans that hits can be filtered by; `choices` are its texts, if they are few."""
 
     name: str
     dtype: pl.DataType
@@ -42,7 +36,7 @@ class Facet:
 
     @property
     def is_number(self) -> bool:
-        """Whether it takes ranges."""
+        """Whether the column takes ranges."""
         return self.dtype.is_numeric()
 
     def condition(self, value: str) -> str:
@@ -77,11 +71,7 @@ class Facet:
 
 
 def find_facets(store: Store, level: Level) -> dict[str, Facet]:
-    """Return the facets of a level by name: its columns, and those of its documents, that came from the corpus.
-
-    Raises:
-        StoreError: A part is missing or damaged.
-    """
+    """Return the facets of a level by name: its columns, and those of its documents, that came from the corpus."""
     made = {column.name for known in (level, Level.SENTENCE) for column in LEVELS[known].columns}
     own, others = row_columns(store, level)
     facets = {}
@@ -107,15 +97,7 @@ def _choices(values: pl.Series) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """A search.
-
-    Attributes:
-        q: The text, at word and token level with a word in brackets.
-        like: The row of the level whose neighbours are asked for; None if there is a text.
-        k: The number of hits.
-        words: `same` or `other`: only occurrences of the word that is searched for, or none of them.
-        filters: Values of facets.
-    """
+    """A search for the text `q`, or for what is most similar to the row `like`; `filters` are values of facets."""
 
     q: str = ""
     like: int | None = None

@@ -1,34 +1,42 @@
-"""Application of the search page: the page, the JSON routes, and the checks of every request."""
+"""Search page of an index on this machine: the page, the JSON routes, the checks of every request, and the server."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import os
+import socket
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
+import uvicorn
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from bertfeat.choices import Level
+from bertfeat.devices import n_cpus
 from bertfeat.display import printable
 from bertfeat.errors import BertfeatError, StoreError, UserError
+from bertfeat.search.index import Index
 from bertfeat.serving.answers import Answers
-from bertfeat.serving.boundedwork import BoundedWork, Busy
 from bertfeat.serving.pagequery import MAX_HITS, MAX_QUERY, MAX_VALUE, WORDS, PageQuery
 
+_HOST = "127.0.0.1"
+_MAX_THREADS = 4
+_MAX_CONNECTIONS = 100
 # More than a query of the longest characters takes in a URL.
-MAX_PARAMETERS_BYTES = 32_000
+_MAX_PARAMETERS_BYTES = 32_000
 _PAGES = Path(__file__).parent / "pages"
-_FILES = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_HOSTS = ("127.0.0.1", "localhost")
 # Of the browser's own words for where a request comes from, those of this page and of the address bar.
 _OWN_SITES = ("", "none", "same-origin")
 _HEADERS = {
@@ -42,37 +50,74 @@ _HEADERS = {
     # Texts of the corpus stay out of the browser's files.
     "cache-control": "no-store",
 }
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str], None]) -> None:
+    """Serve the search page of an index until a signal ends it; the model is loaded before the first request.
+
+    `info` is what `/api/info` returns; `ready` receives the address of the page when it can be opened; port 0 takes a
+    free one.
+
+    Raises:
+        UserError: The port is taken, the rows have no texts to show, or the store or the model is not the one of the
+            index.
+        KeyboardInterrupt: SIGINT has ended it, after the requests were answered.
+    """
+    try:
+        listener = socket.create_server((_HOST, port))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise UserError(f"port {port} of {_HOST}: {reason}; pass another `port`, or 0 for a free one") from None
+    with listener:
+        page = SearchPage(Answers(index), info)
+        index.load_model()
+        ready(f"http://{_HOST}:{listener.getsockname()[1]}/")
+        web_server(page.application()).run(sockets=[listener])
+
+
+def web_server(application: Any) -> uvicorn.Server:
+    """Return a server of an ASGI application that writes nothing and bounds its connections."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            application,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=_MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=2 * _MAX_PARAMETERS_BYTES,
+            timeout_keep_alive=5,
+            # Seconds that answers have to reach their readers after Ctrl-C.
+            timeout_graceful_shutdown=3,
+        )
+    )
 
 
 class SearchPage:
-    """The routes of one index.
+    """The routes of one index; `info` is what `/api/info` returns."""
 
-    Args:
-        answers: The search.
-        info: What `/api/info` returns.
-        work: The threads that search.
-    """
-
-    def __init__(self, answers: Answers, info: Mapping[str, Any], work: BoundedWork) -> None:
-        self._answers, self._info, self._work = answers, info, work
+    def __init__(self, answers: Answers, info: Mapping[str, Any]) -> None:
+        self._answers, self._info = answers, info
+        limiter = anyio.CapacityLimiter(max(2, min(_MAX_THREADS, n_cpus())))
+        self._run = functools.partial(anyio.to_thread.run_sync, limiter=limiter)
         pages = Environment(loader=FileSystemLoader(_PAGES), autoescape=True, undefined=StrictUndefined)
         self._template = pages.get_template("search.html")
 
-    def application(self) -> Application:
+    def application(self) -> Any:
         """Return the ASGI application."""
-        files = [Route(f"/{name}", _file(name, kind)) for name, kind in _FILES.items()]
+        files = [Route(f"/{name}", functools.partial(_file, name)) for name in ("page.css", "page.js", "icon.svg")]
         routes = [Route("/", self._page), Route("/api/search", self._search), Route("/api/info", self._about), *files]
-        return guarded(Starlette(routes=routes, exception_handlers={HTTPException: _no_such_page}))
+        return guarded(TrustedHostMiddleware(Starlette(routes=routes), allowed_hosts=[_HOST, "localhost"]))
 
     async def _page(self, request: Request) -> Response:
         query, status = PageQuery(), 200
         try:
             query = self._parse(request)
-            html = await self._work.run(lambda: self._render(query))
+            html = await self._run(lambda: self._render(query))
         except Exception as failure:
             status, error = _failure(failure)
             query = query if not query.is_empty else PageQuery(q=request.query_params.get("q", "")[:MAX_QUERY])
@@ -85,17 +130,17 @@ class SearchPage:
             if query.is_empty:
                 raise UserError("nothing to search for; pass q=TEXT or like=ROW")
             asked = {name: value for name, value in dataclasses.asdict(query).items() if value not in ("", None)}
-            return _json(await self._work.run(lambda: {"query": asked, "hits": self._answers.objects(query)}))
+            return _json({"query": asked, "hits": await self._run(lambda: self._answers.objects(query))})
         except Exception as failure:
             status, error = _failure(failure)
             return _json({"error": error}, status)
 
-    async def _about(self, request: Request) -> Response:  # noqa: ARG002
+    async def _about(self, _: Request) -> Response:
         filters = {name: list(facet.choices) or None for name, facet in self._answers.facets.items()}
         return _json({**self._info, "filters": filters})
 
     def _parse(self, request: Request) -> PageQuery:
-        if len(request.scope["query_string"]) > MAX_PARAMETERS_BYTES:
+        if len(request.scope["query_string"]) > _MAX_PARAMETERS_BYTES:
             raise UserError("the address is too long; write a shorter text")
         return PageQuery.parse(request.query_params.multi_items(), self._answers.facets)
 
@@ -117,16 +162,15 @@ class SearchPage:
         return html
 
 
-def guarded(app: Application) -> Application:
-    """Check where each request comes from, and add headers that keep other sites out of the answer.
+def guarded(app: Any) -> Any:
+    """Refuse requests that another origin's page makes, and add headers that keep other sites out of the answer.
 
-    A page elsewhere can make a browser send requests here, under a name of its own that leads to this machine too (DNS
-    rebinding). So the Host must be this machine's, and a request that another origin's page makes is refused; only a
-    link to the page may be followed from anywhere.
+    Only a link to the page may be followed from anywhere. TrustedHostMiddleware refuses names of other sites that lead
+    to this machine (DNS rebinding).
     """
 
-    async def answer(scope: Message, receive: Receive, send: Send) -> None:
-        async def send_guarded(message: Message) -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        async def send_guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
@@ -142,15 +186,10 @@ def refusal(headers: Headers) -> str:
     """Return why a request with these headers is refused; empty if it is not.
 
     Examples:
-        >>> refusal(Headers({"host": "127.0.0.1:8000"})), refusal(Headers({"host": "evil.example:8000"}))
-        ('', 'the Host is not 127.0.0.1 or localhost')
+        >>> refusal(Headers({"host": "127.0.0.1:8000", "origin": "http://evil.example"}))
+        'the page of another origin may not read this'
     """
-    host = headers.get("host", "").lower()
-    name, _, port = host.partition(":")
-    # Through a tunnel the port is another one.
-    if name not in _HOSTS or (port and not port.isdecimal()):
-        return "the Host is not 127.0.0.1 or localhost"
-    if any(origin != f"http://{host}" for origin in headers.getlist("origin")):
+    if any(origin != f"http://{headers.get('host', '').lower()}" for origin in headers.getlist("origin")):
         return "the page of another origin may not read this"
     is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     if headers.get("sec-fetch-site", "") not in _OWN_SITES and not is_link:
@@ -160,11 +199,7 @@ def refusal(headers: Headers) -> str:
 
 def _failure(failure: Exception) -> tuple[int, dict[str, Any]]:
     """Return the status of an error, and the object that `--json` prints for it."""
-    status = 500
-    if isinstance(failure, Busy):
-        status = 503
-    elif isinstance(failure, UserError) and not isinstance(failure, StoreError):
-        status = 400
+    status = 400 if isinstance(failure, UserError) and not isinstance(failure, StoreError) else 500
     message = " ".join(str(failure).split())
     if not isinstance(failure, BertfeatError):
         # A bug: the traceback is for the report.
@@ -180,22 +215,8 @@ def _json(value: object, status: int = 200) -> Response:
 
 def _response(text: str, status: int, kind: str) -> Response:
     # The name of a file need not be Unicode.
-    return Response(text.encode(errors="replace"), status, {"retry-after": "1"} if status == 503 else None, kind)
+    return Response(text.encode(errors="replace"), status, media_type=kind)
 
 
-def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    content = (_PAGES / name).read_bytes()
-
-    async def answer(request: Request) -> Response:  # noqa: ARG001
-        return Response(content, media_type=kind)
-
-    return answer
-
-
-async def _no_such_page(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    there = "there are GET /, /api/search and /api/info"
-    message = f"{request.method:.20} {request.url.path:.100}: {error.detail}; {there}"
-    answer = _json({"error": _failure(UserError(message))[1]}, error.status_code)
-    answer.headers.update(error.headers or {})
-    return answer
+async def _file(name: str, _: Request) -> Response:
+    return FileResponse(_PAGES / name)

@@ -22,9 +22,10 @@ from tests.support.writers import WRITERS, make_inputs, pieces
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 # Kinds that replace an older version; a store and a build are resumed, and never replaced by the same call.
-REPLACED = ("index", "updated index", "probe", "sweep", "layers", "predictions", "hits", "reports", "row map")
+FILES = ("predictions", "hits", "reports", "exports", "row map")
+REPLACED = ("index", "updated index", "probe", "sweep", "layers", *FILES)
 # These are made in the same steps whether there is an older one or not.
-NEW = tuple(kind for kind in WRITERS if kind not in ("index", "updated index", "sweep", "layers"))
+NEW = tuple(kind for kind in WRITERS if kind not in ("index", "updated index", "sweep", "layers", "exports"))
 BUILT = ("index", *(kind for kind in WRITERS if kind.startswith("build")))
 
 

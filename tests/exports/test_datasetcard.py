@@ -66,7 +66,7 @@ def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_f
     assert card == dataset_card(store)
     assert str(tiny_folder.parent) not in card
     assert f"# Features of `{tiny_folder.name}`" in card
-    assert "- prompt: `` find `it`:  ``\n" in card
+    assert "- prompt: `find 'it': `\n" in card
     configs = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [(config["config_name"], config.get("default")) for config in configs] == [
         ("word", None),
@@ -86,7 +86,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         shown = {2: "mine"}.get(number, printable(model))
         assert (start, facts["pretty_name"], facts["license"]) == ("", f"Features of {shown}", 'a"b : #')
         assert "---\n" not in body.replace("|---|---|---|---|---|---|\n", "")
-        assert "`` `a\\|b` <script> ``" in body
+        assert "`'a\\|b' <script>`" in body
         assert body.count("<script>") == (3 if number == 0 else 1)
         assert "/home" not in card
 

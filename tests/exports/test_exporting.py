@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +20,12 @@ import pytest
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.errors import RunError, StoreError, UserError
-from bertfeat.exports import exporting, selectedrows
-from bertfeat.exports.exporting import FORMATS
+from bertfeat.errors import RunError, UserError
+from bertfeat.exports import outputs
+from bertfeat.exports.outputs import FORMATS
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
-from tests.support.drill import result_files
-from tests.support.kills import die_at
 from tests.support.places import ROOT, TESTS
 from tests.support.vector_files import (
     ELMO,
@@ -48,10 +43,6 @@ pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("no_fsync")]
 CONLL = ROOT / "examples" / "data" / "wnut17_dev.conll"
 LAYERS = ("layer_02", "layer_03")
 HDF5 = ("neurox-hdf5", "structural-probes-hdf5")
-# All formats grow in the same way: two stand for the others in the short run.
-SOME_FORMATS = [
-    pytest.param(to, marks=[] if to in ("projector", "neurox-hdf5") else pytest.mark.long) for to in FORMATS
-]
 ENDINGS = {"google-jsonl": ".jsonl", "word2vec": ".txt", "npy": "", "projector": "", **dict.fromkeys(HDF5, ".hdf5")}
 
 
@@ -84,7 +75,7 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a few documents at a time."""
-    monkeypatch.setattr(selectedrows, "_BLOCK_BYTES", 8_000)
+    monkeypatch.setattr(outputs, "_BLOCK_BYTES", 8_000)
 
 
 def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:
@@ -279,197 +270,53 @@ class Stopped(BaseException):
     """An interruption at a step."""
 
 
-def stopped_at(wanted: str) -> Any:
-    """Stop at a step, inside a `with`."""
-
-    def hook(name: str) -> None:
-        if name == wanted:
-            raise Stopped
-
-    return mock.patch.object(steps, "hook", hook)
-
-
-def stops(store: Path, out: Path, to: str, feature: str | None, passed: list[str]) -> Iterator[int]:
-    """Stop an export at some of its steps, the last two among them, and yield its number."""
-    for point in {*range(1, len(passed) + 1, 11), len(passed) - 1, len(passed)}:
-        n_passed = 0
-
-        def hook(name: str, point: int = point) -> None:
-            nonlocal n_passed
-            n_passed += 1
-            if n_passed == point:
-                raise Stopped
-
-        with mock.patch.object(steps, "hook", hook), pytest.raises(Stopped):
-            bertfeat.export(store, out, to=to, feature=feature)
-        yield point
-
-
-@pytest.mark.parametrize("to", SOME_FORMATS)
-def test_a_stop_at_a_step_and_then_a_run_gives_the_same(tmp_path: Path, to: str) -> None:
-    store, passed = many(tmp_path), []
-    feature = None if FORMATS[to].has_layers else "layer_01"
-    whole, out = tmp_path / f"whole{ENDINGS[to]}", tmp_path / f"out{ENDINGS[to]}"
-    with mock.patch.object(steps, "hook", passed.append):
-        bertfeat.export(store, whole, to=to, feature=feature)
-    assert passed.count("export.saved") == 4
-    for _ in stops(store.path, out, to, feature, passed):
-        if not out.exists():
-            read = []
-            with mock.patch.object(exporting.Selection, "blocks", blocks_of(read)):
-                bertfeat.export(store, out, to=to, feature=feature)
-        assert content_of(out) == content_of(whole)
-        out.unlink() if out.is_file() else shutil.rmtree(out)
-    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} <= {f".{out.name}.export"}
-
-
-def blocks_of(read: list[int]) -> Any:
-    """Return `Selection.blocks` that keeps the shards that it reads."""
-    original = exporting.Selection.blocks
-
-    def blocks(self: Any, chosen: Any, first: int) -> Any:
-        read.append(chosen.number)
-        return original(self, chosen, first)
-
-    return blocks
-
-
-def test_a_run_resumes_at_the_shard_that_was_not_finished(tmp_path: Path) -> None:
-    store, passed, read = many(tmp_path), [], []
-    out, work = tmp_path / "out", tmp_path / ".out.export"
-
-    def hook(name: str) -> None:
-        passed.append(name)
-        if passed.count("export.saved") == 3:
-            raise error
-
-    # With other settings it begins again.
-    for error, settings, expected in (
-        (Stopped(), {}, [2, 3]),
-        (StoreError("a part is lost"), {}, [2, 3]),
-        (Stopped(), {"limit": 3}, [0, 1, 2]),
-        (Stopped(), {"layers": "1"}, [0, 1, 2, 3]),
-        (Stopped(), {"to": "projector", "feature": "layer_01"}, [0, 1, 2, 3]),
-    ):
-        settings = {"to": "npy", **settings}
-        bertfeat.export(store, tmp_path / "whole", **settings)
-        passed.clear()
-        read.clear()
-        with mock.patch.object(steps, "hook", hook), pytest.raises(type(error)):
-            bertfeat.export(store, out, to="npy")
-        # Bytes behind the last saved place are cut off.
-        with (work / "result" / "vectors.npy").open("ab") as file:
-            file.write(b"torn" * 10_000)
-        with mock.patch.object(exporting.Selection, "blocks", blocks_of(read)):
-            bertfeat.export(store, out, **settings)
-        assert read == expected
-        assert content_of(out) == content_of(tmp_path / "whole")
-        assert not work.exists()
-        shutil.rmtree(out)
-        shutil.rmtree(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("to", SOME_FORMATS)
-def test_a_full_disk_is_one_line_and_the_next_run_resumes(
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_stop_or_a_full_disk_leaves_nothing_and_the_next_run_starts_again(
     tmp_path: Path, to: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store, whole, out = many(tmp_path), tmp_path / f"whole{ENDINGS[to]}", tmp_path / f"out{ENDINGS[to]}"
-    feature = None if FORMATS[to].has_layers else "layer_01"
-    bertfeat.export(store, whole, to=to, feature=feature)
+    settings = {"to": to, "feature": None if FORMATS[to].has_layers else "layer_01"}
+    bertfeat.export(store, whole, **settings)
+
+    def stop(name: str) -> None:
+        if name in ("export.synced", "folder.synced"):
+            raise Stopped
+
+    with mock.patch.object(steps, "hook", stop), pytest.raises(Stopped):
+        bertfeat.export(store, out, **settings)
     sizes = [file.stat().st_size for file in ([whole] if whole.is_file() else whole.iterdir())]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in (150, max(sizes) // 2, max(sizes) - 1):
+    for limit in (150, max(sizes) - 1):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
             with pytest.raises(RunError, match=r"file too large.*; raise the file size limit"):
-                bertfeat.export(store, out, to=to, feature=feature)
+                bertfeat.export(store, out, **settings)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert not out.exists()
-    bertfeat.export(store, out, to=to, feature=feature)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    bertfeat.export(store, out, **settings)
     assert content_of(out) == content_of(whole)
     # h5py reports what it cannot write when it frees its objects.
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_a_kill_left_of_a_published_file_is_not_written_to(tmp_path: Path) -> None:
-    store, out = many(tmp_path), tmp_path / "out.hdf5"
+def test_a_file_or_folder_that_appears_during_an_export_is_left_alone(tmp_path: Path) -> None:
+    store = many(tmp_path)
+    for to, name, mine in (("word2vec", "words.txt", "words.txt"), ("npy", "arrays", "arrays/vectors.npy")):
 
-    def stop(name: str) -> None:
-        if name in ("export.renamed", "export.finished") and out.exists():
-            raise Stopped
+        def hook(step: str, mine: Path = tmp_path / mine) -> None:
+            if step in ("export.synced", "folder.synced"):
+                mine.parent.mkdir(exist_ok=True)
+                mine.write_text("mine")
 
-    for overwrite in (False, True):
-        with mock.patch.object(steps, "hook", stop), pytest.raises(Stopped):
-            bertfeat.export(store, out, to="neurox-hdf5", overwrite=overwrite)
-    assert not out.samefile(tmp_path / ".out.hdf5.export" / "result")
-
-
-def test_a_published_file_that_was_moved_stays_as_its_owner_left_it(tmp_path: Path) -> None:
-    store, out, mine = many(tmp_path), tmp_path / "out.jsonl", tmp_path / "mine.jsonl"
-    with stopped_at("export.renamed"), pytest.raises(Stopped):
-        bertfeat.export(store, out, to="google-jsonl")
-    whole = out.read_bytes()
-    with out.rename(mine).open("ab") as file:
-        file.write(b"mine")
-    bertfeat.export(store, out, to="google-jsonl")
-    assert (out.read_bytes(), mine.read_bytes()) == (whole, whole + b"mine")
-
-
-def test_a_stop_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path: Path) -> None:
-    store, out = many(tmp_path), tmp_path / "out"
-    for step, limit in (("folder.aside", 1), ("folder.renamed", None)):
-        old = bertfeat.export(store, out, to="npy", limit=1, overwrite=True)
-        with stopped_at(step), pytest.raises(Stopped):
-            bertfeat.export(store, out, to="npy", overwrite=True)
-        with pytest.raises(UserError, match="there is an export to npy already"):
-            bertfeat.export(store, out, to="npy")
-        assert len(np.load(out / "vectors.npy")) == (old.n_rows if limit else store.n_rows("word"))
-
-
-def test_another_export_or_file_at_the_same_place_is_left_alone(tmp_path: Path) -> None:
-    store, out, settings = many(tmp_path), tmp_path / "words.txt", {"to": "word2vec", "layers": "0"}
-
-    def hook(name: str) -> None:
-        if name == "export.finished":
-            with pytest.raises(RunError, match="another process is exporting to it"):
-                bertfeat.export(store, out, **settings)
-            out.write_text("mine")
-
-    with mock.patch.object(steps, "hook", hook), pytest.raises(UserError, match="there is a file already"):
-        bertfeat.export(store, out, **settings)
-    assert out.read_text() == "mine"
+        with mock.patch.object(steps, "hook", hook), pytest.raises(UserError, match=r"there is an? .* already"):
+            bertfeat.export(store, tmp_path / name, to=to, layers="0")
+        assert (tmp_path / mine).read_text() == "mine"
 
 
 def content_of(path: Path) -> Any:
-    return result_files(path) if path.is_dir() else path.read_bytes()
-
-
-def killed_at(step: int, store: str, out: str, to: str, feature: str | None) -> None:
-    die_at(step)
-    bertfeat.export(store, out, to=to, feature=feature)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("to", FORMATS)
-def test_a_kill_at_any_step_and_then_a_run_gives_the_same(tmp_path: Path, warm: Any, to: str) -> None:
-    store, passed = many(tmp_path), []
-    feature = None if FORMATS[to].has_layers else "layer_01"
-    whole, out = tmp_path / f"whole{ENDINGS[to]}", tmp_path / f"out{ENDINGS[to]}"
-    with mock.patch.object(steps, "hook", passed.append):
-        bertfeat.export(store, whole, to=to, feature=feature)
-    for step in range(1, len(passed) + 1):
-        assert warm.run(killed_at, step, str(store.path), str(out), to, feature) == -signal.SIGKILL
-        if not out.exists():
-            bertfeat.export(store, out, to=to, feature=feature)
-        assert content_of(out) == content_of(whole)
-        out.unlink() if out.is_file() else shutil.rmtree(out)
-    # Killed at each shard in turn, without a whole run between.
-    shutil.rmtree(tmp_path / f".{out.name}.export")
-    for step in [place for place, name in enumerate(passed, 1) if name == "state.json.durable"][:1] * 4:
-        assert warm.run(killed_at, step, str(store.path), str(out), to, feature) == -signal.SIGKILL
-    bertfeat.export(store, out, to=to, feature=feature)
-    assert content_of(out) == content_of(whole)
+    return {file.name: file.read_bytes() for file in path.iterdir()} if path.is_dir() else path.read_bytes()
 
 
 def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path, tiny_folder: Path) -> None:

@@ -5,6 +5,7 @@ The references follow the definitions of the papers, pair by pair, in float64.
 
 from __future__ import annotations
 
+import base64
 import csv
 import dataclasses
 import html.parser
@@ -22,11 +23,10 @@ import scipy.stats
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.geometry import layermeasures, layerresult, layerrows
+from bertfeat.geometry import layermeasures, layerresult
 from bertfeat.geometry.layerresult import LayerComparison
-from bertfeat.geometry.layersums import effective_rank, passes
-from bertfeat.geometry.samplemeasures import intrinsic_dimension, rsa, shifts
-from bertfeat.reports.layerplots import plot_panels
+from bertfeat.geometry.layersums import effective_rank, intrinsic_dimension, passes, rsa, shifts
+from bertfeat.reports import layerplots
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.pipeline_runs import run as run_recipe
@@ -35,7 +35,7 @@ from tests.support.vector_files import write_npy
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("no_fsync")]
 
-N_ROWS = 500
+N_ROWS = 300
 
 
 def imported(
@@ -61,7 +61,7 @@ def words_of(n_rows: int, n_types: int, n_documents: int) -> dict[str, list[obje
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """500 words in three layers of 24 values in float16: a common direction, two large values, and equal rows."""
+    """300 words in three layers of 24 values in float16: a common direction, two large values, and equal rows."""
     rng = np.random.default_rng(3)
     base = rng.normal(size=(N_ROWS, 24)) * np.linspace(0.3, 2, 24) + 0.5
     base[:, 7] += 9
@@ -137,7 +137,7 @@ def reference(vectors: np.ndarray, words: pl.Series, documents: pl.Series, min_c
     parts = [of_pairs(np.outer(values, values)) for values in units.T]
     return {
         "anisotropy": of_pairs(of_all),
-        "anisotropy_centred": of_pairs(cosines(centred)),
+        "anisotropy_centered": of_pairs(cosines(centred)),
         "top3_anisotropy": sum(sorted(parts)[-3:]),
         "self_similarity": float(np.mean([of_pairs(of_all[np.ix_(one, one)]) for one in types])),
         "within_sentence": float(np.mean([with_their_mean(vectors[one]) for one in texts if one.sum() > 1])),
@@ -164,14 +164,14 @@ def check_against_references(store: Store) -> LayerComparison:
     lists = [near(vectors, 10) for vectors in layers]
     common = [[np.mean([len({*a} & {*b}) / 10 for a, b in zip(x, y, strict=True)]) for y in lists] for x in lists]
     # Neighbours of equal cosine may be ordered otherwise.
-    np.testing.assert_allclose(found.neighbour_overlap, common, atol=0.02)
+    np.testing.assert_allclose(found.neighbor_overlap, common, atol=0.02)
     return found
 
 
 def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = check_against_references(store)
     # The same in many blocks, which divide documents, and passes.
-    monkeypatch.setattr(layerrows, "_BLOCK_BYTES", 44_000)
+    monkeypatch.setattr(layermeasures, "_BLOCK_BYTES", 44_000)
     monkeypatch.setattr(layermeasures, "free_memory", lambda: 24_000)
     planned = []
     monkeypatch.setattr(layermeasures, "passes", lambda *given: planned.append(passes(*given)) or planned[-1])
@@ -186,10 +186,10 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
     # More types than are measured: a seed chooses them.
     monkeypatch.setattr(layermeasures, "_MAX_TYPES", 4)
     some = store.layers(min_count=2, seed=3)
-    assert some.settings["n_types"] == 4
+    assert some.n_types == 4
     assert some.rows == store.layers(min_count=2, seed=3).rows
     few = store.layers(min_count=10_000)
-    assert (few.settings["n_types"], few.rows[0].self_similarity) == (0, None)
+    assert (few.n_types, few.rows[0].self_similarity) == (0, None)
 
 
 def test_rotation_scale_and_noise(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     assert first.cka_other == pytest.approx(1, abs=1e-6)
     assert turned.cka_debiased[0][1] == pytest.approx(1, abs=1e-6)
     assert first.rsa_other == pytest.approx(1, abs=1e-5)
-    assert turned.neighbour_overlap[0][1] == pytest.approx(1, abs=2e-3)
-    for name in ("anisotropy", "anisotropy_centred", "effective_rank", "intrinsic_dimension"):
+    assert turned.neighbor_overlap[0][1] == pytest.approx(1, abs=2e-3)
+    for name in ("anisotropy", "anisotropy_centered", "effective_rank", "intrinsic_dimension"):
         assert getattr(first, name) == pytest.approx(getattr(second, name), rel=1e-4, abs=1e-6)
     assert second.norm_mean == pytest.approx(3 * first.norm_mean, rel=1e-5)
     # A row is a whole text: no words, and no other rows of its document.
@@ -217,7 +217,7 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     assert found.rows[0].cka_other == pytest.approx(0.36, abs=0.06)
     assert abs(found.cka_debiased[0][1] or 1) < 0.03
     assert abs(found.rows[0].rsa_other or 1) < 0.06
-    assert found.neighbour_overlap[0][1] == pytest.approx(10 / 99, abs=0.05)
+    assert found.neighbor_overlap[0][1] == pytest.approx(10 / 99, abs=0.05)
     words = rng.normal(size=(60, 12))
     assert np.abs(shifts(words, 2 * words @ turn)).max() < 1e-9
     moved = words.copy()
@@ -276,7 +276,7 @@ class _Page(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.tags.append(tag)
         self.attributes += attrs
-        if tag not in ("meta", "link"):
+        if tag not in ("meta", "link", "img"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
@@ -290,19 +290,31 @@ def check_page(path: Path, n_drawings: int) -> str:
     text = path.read_text("utf-8")
     found = _Page(text)
     assert found.open == []
-    # Nothing is loaded: no address but the empty icon, no script, no style from elsewhere.
-    assert [value for name, value in found.attributes if name in ("src", "href")] == ["data:,"]
+    # Nothing is loaded: no address but the empty icon and the drawings, no script, no style from elsewhere.
+    drawings = [
+        base64.b64decode(value.partition(",")[2]) for name, value in found.attributes if name == "src" and value
+    ]
+    assert [value for name, value in found.attributes if name == "href"] == ["data:,"]
+    assert all(b"<svg" in drawing for drawing in drawings)
+    assert len(drawings) == n_drawings
     assert "script" not in found.tags
     assert not re.search(r"url\(|@import|https?:", text)
     assert ("name", "viewport") in found.attributes
     assert "prefers-color-scheme: dark" in text
-    assert found.tags.count("svg") == n_drawings
     return text
 
 
 @pytest.fixture
 def quick_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw a line and a matrix in the PNG; the long test draws all."""
+    """Draw a line for the page, and a line and a matrix in the PNG; the long test draws all."""
+    plot_panels, svg, drawn = layerplots.plot_panels, layerplots._svg, []
+
+    def first_svg(panel: layerplots.Panel) -> str:
+        if not drawn:
+            drawn.append(svg(panel))
+        return drawn[0]
+
+    monkeypatch.setattr(layerplots, "_svg", first_svg)
     monkeypatch.setattr(layerresult, "plot_panels", lambda panels, stem: plot_panels(panels[::14], stem))
 
 
@@ -352,7 +364,8 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> No
     assert "The words that moved most" in text
 
 
-def test_a_result_shows_and_draws_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("quick_plots")
+def test_a_result_shows_and_draws_itself(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     words = ["<script>alert(1)</script>", "a&b", "c\u202e"] * 8
     ids = {"doc_id": [n // 3 for n in range(24)], "word_index": [n % 3 for n in range(24)], "word": words}
@@ -368,7 +381,6 @@ def test_a_result_shows_and_draws_itself(tmp_path: Path, monkeypatch: pytest.Mon
     assert line.figure is not matrix.figure
     with pytest.raises(UserError, match="did you mean 'anisotropy'"):
         found.plot("anisotropi")
-    monkeypatch.setattr(layerresult, "plot_panels", lambda _, stem: Path(f"{stem}.png").touch())
     found.write(tmp_path / "out")
     text = check_page(tmp_path / "out" / "layers.html", 15)
     assert "&lt;script&gt;alert(1)" in text
@@ -417,8 +429,8 @@ def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch
     found = one.layers(level="sentence")
     row = found.rows[0]
     assert row.anisotropy == pytest.approx(1)
-    assert (row.effective_rank, row.intrinsic_dimension, row.anisotropy_centred) == (None, None, None)
-    assert found.cka == found.cka_debiased == found.neighbour_overlap == ((None,),)
+    assert (row.effective_rank, row.intrinsic_dimension, row.anisotropy_centered) == (None, None, None)
+    assert found.cka == found.cka_debiased == found.neighbor_overlap == ((None,),)
     json.loads(json.dumps(found.to_dict(), allow_nan=False))
     # Very large and very small values, whose products do not fit into float32.
     some = np.random.default_rng(7).normal(size=(40, 6))
@@ -434,15 +446,15 @@ def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch
     rng = np.random.default_rng(6)
     nameless = imported(tmp_path, "nameless", rng.normal(size=(12, 3)), ids)
     alone = nameless.layers(min_count=2)
-    assert (alone.settings["n_types"], alone.rows[0].self_similarity) == (0, None)
+    assert (alone.n_types, alone.rows[0].self_similarity) == (0, None)
     assert alone.rows[0].within_sentence is not None
     known = imported(tmp_path, "known", rng.normal(size=(12, 2)), ids | {"word": ["a", "b", "c"] * 4})
     for pair in ((nameless, known), (known, nameless)):
         both = pair[0].layers(pair[1], min_count=2)
-        assert (both.settings["n_rows"], both.settings["n_types"]) == (12, 3)
+        assert (both.n_rows, both.n_types) == (12, 3)
         assert {word.word for word in both.moved["embedding"]} == {"a", "b", "c"}
     monkeypatch.setattr(Store, "take", lambda *_: np.full((7, 3), np.inf))
-    with pytest.raises(UserError, match="embedding of sentence row 0 holds NaN or infinity"):
+    with pytest.raises(UserError, match=r"embedding of sentence row 0 .*holds NaN or infinity"):
         one.layers(level="sentence")
 
 
@@ -458,14 +470,14 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     assert len(grown.manifest.shards) > 2
     words = grown.layers(level="word")
     has_vector = grown.valid("word", "layer_00") & grown.valid("word", "layer_03")
-    assert words.settings["n_rows"] == has_vector.sum() < len(has_vector)
+    assert words.n_rows == has_vector.sum() < len(has_vector)
     vectors = grown.numpy("word", 3)[has_vector].astype(np.float64)
     assert words.rows[1].anisotropy == pytest.approx(of_pairs(cosines(vectors)), rel=1e-4)
     tokens = grown.layers(level="token")
     kept = ~grown.polars("token", ["is_special"])["is_special"].to_numpy()
-    assert tokens.settings["n_rows"] == kept.sum() < len(kept)
+    assert tokens.n_rows == kept.sum() < len(kept)
     texts_of = grown.layers(level="sentence")
-    assert texts_of.settings["n_rows"] == grown.valid("sentence", "layer_03").sum() == len(texts) - 1
+    assert texts_of.n_rows == grown.valid("sentence", "layer_03").sum() == len(texts) - 1
     (tmp_path / "empty.csv").write_text("text\n")
     empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", **settings)
     assert "0 rows at level word have a vector" in refused(
@@ -495,6 +507,6 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
     assert [row.cka_other for row in both.rows[3:7]] == pytest.approx([1] * 4)
     against = trained.layers(untrained)
     assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])
-    assert against.settings["other_model"] == str(folder)
+    assert against.other_model == str(folder)
     against.write(tmp_path / "out")
     assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")

@@ -91,7 +91,7 @@ METHODS = {
 # library -> floors that may import it
 HOMES = {
     "transformers": {"encoder", "text", "pipelines"},
-    "huggingface_hub": {"encoder"},
+    "huggingface_hub": {"encoder", "exports"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann", "vectors"},

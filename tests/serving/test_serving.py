@@ -6,7 +6,6 @@ import functools
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,10 +21,8 @@ from bertfeat.choices import Level
 from bertfeat.cli.search_summary import index_summary
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
-from bertfeat.serving.answers import Answers
-from bertfeat.serving.boundedwork import BoundedWork
+from bertfeat.serving.answers import Answers, passage
 from bertfeat.serving.pagequery import Facet, PageQuery, _choices, find_facets
-from bertfeat.serving.passages import passage
 from bertfeat.serving.searchpage import SearchPage, _json
 from tests.support.command_line import good
 from tests.support.index_stores import SENSES, known_store, tiny_store
@@ -38,9 +35,8 @@ COIL = SENSES["coil"][0]
 HOSTILE = "<script>alert(1)</script> <img src=x onerror=alert(2)> spring \"' & {{ 7*7 }} </p>"
 
 
-def client_of(index: Index, work: BoundedWork | None = None) -> TestClient:
-    page = SearchPage(Answers(index), index_summary(index), work or BoundedWork(2, 100, 60))
-    return TestClient(page.application(), base_url=HOME)
+def client_of(index: Index) -> TestClient:
+    return TestClient(SearchPage(Answers(index), index_summary(index)).application(), base_url=HOME)
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +120,11 @@ class TestJson:
         assert _json("\udcff").body == b'"?"'
 
     def test_no_such_page(self, page: TestClient) -> None:
-        assert "Not Found; there are GET /, /api/search" in page.get("/nope").json()["error"]["message"]
-        for path in ("/search.html", "/pages/page.css", "/../answers.py", "/%2e%2e/answers.py"):
+        for path in ("/nope", "/search.html", "/pages/page.css", "/../answers.py", "/%2e%2e/answers.py"):
             assert page.get(path).status_code == 404, path
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE"):
             answer = page.request(method, "/api/search?q=a", content=b"x" * 100_000)
             assert (answer.status_code, set(answer.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
-            assert "Method Not Allowed" in answer.json()["error"]["message"]
         assert page.head("/?q=a").text == ""
 
 
@@ -210,8 +204,7 @@ class TestWhoMayRead:
     def test_another_host(self, page: TestClient, host: str) -> None:
         for path in ("/", "/api/search?q=a", "/page.css", "/nope"):
             answer = page.get(path, headers={"host": host})
-            assert answer.status_code == 403
-            assert "Host" in answer.text
+            assert (answer.status_code, answer.text) == (400, "Invalid host header")
 
     def test_this_machine_by_either_name_and_through_a_tunnel(self, page: TestClient) -> None:
         for host in ("localhost:8000", "LOCALHOST:8000", "127.0.0.1:9000", "127.0.0.1"):
@@ -291,62 +284,21 @@ class TestBounds:
     def test_a_query_of_the_longest_characters(self, page: TestClient) -> None:
         assert len(hits_of(page, q="\N{GRINNING FACE}" * 2000)) == 10
 
-    def test_more_work_than_there_are_places(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One search at work and one waiting fill all places; both are answered when the first ends."""
-        ends, plain = threading.Event(), Answers.objects
-        monkeypatch.setattr(Answers, "objects", lambda *given: plain(*given) if ends.wait(60) else None)
-        statuses: list[int] = []
-        work = BoundedWork(1, 1, 60)
-        with client_of(sentences, work) as client:
-            threads = [
-                threading.Thread(target=lambda: statuses.append(client.get("/api/search?q=a").status_code))
-                for _ in range(2)
-            ]
-            for thread in threads:
-                thread.start()
-            deadline = time.monotonic() + 60
-            while len(work._deadlines) < 2 and time.monotonic() < deadline:
-                time.sleep(0.01)
-            answer = client.get("/api/search?q=a")
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            assert "too many searches at once" in answer.json()["error"]["message"]
-            ends.set()
-            for thread in threads:
-                thread.join()
-        work.close()
-        assert statuses == [200, 200]
-
-    def test_searches_that_take_too_long(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They keep their threads, waiting ones are cancelled, and further ones are refused at once."""
-        ends, started = threading.Event(), []
+    def test_more_searches_than_threads_wait(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+        ends, running, most = threading.Event(), [], []
 
         def objects(*_: object) -> list[object]:
-            started.append(1)
+            running.append(1)
+            most.append(len(running))
             ends.wait(60)
+            running.pop()
             return []
 
         monkeypatch.setattr(Answers, "objects", objects)
-        work = BoundedWork(2, 20, 0.05)
-        with client_of(sentences, work) as client:
-            said: list[str] = []
-
-            def ask() -> None:
-                answer = client.get("/api/search?q=a")
-                assert answer.status_code == 503
-                said.append(answer.json()["error"]["message"])
-
-            run_together([ask] * 20)
-            assert (len(said), len(started), len(work._deadlines)) == (20, 2, 2)
-            assert said.count("no answer within 0.05 seconds; try again, or search for less") >= 2
-            said.clear()
-            ask()
-            assert said == ["too many searches at once; try again"]
-            assert not work.close()
-            ends.set()
-            deadline = time.monotonic() + 60
-            while not work.close() and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert work.close()
+        with client_of(sentences) as client:
+            threading.Timer(0.2, ends.set).start()
+            run_together([lambda: hits_of(client, q="a") and None] * 12)
+        assert (len(most), max(most) <= 4) == (12, True)
 
     def test_a_bug_is_one_line_and_a_traceback(
         self, page: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -36,6 +36,7 @@ from bertfeat.heads.probefolder import save_probe
 from bertfeat.probes import sweepresult
 from bertfeat.probes.predictions import write_frames
 from bertfeat.probes.sweepresult import Sweep, SweepRow
+from bertfeat.reports import layerplots
 from bertfeat.reports.drawing import new_figure, save
 from bertfeat.reports.reportfiles import write_report
 from bertfeat.reports.tables import write_csv
@@ -50,7 +51,7 @@ from tests.support.store_fakes import make_plan, write_store
 
 PLAN = make_plan((3, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
 # Folders of which a reader sees all files or none, and their file with times.
-FOLDERS = {"index": "index.json", "probe": None, "sweep": None, "layers": None}
+FOLDERS = {"index": "index.json", "probe": None, "sweep": None, "layers": None, "arrays": None}
 
 
 def make_inputs(folder: Path) -> Path:
@@ -121,12 +122,14 @@ def _sweep(root: Path, inputs: Path, new: bool) -> None:
 def _layers(root: Path, inputs: Path, new: bool) -> None:
     values: dict[str, Any] = dict.fromkeys(LayerRow.__slots__, 0.25 + new / 2)
     row = LayerRow(**values | {"side": "store", "feature": "layer_03", "dim": 8, "top3_dimensions": ()})
-    settings = dict.fromkeys(("other", "min_count"), None) | dict.fromkeys(("store", "model", "level"), "word")
-    settings |= dict.fromkeys(("n_rows", "n_documents", "n_types", "n_neighbours", "n_sample", "seed"), 4)
+    facts: dict[str, Any] = dict.fromkeys(("other", "other_model", "min_count"))
+    facts |= dict.fromkeys(("store", "model", "level", "bertfeat"), "word")
+    facts |= dict.fromkeys(("n_rows", "n_documents", "n_types", "n_neighbors", "n_sample", "seed"), 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layerresult, "plot_panels", lambda _, stem: write_report(f"{stem}.png", bytes([new])))
-        matrices = {"cka": ((1.0,),), "cka_debiased": ((1.0,),), "neighbour_overlap": ((None,),)}
-        found = LayerComparison(rows=(row,), moved={}, settings=settings, **matrices)
+        patch.setattr(layerplots, "_svg", lambda _: "")
+        matrices = {"cka": ((1.0,),), "cka_debiased": ((1.0,),), "neighbor_overlap": ((None,),)}
+        found = LayerComparison(rows=(row,), moved={}, **facts, **matrices)
         found.write(root / "layers", overwrite=True)
 
 
@@ -144,7 +147,13 @@ def _hits(root: Path, inputs: Path, new: bool) -> None:
 
 def _reports(root: Path, inputs: Path, new: bool) -> None:
     write_csv(root / "t.csv", ["new"], [[new]])
-    save(new_figure(1 + new, 1), root / "plot")
+    write_report(root / "plot.png", bytes([new] * 1000))
+
+
+def _exports(root: Path, inputs: Path, new: bool) -> None:
+    store = inputs / ("grown" if new else "store")
+    bertfeat.export(store, root / "vectors.txt", to="word2vec", overwrite=True)
+    bertfeat.export(store, root / "arrays", to="npy", overwrite=True)
 
 
 def _row_map(root: Path, inputs: Path, new: bool) -> None:
@@ -166,6 +175,7 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "predictions": _predictions,
     "hits": _hits,
     "reports": _reports,
+    "exports": _exports,
     "row map": _row_map,
 }
 
