@@ -18,9 +18,21 @@ _MEMORY = "Memory that may be used; what does not fit is streamed."
 _FIRST = "The first seed."
 
 # Arguments of a fit that are not parameters of its head.
-_NAMED = ("level", "label", "labels", "feature", "features", "mix", "dev", "dev_labels", "limit", "max_memory")
+_NAMED = (
+    "level",
+    "label",
+    "labels",
+    "feature",
+    "features",
+    "mix",
+    "dev",
+    "dev_labels",
+    "hold_out",
+    "limit",
+    "max_memory",
+)
 _OWN = {name: f"pass --{name.replace('_', '-')} instead" for name in (*_NAMED, "head", "seed", "seeds")}
-_OWN |= dict.fromkeys(("store", "progress"), "heads have no such parameter")
+_OWN |= dict.fromkeys(("store", "progress", "params", "config"), "heads have no such parameter")
 _AT_LEAST_1 = {"type": click.IntRange(min=1), "metavar": "N"}
 
 _data_options = together(
@@ -56,8 +68,10 @@ def check_store_and_head(store: str, settings: dict[str, Any], params: dict[str,
         UserError: The store, the level or the head does not exist, a parameter of the head would be ignored, or the
             store is damaged.
     """
+    from bertfeat.errors import require
     from bertfeat.store.storedescription import StoreDescription
 
+    require("sklearn")
     StoreDescription.at(store).choose_level(settings["level"])
     check_head(settings["head"])
     check_params(settings["head"], params, has_dev=has_dev)

@@ -8,11 +8,10 @@ from typing import Any
 from bertfeat.cli.progress import counted, human_bytes, human_time
 from bertfeat.display import model_text, printable
 from bertfeat.durable.records import to_values
-from bertfeat.probes.probedescription import Training, UsedRows, describe_probe
+from bertfeat.probes.probedescription import Training, UsedRows, describe_probe, metric_title
 from bertfeat.probes.sweepresult import read_sweep
 from bertfeat.store.provenance import FeatureSpec
 
-_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1", "entity_f1": "entity F1"}
 _MAX_LABELS = 20
 
 
@@ -22,14 +21,14 @@ def inspect_probe(folder: str) -> tuple[dict[str, Any], list[str]]:
     Raises:
         UserError: The folder has no probe, or its description is damaged.
     """
-    document, about = describe_probe(folder)
-    notes, spec, classes = about.training, about.spec, document.classes.values
-    values = {"probe": folder, **about.summary(document.head, document.params, classes)}
+    document, notes = describe_probe(folder)
+    spec, classes = notes.spec, document.classes.values
+    values = {"probe": folder, **notes.to_dict(document.head, document.params, classes)}
     missing, beside = left_out(notes), f", labels from {notes.labels}" if notes.labels else ""
-    return {**values, "spec": to_values(spec), "n_bytes": document.weights.n_bytes}, [
+    return {**values, "n_bytes": document.weights.n_bytes}, [
         (
             f"{folder}: {document.head} on {spec.feature}, level {spec.level}, "
-            f"label {about.label!r}, {counted(len(classes), 'label')}"
+            f"label {notes.label!r}, {counted(len(classes), 'label')}"
         ),
         "",
         *_feature_lines(spec),
@@ -82,7 +81,7 @@ def scores_text(notes: Training) -> str:
     shown = []
     for metric, score in (notes.scores or {}).items():
         deviation = "" if score.deviation is None else f" ± {score.deviation:.4f}"
-        shown.append(f"{_NAMES.get(metric, metric)} {score.mean:.4f}{deviation}")
+        shown.append(f"{metric_title(metric)} {score.mean:.4f}{deviation}")
     seeds = f" over {len(notes.seeds)} seeds; seed {notes.seed} is kept" if len(notes.seeds) > 1 else ""
     return f"{', '.join(shown)}{seeds}" or "none: fitted without --dev"
 

@@ -13,7 +13,7 @@ from bertfeat.cli.probe_options import check_store_and_head, fit_options, head_p
 _HELP = """Fit and score a head on each layer of STORE and each combination of layers.
 
 One extraction with --layers all serves the whole sweep. Written are table.csv, result.json, plot.png and plot.svg.
-Without --dev, a fifth of the documents is held out.
+Without --dev, a share of the documents is held out.
 
 \b
 Examples:
@@ -27,7 +27,10 @@ Examples:
 @option(RUN, "-o", "--output", required=True, metavar="DIR", help="Folder of the table and the plots.")
 @option(RUN, "--overwrite", is_flag=True, help="Replace a sweep that is already there.")
 @output_options
-@option("Data", "--features", metavar="A,B", help="Features; mix_last4 is a scalar mix.  [default: all there are]")
+@option("Data", "--features", metavar="A,B", help="Features or layers; mix_last4 is a scalar mix.  [default: all]")
+@option(
+    "Data", "--hold-out", type=float, metavar="SHARE", default=0.2, show_default=True, help="Documents to score on."
+)
 @fit_options
 def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit and score a head on each layer of STORE and each combination of layers."""

@@ -40,7 +40,7 @@ _OF_PREDICTIONS = ("columns", "errors", "label", "labels")
 def score(probe: str, store: str, label: str | None, labels: str | None, no_intervals: bool, as_json: bool) -> None:
     """Score PROBE on the labels of STORE.
 
-    Accuracy, macro and micro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
+    Accuracy, macro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
     Labels that the probe has not seen, and rows without a vector, count as errors.
     """
     _check_probe_and_store(probe, store)
@@ -83,12 +83,9 @@ def predict(
     from bertfeat.probes.fitted import load_probe
 
     fitted = load_probe(probe)
-    if is_store:
-        written = fitted.predict_to(inputs[0], output, **asked, overwrite=overwrite)
-    else:
-        given = {name: value for name, value in settings.items() if value is not None}
-        watched = False if quiet or as_json else None
-        written = fitted.predict_input(Paths(inputs), output, **asked, overwrite=overwrite, progress=watched, **given)
+    given = {} if is_store else {name: value for name, value in settings.items() if value is not None}
+    asked |= {"overwrite": overwrite, "progress": False if quiet or as_json else None}
+    written = fitted.predict(inputs[0] if is_store else Paths(inputs), output, **asked, **given)
     if as_json:
         counts = {str(name): count for name, count in sorted(written.counts.items())}
         rows = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}

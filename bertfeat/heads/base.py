@@ -7,12 +7,17 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
-from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_is_fitted
 
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, require
 from bertfeat.records import Float64Array, IntArray
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils.class_weight import compute_class_weight
+    from sklearn.utils.validation import check_is_fitted
+except ModuleNotFoundError:
+    require("sklearn")
+    raise
 
 Labels = npt.NDArray[Any]  # strings, integers or booleans
 

@@ -17,7 +17,6 @@ from bertfeat.ann.description import DESCRIPTION
 from bertfeat.cli.inspect import _KINDS
 from bertfeat.durable.placecheck import KINDS
 from bertfeat.durable.publication import replaced
-from bertfeat.durable.records import to_values
 from bertfeat.heads.probedocument import DOCUMENT
 from bertfeat.probes.sweepresult import read_sweep
 from bertfeat.store.layout import MANIFESTS, PRIVATE
@@ -145,7 +144,6 @@ def test_a_probe(things: Path) -> None:
         "kind": "probe",
         "probe": str(things / "probe"),
         **summary,
-        "spec": to_values(fitted.spec),
         "n_bytes": (things / "probe" / "weights.safetensors").stat().st_size,
     }
     lines = good("inspect", things / "probe").out.splitlines()

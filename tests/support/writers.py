@@ -105,6 +105,7 @@ SWEEP: dict[str, Any] = {
     "params": {},
     "metric": "accuracy",
     "seeds": (),
+    "seed": 0,
 }
 
 
