@@ -12,7 +12,7 @@ from bertfeat.probes.probedescription import Training, UsedRows, describe_probe
 from bertfeat.probes.sweepresult import read_sweep
 from bertfeat.store.provenance import FeatureSpec
 
-_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1", "entity_f1": "entity F1"}
+_NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "entity_f1": "entity F1"}
 _MAX_LABELS = 20
 
 

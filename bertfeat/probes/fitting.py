@@ -87,7 +87,7 @@ def fit_probe(
     where = opened.choose_level(level)
     memory = free_memory() // 2 if max_memory is None else max_memory
     request = FitRequest(opened, opened_dev, where, head, params, seeds, seed, memory)
-    request.check(mix=mix, dev_labels=dev_labels, has_dev=dev is not None)
+    request.check(mix=mix, dev_labels=dev_labels)
     if seeds > 1 and dev is None and head_class(head).is_random:
         raise UserError(f"seeds {seeds} and there is no dev split to choose the best of them on; pass dev, or one seed")
     choice = choose_feature(opened, where, feature, mix)

@@ -14,11 +14,12 @@ import polars as pl
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, check_labels
-from bertfeat.heads.matrices import Matrix, Sequences
+from bertfeat.heads.sequences import Sequences
 from bertfeat.probes.labels import LabelSource, LabelTable, find_labels, label_rows, none_matches
 from bertfeat.probes.vectorstream import FLOAT32_BYTES, StoreStream, lengths_of
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, Vectors
 
 # Fitting may hold the vectors, a standardised copy and values computed from them.
 _COPIES = 3
@@ -85,7 +86,7 @@ class Dataset:
         labelled: The rows with a label, also those without a vector.
     """
 
-    X: Matrix
+    X: Vectors
     labels: Labels
     lengths: IntArray | None
     rows: IntArray
@@ -100,7 +101,7 @@ class Dataset:
     @property
     def is_streamed(self) -> bool:
         """Whether the vectors are read again in every pass."""
-        return isinstance(self.X, StoreStream)
+        return not isinstance(self.X, ArrayVectors)
 
     @property
     def n_bytes(self) -> int:
@@ -138,7 +139,7 @@ def read_vectors(store: Store, level: Level, feature: str, labelled: LabelledRow
     stream = stream_of(store, level, feature, labelled, chunk_bytes=chunk_bytes)
     chosen = labelled.has_vector
     return Dataset(
-        X=stream.whole() if _n_bytes(*stream.shape) <= max_memory else stream,
+        X=ArrayVectors(stream.whole()) if _n_bytes(*stream.shape) <= max_memory else stream,
         labels=labelled.labels[chosen],
         lengths=None if level is Level.SENTENCE else lengths_of(labelled.documents[chosen]),
         rows=labelled.rows[chosen],

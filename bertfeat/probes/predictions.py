@@ -17,7 +17,7 @@ from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_file
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.heads.base import Labels, Probe
-from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
+from bertfeat.heads.sequences import Sequences
 from bertfeat.levels import LEVELS
 from bertfeat.probes.labels import IS_FIRST_TOKEN
 from bertfeat.probes.predictedcolumns import PREDICTION, PROBABILITY, Beside
@@ -26,6 +26,7 @@ from bertfeat.records import BoolArray, Float32Array, IntArray, LevelTable
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
 _TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
 
@@ -37,7 +38,7 @@ class Predicted(NamedTuple):
     probabilities: Float32Array | None
 
 
-def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> Predicted:
+def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> Predicted:
     """Predict the label of each row, chunk by chunk, in memory that stays flat for a stream.
 
     Args:
@@ -48,9 +49,10 @@ def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> Predicted
     labels = np.empty(X.shape[0], probe.classes_.dtype)
     probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
     # Chunks of a matrix in memory may end inside a sequence: a tagger takes it whole.
-    whole = probe.is_tagger and isinstance(X, np.ndarray)
-    for chunk, rows in enumerate([range(X.shape[0])] if whole else chunk_ranges(X)):
-        vectors = X if whole else read_chunk(X, chunk)
+    chunks = chunks_of(X)
+    if probe.is_tagger and isinstance(X, ArrayVectors):
+        chunks = iter([(range(X.shape[0]), X.whole())])
+    for rows, vectors in chunks:
         part: Any = vectors
         if probe.is_tagger:
             assert lengths is not None
@@ -102,7 +104,7 @@ def predicted_frames(
         frame = beside.read(shard, level, _columns(level, first_tokens))
         has_vector = shard.valid(level, feature)
 
-        def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Matrix:
+        def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Vectors:
             return StoreStream(shard, level, feature, rows=rows, documents=documents)
 
         found = _predicted(probe, frame, level, has_vector, vectors, first_tokens=first_tokens)
@@ -121,7 +123,9 @@ def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_t
     frame = pl.DataFrame({name: _series(table.columns[name]) for name in _columns(table.level, first_tokens)})
     has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
     vectors = spec.vectors_in(table)
-    found = _predicted(probe, frame, table.level, has_vector, lambda rows, _: vectors[rows], first_tokens=first_tokens)
+    found = _predicted(
+        probe, frame, table.level, has_vector, lambda rows, _: ArrayVectors(vectors[rows]), first_tokens=first_tokens
+    )
     return found.select(*LEVELS[table.level].names, PREDICTION, PROBABILITY)
 
 
@@ -134,7 +138,7 @@ def _predicted(
     frame: pl.DataFrame,
     level: Level,
     has_vector: BoolArray,
-    vectors: Callable[[IntArray, IntArray | None], Matrix],
+    vectors: Callable[[IntArray, IntArray | None], Vectors],
     *,
     first_tokens: bool,
 ) -> pl.DataFrame:

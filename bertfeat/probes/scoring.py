@@ -12,18 +12,18 @@ from bertfeat.choices import Level
 from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
-from bertfeat.heads.matrices import Matrix
 from bertfeat.heads.scores import Scores, score_labels
 from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.probes.predictions import predict_rows
 from bertfeat.probes.vectorstream import lengths_of
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.reports.plots import draw_confusion
+from bertfeat.vectors.array import Vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "micro_f1": "micro F1", "entity_f1": "entity F1"}
+_TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "entity_f1": "entity F1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class ProbeScore:
         return lines
 
 
-def score_labelled(probe: Probe, X: Matrix, labelled: LabelledRows, level: Level, *, bootstrap: bool) -> ProbeScore:
+def score_labelled(probe: Probe, X: Vectors, labelled: LabelledRows, level: Level, *, bootstrap: bool) -> ProbeScore:
     """Score a probe on the rows that have a label.
 
     Args:

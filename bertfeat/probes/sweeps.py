@@ -81,7 +81,7 @@ def sweep_probes(
     where = opened.choose_level(level)
     memory = free_memory() // 2 if max_memory is None else max_memory
     request = FitRequest(opened, opened_dev, where, head, params, seeds, seed, memory)
-    request.check(mix=None, dev_labels=dev_labels, has_dev=True)
+    request.check(mix=None, dev_labels=dev_labels)
     choices = _choices(opened, where, head, features)
     for choice in choices:
         request.spec(choice)

@@ -10,15 +10,16 @@ from typing import Any
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, encode_labels, require_same_kind
-from bertfeat.heads.matrices import Matrix, Sequences
-from bertfeat.heads.registry import check_params, head_class, heads_with_mix, make_head
+from bertfeat.heads.registry import head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import METRICS
+from bertfeat.heads.sequences import Sequences
 from bertfeat.probes.features import Choice
 from bertfeat.probes.labels import LabelTable
 from bertfeat.probes.learningrows import Dataset, LabelledRows, read_vectors
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import Vectors
 
 #: Takes a line of progress, also after each epoch of a neural head.
 Say = Callable[[str], None]
@@ -56,23 +57,17 @@ class FitRequest:
     seed: int
     max_memory: int
 
-    def check(self, *, mix: str | Sequence[int] | None, dev_labels: LabelTable | None, has_dev: bool) -> None:
+    def check(self, *, mix: str | Sequence[int] | None, dev_labels: LabelTable | None) -> None:
         """Check, before anything is read, the head with its level, mix and parameters, and the labels of dev.
 
         Args:
             mix: Layers to mix.
             dev_labels: The labels of the dev store.
-            has_dev: Whether there is a dev split, of a store of its own or of the store itself.
 
         Raises:
-            UserError: The head does not exist or cannot do this, a parameter would be ignored, or there are labels of
-                dev without a dev store.
+            UserError: The head does not exist or cannot do this, or there are labels of dev without a dev store.
         """
         kind = head_class(self.head)
-        usual = {name: str(param.default) for name, param in inspect.signature(kind).parameters.items()}
-        # `get_params` of a probe gives all parameters, so that a default was not asked for.
-        asked = {name: value for name, value in self.params.items() if str(value) != usual.get(name)}
-        check_params(self.head, asked, has_dev=has_dev)
         if self.seeds < 1:
             raise UserError(f"seeds {self.seeds} is below 1")
         if kind.is_tagger and self.level is Level.SENTENCE:
@@ -171,7 +166,7 @@ def _fit(probe: Probe, train: Dataset, dev: Dataset | None, title: str, say: Say
     return probe
 
 
-def _vectors(probe: Probe, data: Dataset) -> Matrix | Sequences:
+def _vectors(probe: Probe, data: Dataset) -> Vectors | Sequences:
     return data.sequences if probe.is_tagger else data.X
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from bertfeat.errors import UserError
 from bertfeat.finite import first_not_finite
-from bertfeat.heads.matrices import FloatArray
 from bertfeat.records import IntArray
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import FloatArray
 
 FLOAT32_BYTES = 4
 

@@ -148,7 +148,7 @@ class TestFit:
         token = fit_probe(store, "label", level="token", feature="layer_06", limit=limit, head="ridge")
         assert word.training.n_rows == token.training.n_rows
         assert word.training.n_documents == limit
-        np.testing.assert_array_equal(word.probe.get_state()[0]["coef"], token.probe.get_state()[0]["coef"])
+        np.testing.assert_array_equal(word.probe.get_state()["coef"], token.probe.get_state()["coef"])
         assert token.first_tokens
 
     def test_labels_from_a_file(self, stores: Stores, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ class TestFit:
         frame.write_csv(tmp_path / "kinds.csv")
         fitted = fit_probe(stores.train, "kind", labels=tmp_path / "kinds.csv")
         same = fit_probe(stores.train, "domain")
-        np.testing.assert_array_equal(fitted.probe.get_state()[0]["coef"], same.probe.get_state()[0]["coef"])
+        np.testing.assert_array_equal(fitted.probe.get_state()["coef"], same.probe.get_state()["coef"])
         assert fitted.training.labels == "kinds.csv"
         assert fitted.score(stores.dev, label="domain").value == same.score(stores.dev).value
         assert fitted.score(stores.train, labels=frame).value == same.score(stores.train).value

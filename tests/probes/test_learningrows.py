@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.heads.matrices import VectorStream, chunks_of
 from bertfeat.probes import learningrows, vectorstream
 from bertfeat.probes.features import Choice, choose_feature
 from bertfeat.probes.labels import LabelTable
 from bertfeat.probes.learningrows import Dataset, read_vectors, select_rows
 from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, chunks_of
 from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
 
@@ -83,8 +83,8 @@ class TestDataset:
         rows = expected_rows(words)
         assert data.rows.tolist() == [row for row, _, _ in rows]
         assert data.labels.tolist() == [label for _, _, label in rows]
-        assert isinstance(data.X, np.ndarray)
-        np.testing.assert_array_equal(data.X, numbered(Level.WORD, 0, 17)[data.rows])
+        assert isinstance(data.X, ArrayVectors)
+        np.testing.assert_array_equal(data.X.array, numbered(Level.WORD, 0, 17)[data.rows])
         docs = [doc for _, doc, _ in rows]
         assert data.lengths.tolist() == [docs.count(doc) for doc in sorted(set(docs))]
         n_null = sum(label is None for label in words.polars("word", ["label"])["label"])
@@ -97,9 +97,9 @@ class TestDataset:
         data = read_dataset(words, "word", "concat_last4", "label", max_memory=1)
         assert data.is_streamed
         assert not whole.is_streamed
-        assert isinstance(data.X, VectorStream)
+        assert isinstance(data.X, StoreStream)
         assert len(data.X.chunks) > 3
-        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X)
+        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X.array)
         assert data.labels.tolist() == whole.labels.tolist()
         borders = {0, *np.cumsum(data.lengths).tolist()}
         assert {chunk.start for chunk in data.X.chunks} <= borders
@@ -149,7 +149,7 @@ class TestTokens:
         assert data.labelled.n_total == len(want)
         # The first token's vector is the word's, as the words were pooled.
         words_with_vector = read_dataset(store, "word", "layer_06", "label")
-        np.testing.assert_array_equal(data.X, words_with_vector.X)
+        np.testing.assert_array_equal(data.X.array, words_with_vector.X.array)
 
     def test_integer_labels_with_nulls(self, stores: Stores) -> None:
         data = read_dataset(stores.train, "sentence", "concat_last4", "is_medical")
