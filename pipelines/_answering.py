@@ -20,7 +20,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertfeat.errors import UserError
 from bertfeat.heads.networks import Body, Network, RowByRow
-from bertfeat.heads.scaling import fit_scaling
 from bertfeat.pipelines._models import TaskModel
 from bertfeat.pipelines._spans import Sequences, stored_sequences, window_sequences
 from bertfeat.pipelines._squad import Prediction, Question, score_each
@@ -32,6 +31,7 @@ from bertfeat.records import Float32Array, IntArray
 from bertfeat.store.reader import Store
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.vectors.standardized import fit_scaling
 from bertfeat.vectors.store import StoreVectors
 
 Inputs = Mapping[str, torch.Tensor]

@@ -43,7 +43,7 @@ def fit(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, **
 
     chosen = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
-    check_store_and_head(store, settings, chosen, has_dev=settings["dev"] is not None)
+    check_store_and_head(store, settings)
     from bertfeat.probes.fitting import fit_probe
 
     fitted = fit_probe(store, **settings, progress=False if quiet or as_json else None, **chosen)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bertfeat.cli.options import ByteSize, Command, text, together
-from bertfeat.heads.registry import ROW_HEADS, TAGGERS, check_head, check_params
+from bertfeat.heads.registry import ROW_HEADS, TAGGERS, check_head
 
 _DATA = "Data"
 _HEAD = "Head"
@@ -61,12 +61,11 @@ def fit_options(command: Command) -> Command:
     return _data_options(_head_options(command))
 
 
-def check_store_and_head(store: str, settings: dict[str, Any], params: dict[str, Any], *, has_dev: bool) -> None:
+def check_store_and_head(store: str, settings: dict[str, Any]) -> None:
     """Report a missing store, level or head before scikit-learn loads, which takes a second.
 
     Raises:
-        UserError: The store, the level or the head does not exist, a parameter of the head would be ignored, or the
-            store is damaged.
+        UserError: The store, the level or the head does not exist, or the store is damaged.
     """
     from bertfeat.errors import require
     from bertfeat.store.storedescription import StoreDescription
@@ -74,7 +73,6 @@ def check_store_and_head(store: str, settings: dict[str, Any], params: dict[str,
     require("sklearn")
     StoreDescription.at(store).choose_level(settings["level"])
     check_head(settings["head"])
-    check_params(settings["head"], params, has_dev=has_dev)
 
 
 def head_params(settings: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def sweep(store: str, output: str, overwrite: bool, as_json: bool, quiet: bool, 
 
     chosen = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
-    check_store_and_head(store, settings, chosen, has_dev=True)
+    check_store_and_head(store, settings)
     from bertfeat.probes.sweeps import sweep_probes
 
     found = sweep_probes(store, **settings, progress=False if quiet or as_json else None, **chosen)

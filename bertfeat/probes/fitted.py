@@ -22,7 +22,6 @@ from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
 from bertfeat.heads.base import Probe, require_same_kind
-from bertfeat.heads.matrices import Matrix
 from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
 from bertfeat.levels import LEVELS
@@ -47,6 +46,7 @@ from bertfeat.settings import ExtractSettings
 from bertfeat.storage import ObjectPath, as_path, local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.array import ArrayVectors, Vectors
 from bertfeat.vectors.store import StoreVectors, lengths_of
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class FittedProbe:
         for entry in store.manifest.shards:
             shard = store.shard(entry.shard)
 
-            def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Matrix:
+            def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Vectors:
                 return StoreVectors(shard, self.level, self.spec.feature, rows=rows, documents=documents)
 
             frame = beside.read(shard, self.level, self._columns)
@@ -289,11 +289,11 @@ class FittedProbe:
         frame = pl.DataFrame({name: _series(table.columns[name]) for name in self._columns})
         has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
         vectors = self.spec.vectors_in(table)
-        found = self._labelled(frame, has_vector, lambda rows, _: vectors[rows])
+        found = self._labelled(frame, has_vector, lambda rows, _: ArrayVectors(vectors[rows]))
         return found.select(*LEVELS[self.level].names, PREDICTION, PROBABILITY)
 
     def _labelled(
-        self, frame: pl.DataFrame, has_vector: BoolArray, vectors: Callable[[IntArray, IntArray | None], Matrix]
+        self, frame: pl.DataFrame, has_vector: BoolArray, vectors: Callable[[IntArray, IntArray | None], Vectors]
     ) -> pl.DataFrame:
         """Add predictions to a frame of rows; null where `has_vector`, bool (n_rows,), says that there is no vector.
 

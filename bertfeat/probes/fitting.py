@@ -19,7 +19,7 @@ from bertfeat.choices import Level
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, codes_of, encode_labels, require_same_kind
 from bertfeat.heads.bootstrap import mean_and_deviation
-from bertfeat.heads.registry import check_params, head_class, heads_with_mix, make_head
+from bertfeat.heads.registry import head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import METRICS
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
@@ -70,7 +70,7 @@ def fit_probe(
     """
     started = time.perf_counter()
     config = ProbeConfig.of(config, settings, {"features": "it is for sweep_probes", "hold_out": "pass `dev`"})
-    task = ProbeTask.of(store, config, has_dev=config.dev is not None)
+    task = ProbeTask.of(store, config)
     if config.seeds > 1 and config.dev is None and head_class(config.head).is_random:
         raise UserError(
             f"seeds {config.seeds} and there is no dev split to choose the best of them on; pass dev, or one seed"
@@ -129,14 +129,10 @@ class ProbeTask:
     level: Level
 
     @classmethod
-    def of(cls, store: str | Path | Store, config: ProbeConfig, *, has_dev: bool) -> Self:
+    def of(cls, store: str | Path | Store, config: ProbeConfig) -> Self:
         """Open the stores, and check the head with its level, mix and parameters before anything is read."""
         store = as_store(store)
         level, kind = store.choose_level(config.level), head_class(config.head)
-        usual = {name: param.default for name, param in inspect.signature(kind).parameters.items()}
-        # `get_params` of a probe gives all parameters, so that a default was not asked for.
-        asked = {name: value for name, value in config.params.items() if name not in usual or value != usual[name]}
-        check_params(config.head, asked, has_dev=has_dev)
         if kind.is_tagger and level is Level.SENTENCE:
             raise UserError(
                 f"head {config.head} tags the words or tokens of a document; pass `level='word'` or `level='token'`"

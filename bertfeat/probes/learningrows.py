@@ -20,11 +20,12 @@ from bertfeat.corpus.tables import read_table
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.heads.base import Labels, check_labels
-from bertfeat.heads.matrices import Matrix, Sequences
+from bertfeat.heads.sequences import Sequences
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, Vectors
 from bertfeat.vectors.store import StoreVectors, lengths_of
 
 _WORD_KEYS = list(LEVELS[Level.WORD].keys)
@@ -206,7 +207,7 @@ def as_labels(values: pl.Series, where: str) -> Labels:
 class Dataset:
     """The vectors `X` (n_rows, dim) and labels of the rows that have both, and all rows with a label."""
 
-    X: Matrix
+    X: Vectors
     rows: LabelledRows
     labelled: LabelledRows
 
@@ -219,7 +220,7 @@ class Dataset:
     @property
     def is_streamed(self) -> bool:
         """Whether the vectors are read again in every pass."""
-        return isinstance(self.X, StoreVectors)
+        return not isinstance(self.X, ArrayVectors)
 
     @property
     def n_bytes(self) -> int:
@@ -232,7 +233,7 @@ def read_vectors(store: Store, feature: str, labelled: LabelledRows, max_memory:
     chunk_bytes = max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, max_memory // _CHUNK_SHARE))
     stream = labelled.stream(store, feature, chunk_bytes)
     fits = stream.shape[0] * stream.shape[1] * _BYTES_PER_VALUE <= max_memory
-    return Dataset(stream.whole() if fits else stream, labelled.with_vector, labelled)
+    return Dataset(ArrayVectors(stream.whole()) if fits else stream, labelled.with_vector, labelled)
 
 
 def _hint(level: Level, columns: Sequence[str]) -> str:

@@ -20,28 +20,30 @@ from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.heads.base import Labels, Probe, require_same_kind
-from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
+from bertfeat.heads.sequences import Sequences
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.learningrows import LabelSource, as_labels, find_labels, is_given
 from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, read_columns, row_columns
+from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 
 
-def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
+def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
     """Return the predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any.
 
     The vectors `X` (n_rows, dim) may be a stream whose chunks end between sequences, of `lengths` (n_sequences,) rows.
     """
     labels = np.empty(X.shape[0], probe.classes_.dtype)
     probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
-    # Chunks of a matrix in memory may end inside a sequence: a tagger takes it whole.
-    whole = probe.is_tagger and isinstance(X, np.ndarray)
-    for chunk, rows in enumerate([range(X.shape[0])] if whole else chunk_ranges(X)):
-        vectors = X if whole else read_chunk(X, chunk)
+    chunks = chunks_of(X)
+    if probe.is_tagger and isinstance(X, ArrayVectors):
+        # Its chunks may end inside a sequence.
+        chunks = iter([(range(X.shape[0]), X.whole())])
+    for rows, vectors in chunks:
         part: Any = vectors
         if probe.is_tagger:
             assert lengths is not None

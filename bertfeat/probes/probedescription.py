@@ -13,7 +13,7 @@ from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
-from bertfeat.heads.probedocument import DOCUMENT, ProbeDocument, check_target, read_document
+from bertfeat.heads.probefolder import DOCUMENT, ProbeDocument, check_target, read_document
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 

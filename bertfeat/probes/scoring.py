@@ -11,13 +11,13 @@ import numpy as np
 from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
-from bertfeat.heads.matrices import Matrix
 from bertfeat.heads.scores import METRICS, Scores, score_labels
 from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.probes.predictions import predict_rows
 from bertfeat.probes.probedescription import metric_title
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.reports.plots import draw_confusion
+from bertfeat.vectors.array import Vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ class ProbeScore:
         return lines
 
 
-def score_labelled(probe: Probe, X: Matrix, labelled: LabelledRows, *, bootstrap: bool) -> ProbeScore:
+def score_labelled(probe: Probe, X: Vectors, labelled: LabelledRows, *, bootstrap: bool) -> ProbeScore:
     """Score a probe on rows, by the vectors `X` (n_with_vector, dim) of those that have one; the others are errors."""
     guesses = np.empty(len(labelled.labels), probe.classes_.dtype)
     guesses[labelled.has_vector] = predict_rows(probe, X, labelled.with_vector.lengths)[0]

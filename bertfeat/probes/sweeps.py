@@ -52,7 +52,7 @@ def sweep_probes(
     require("matplotlib")
     instead = "name the `features` of a sweep"
     config = ProbeConfig.of(config, settings, {"feature": instead, "mix": instead})
-    task = ProbeTask.of(store, config, has_dev=True)
+    task = ProbeTask.of(store, config)
     choices = choose_features(task.store, task.level, config.head, config.features)
     for choice in choices:
         task.spec(choice)

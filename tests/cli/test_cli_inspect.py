@@ -17,7 +17,7 @@ from bertfeat.ann.description import DESCRIPTION
 from bertfeat.cli.inspect import _KINDS
 from bertfeat.durable.placecheck import KINDS
 from bertfeat.durable.publication import replaced
-from bertfeat.heads.probedocument import DOCUMENT
+from bertfeat.heads.probefolder import DOCUMENT
 from bertfeat.probes.sweepresult import read_sweep
 from bertfeat.store.layout import MANIFESTS, PRIVATE
 from tests.support.command_line import bertfeat, good

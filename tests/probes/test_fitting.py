@@ -149,7 +149,7 @@ class TestFit:
         token = fit_probe(store, "label", level="token", feature="layer_06", limit=limit, head="ridge")
         assert word.training.n_rows == token.training.n_rows
         assert word.training.n_documents == limit
-        np.testing.assert_array_equal(word.probe.get_state()[0]["coef"], token.probe.get_state()[0]["coef"])
+        np.testing.assert_array_equal(word.probe.get_state()["coef"], token.probe.get_state()["coef"])
         assert token.training.first_tokens
 
     def test_labels_from_a_file(self, stores: Stores, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ class TestFit:
         frame.write_csv(tmp_path / "kinds.csv")
         fitted = fit_probe(stores.train, "kind", labels=tmp_path / "kinds.csv")
         same = fit_probe(stores.train, "domain")
-        np.testing.assert_array_equal(fitted.probe.get_state()[0]["coef"], same.probe.get_state()[0]["coef"])
+        np.testing.assert_array_equal(fitted.probe.get_state()["coef"], same.probe.get_state()["coef"])
         assert fitted.training.labels == "kinds.csv"
         assert fitted.score(stores.dev, label="domain").value == same.score(stores.dev).value
         assert fitted.score(stores.train, labels=frame).value == same.score(stores.train).value
@@ -205,7 +205,6 @@ class TestRefusals:
     def test_settings_that_cannot_be_used(self, stores: Stores, tmp_path: Path) -> None:
         for arguments, message in (
             ({"C": -1}, "C -1 is not a number above 0"),
-            ({"metric": "macro_f1"}, "`metric='macro_f1'` has no effect for head logreg without `dev`; add it"),
             ({"metric": "entity_f1", "dev": stores.dev}, "metric 'entity_f1' must be one of auto, accuracy, macro_f1"),
             ({"mix": "last4", "head": "mlp", "feature": "layer_06"}, "name two features"),
             ({"seeds": 0}, "`seeds=0` is below 1"),

@@ -14,12 +14,12 @@ import pytest
 
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.heads.matrices import chunks_of
 from bertfeat.probes import learningrows
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.features import FeatureChoice, choose_feature
 from bertfeat.probes.learningrows import Dataset, read_vectors, select_rows
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, chunks_of
 from bertfeat.vectors.store import StoreVectors
 from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
@@ -81,8 +81,8 @@ class TestDataset:
         rows = expected_rows(words)
         assert data.rows.rows.tolist() == [row for row, _, _ in rows]
         assert data.rows.labels.tolist() == [label for _, _, label in rows]
-        assert isinstance(data.X, np.ndarray)
-        np.testing.assert_array_equal(data.X, numbered(Level.WORD, 0, 17)[data.rows.rows])
+        assert isinstance(data.X, ArrayVectors)
+        np.testing.assert_array_equal(data.X.array, numbered(Level.WORD, 0, 17)[data.rows.rows])
         docs = [doc for _, doc, _ in rows]
         assert data.rows.lengths.tolist() == [docs.count(doc) for doc in sorted(set(docs))]
         n_null = sum(label is None for label in words.polars("word", ["label"])["label"])
@@ -97,7 +97,7 @@ class TestDataset:
         assert not whole.is_streamed
         assert isinstance(data.X, StoreVectors)
         assert len(data.X.chunks) > 3
-        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X)
+        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X.array)
         assert data.rows.labels.tolist() == whole.rows.labels.tolist()
         borders = {0, *np.cumsum(data.rows.lengths).tolist()}
         assert {chunk.start for chunk in data.X.chunks} <= borders
@@ -145,7 +145,7 @@ class TestTokens:
         assert data.labelled.n_total == len(want)
         # The first token's vector is the word's, as the words were pooled.
         words_with_vector = read_dataset(store, "word", "layer_06", "label")
-        np.testing.assert_array_equal(data.X, words_with_vector.X)
+        np.testing.assert_array_equal(data.X.array, words_with_vector.X.array)
 
     def test_integer_labels_with_nulls(self, stores: Stores) -> None:
         data = read_dataset(stores.train, "sentence", "concat_last4", "is_medical")
