@@ -298,7 +298,7 @@ class TestColumnsAndErrors:
             "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
             "'domain'; pass gold labels with `labels`": lambda: sentences.predict(text, out, errors=True),
             "is txt, which has no column 'x'; leave it": lambda: sentences.predict(text, out, columns="x"),
-            "no row has a column 'nix'; check the names of": lambda: sentences.predict(
+            "no row has a column 'nix'; check the names": lambda: sentences.predict(
                 stores.files["dev"], out, columns="nix"
             ),
         }
