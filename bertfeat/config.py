@@ -390,8 +390,8 @@ def _layers_text(value: str | int | Iterable[int]) -> str:
     return text
 
 
-def layer_pieces(spec: str) -> list[re.Match[str]]:
-    """Return the pieces of `layers`: `all`, `last4`, or the numbers of a layer or of a range.
+def layer_pieces(spec: str, setting: str = "layers") -> list[re.Match[str]]:
+    """Return the pieces of `layers`, or of another setting: `all`, `last4`, or the numbers of a layer or of a range.
 
     Examples:
         >>> [piece.groups() for piece in layer_pieces("0,-4..-1")]
@@ -402,7 +402,7 @@ def layer_pieces(spec: str) -> list[re.Match[str]]:
         match = _LAYERS.fullmatch(piece)
         if match is None:
             forms = "'all', 'last4', numbers and ranges such as '0,4,-1' or '-4..-1'"
-            raise ConfigError(f"`layers` {piece!r} is not a layer; write {forms}")
+            raise ConfigError(f"`{setting}` {piece!r} is not a layer; write {forms}")
         found.append(match)
     return found
 

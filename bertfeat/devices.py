@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertfeat.choices import ComputeDtype
-from bertfeat.errors import ConfigError
+from bertfeat.errors import ConfigError, RunError, is_out_of_memory
 from bertfeat.memory import group_folders
 
 if TYPE_CHECKING:
@@ -163,6 +163,17 @@ def default_max_batch_tokens(device_type: str, hidden_size: int) -> int:
         return _CPU_BATCH_TOKENS
     values = _MPS_BATCH_VALUES if device_type == "mps" else _GPU_BATCH_VALUES
     return max(_MIN_GPU_BATCH_TOKENS, min(_MAX_GPU_BATCH_TOKENS, values // hidden_size))
+
+
+@contextlib.contextmanager
+def memory_errors(device: torch.device, doing: str) -> Iterator[None]:
+    """Turn a lack of memory into a `RunError` of one line; `doing` is what was done, and what to do about it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(f"out of memory on {device} while {doing}") from error
 
 
 def n_cpus() -> int:

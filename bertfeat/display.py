@@ -1,4 +1,4 @@
-"""Text for a terminal and a notebook: on one line, with its width in columns, and the cells of tables."""
+"""Text for a terminal and a notebook: lines of facts, the cells of tables, and texts cut to a width in columns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _CUT = "…"
+# Values that are shown on the line of their label have up to so many characters.
+_INLINE = 100
+# Names of mappings whose values all have one unit.
+_UNITS = ("n_bytes", "seconds")
 # Joiners change the shape of the letters around them, and are needed; other format characters can hide or reverse text.
 _JOINERS = "\u200c\u200d"
 _UNPRINTABLE = "\ufffd"
@@ -70,15 +74,105 @@ def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
     return _CUT + text[at:] if width else ""
 
 
-def model_text(facts: Mapping[str, Any]) -> str:
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Examples:
+        >>> counted(1, "shard"), counted(1200, "row")
+        ('1 shard', '1,200 rows')
+    """
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def human_bytes(n_bytes: float) -> str:
+    """Return bytes with a decimal unit.
+
+    Examples:
+        >>> human_bytes(1234567), human_bytes(17)
+        ('1.2 MB', '17 B')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:,.1f} TB"
+
+
+def human_time(seconds: float) -> str:
+    """Return a duration in its two largest units.
+
+    Examples:
+        >>> human_time(0.25), human_time(42), human_time(3725)
+        ('0.2 s', '42 s', '1 h 2 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit_s, unit, rest_s, rest in ((3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit_s:
+            return f"{whole // unit_s} {unit} {whole % unit_s // rest_s} {rest}"
+    return f"{whole} s"
+
+
+def facts(values: Mapping[str, Any], names: Iterable[str] | None = None, *, indent: str = "") -> str:
+    """Return a line for each value, or for those named: its label and what it is; empty values are left out.
+
+    The name of a value says its unit: `n_bytes`, `seconds`, `build_s`. What is too long for a line follows below.
+
+    Examples:
+        >>> print(facts({"store": "s", "n_bytes": 2048, "prompt": None, "rows": {"token": 1200, "word": 7}}))
+        store  s
+        bytes  2.0 kB
+        rows   token 1,200, word 7
+    """
+    chosen = _filled({name: values.get(name) for name in names} if names else values)
+    labels = {name: _label(str(name), chosen) for name in chosen}
+    width = max(map(display_width, labels.values()), default=0)
+    lines = [f"{indent}{padded(labels[name], width)}  {_fact(str(name), chosen[name], indent)}" for name in chosen]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _label(name: str, among: Mapping[str, Any]) -> str:
+    bare = name.removeprefix("n_")
+    return printable(name if bare in among else bare).replace("_", " ")
+
+
+def _filled(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None and value not in ("", [], (), {})}
+
+
+def _fact(name: str, value: Any, indent: str) -> str:
+    """Return the text of a value: on the line of its label, or as lines below it."""
+    if isinstance(value, Mapping):
+        filled = _filled(value)
+        is_flat = not any(isinstance(one, Mapping) for one in filled.values())
+        unit = name if name in _UNITS else ""
+        text = ", ".join(f"{printable(str(key))} {_fact(unit or str(key), one, '')}" for key, one in filled.items())
+        return text if is_flat and len(text) <= _INLINE else f"\n{facts(value, indent=indent + '  ')}"
+    if isinstance(value, list | tuple):
+        if any(isinstance(one, Mapping) for one in value):
+            return _fact(name, {str(number): one for number, one in enumerate(value, start=1)}, indent)
+        return ", ".join(_fact(name, one, indent) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return printable(str(value))
+    if name.endswith("bytes"):
+        return human_bytes(value)
+    if name == "seconds" or (name.endswith("_s") and not name.endswith("per_s")):
+        return human_time(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def model_text(values: Mapping[str, Any]) -> str:
     """Return the name of a model with its revision, where it has one.
 
     Examples:
         >>> model_text({"model": "owner/model", "revision": "1f2e"})
         'owner/model at 1f2e'
     """
-    revision = f" at {facts['revision']}" if facts.get("revision") else ""
-    return f"{facts['model']}{revision}"
+    revision = f" at {values['revision']}" if values.get("revision") else ""
+    return f"{values['model']}{revision}"
 
 
 def plain_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[Any]]:

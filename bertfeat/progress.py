@@ -59,9 +59,9 @@ class Bar(Progress):
     line is written for each stage and each minute, and at the end of an extraction.
     """
 
-    def __init__(self, *, draws: bool = True) -> None:
+    def __init__(self, *, draws: bool | None = True) -> None:
         self._lock = threading.Lock()
-        self._draws = draws
+        self._draws = is_watched() if draws is None else draws
         self._bar: Any = None
         # The stage that is shown: its text and its total.
         self._stage: tuple[str, int | None] | None = None

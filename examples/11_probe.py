@@ -17,6 +17,6 @@ print("classes:", len(probe.probe.classes_))
 # This is the score on the training data; score a store of other texts to know how good the probe is.
 print(f"F1 of entities on train: {probe.score(store).scores.value('entity_f1'):.2f}")
 
-tagged = probe.predict_texts(["Angela Merkel met the mayor of New York"])
+tagged = probe.predict(["Angela Merkel met the mayor of New York"])
 for word, tag in tagged.select("word", "prediction").iter_rows():
     print(f"{word:10} {tag}")

@@ -20,19 +20,19 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertfeat.errors import UserError
 from bertfeat.heads.networks import Body, Network, RowByRow
-from bertfeat.heads.scaling import fit_scaling
 from bertfeat.pipelines._models import TaskModel
 from bertfeat.pipelines._spans import Sequences, stored_sequences, window_sequences
 from bertfeat.pipelines._squad import Prediction, Question, score_each
 from bertfeat.pipelines._taskbatches import Padding
 from bertfeat.pipelines._training import Settings, train
-from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.progress import reporting
 from bertfeat.ragged import ragged_arange
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.store.reader import Store
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.vectors.standardized import fit_scaling
+from bertfeat.vectors.store import StoreVectors
 
 Inputs = Mapping[str, torch.Tensor]
 _DROPOUT = 0.3
@@ -196,7 +196,9 @@ def fit_head(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.settings.seed)
         body: Body = PaddedBiLSTM(dim, hidden_size) if kind == "bilstm" else _linear(dim)
-    head = SpanHead(Network(fit_scaling(StoreStream(stores["train"], "token", feature)), None, body))
+    all_rows = np.arange(stores["train"].n_rows("token"))
+    vectors = StoreVectors(stores["train"], "token", feature, rows=all_rows)
+    head = SpanHead(Network(fit_scaling(vectors), None, body))
     rows = np.intersect1d(learned.of(task.train), np.flatnonzero(learned.places[:, 0] >= 0))
     if task.no_answers:
         rows = np.union1d(rows, learned.of([question for question in task.train if not question.answers]))

@@ -11,34 +11,32 @@ import click
 
 from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
-from bertfeat.cli.groups import Group
 from bertfeat.errors import UserError
 
-__all__ = ["failures", "main", "options", "run"]
+__all__ = ["main", "options", "run"]
 
-# name -> (module, one-line help); the modules may import heavy things, this table may not.
+# name -> (module and attribute, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {
-    "extract": ("bertfeat.cli.extract", "Run an encoder over a corpus and keep its hidden states."),
-    "import": ("bertfeat.cli.imports", "Make a store of vectors that another program made."),
-    "inspect": ("bertfeat.cli.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
-    "probe": ("bertfeat.cli.probe", "Fit, score and apply classifiers on the features of a store."),
-    "index": ("bertfeat.cli.index", "Build, update, describe and measure indexes of a store's vectors."),
-    "search": ("bertfeat.cli.search", "Find the most similar texts, or words in context."),
-    "serve": ("bertfeat.cli.serve", "Search an index in a browser on this machine."),
-    "layers": ("bertfeat.cli.layers", "Measure the geometry of each layer of a store, or of two stores."),
-    "map": ("bertfeat.cli.map", "Draw the rows of a store: coordinates, neighbours and a page."),
-    "static": ("bertfeat.cli.static", "Write the mean vector of each word type of a store."),
-    "export": ("bertfeat.cli.export", "Write vectors of a store as files of other tools."),
-    "card": ("bertfeat.cli.card", "Write the card of a store for a hub of data sets."),
-    "compact": ("bertfeat.cli.compact", "Join the small parts of many appends."),
-    "verify": ("bertfeat.cli.verify", "Check the digest of every file of a store."),
-    "models": ("bertfeat.cli.models", "List the model types of text of the installed transformers."),
-    "convert": ("bertfeat.cli.convert", "Write the weights of a pickle-only model as safetensors."),
-    "help": ("bertfeat.cli.help", "Show the help of a command."),
+    "extract": ("extract.extract", "Run an encoder over a corpus and keep its hidden states."),
+    "import": ("imports.import_", "Make a store of vectors that another program made."),
+    "inspect": ("inspect.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
+    "probe": ("probe.probe", "Fit, score and apply classifiers on the features of a store."),
+    "index": ("index.index", "Build, update and measure indexes of a store's vectors."),
+    "search": ("search.search", "Find the most similar texts, or words in context."),
+    "serve": ("serve.serve", "Search an index in a browser on this machine."),
+    "layers": ("layers.layers", "Measure the geometry of each layer of a store, or of two stores."),
+    "map": ("layers.map_", "Draw the rows of a store: coordinates, neighbors and a page."),
+    "static": ("export.static", "Write the mean vector of each word type of a store."),
+    "export": ("export.export", "Write vectors of a store as files of other tools."),
+    "card": ("export.card", "Write the card of a store for a hub of data sets."),
+    "compact": ("verify.compact", "Join the small parts of many appends."),
+    "verify": ("verify.verify", "Check the digest of every file of a store."),
+    "models": ("models.models", "List the model types of text of the installed transformers."),
+    "convert": ("models.convert", "Write the weights of a pickle-only model as safetensors."),
 }
 
 
-class _LazyGroup(Group):
+class _LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -49,7 +47,8 @@ class _LazyGroup(Group):
         """Import a command."""
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        module, name = _COMMANDS[cmd_name][0].split(".")
+        command: click.Command = getattr(importlib.import_module(f"bertfeat.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -68,7 +67,12 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     ctx.exit()
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+# click takes the names of `commands` for the nearest one to a mistyped name.
+@click.group(
+    cls=_LazyGroup,
+    commands=dict.fromkeys(_COMMANDS),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option("--verbose", is_flag=True, is_eager=True, help="With --version: what a bug report needs.")
 @click.option(
     "-V", "--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit."
@@ -91,13 +95,12 @@ def run() -> None:
 
 def main() -> None:
     """Run the command line; exit codes are 0 done, 1 a check found something, 2 user's input, 3 run failed."""
-    with report_failures():
+    with report_failures() as outcome:
         if sys.flags.optimize > 1:
             raise UserError("python -OO drops the docstrings that transformers reads when it is imported; use -O")
         if "_BERTFEAT_COMPLETE" in os.environ:
-            importlib.import_module("bertfeat.cli.completion").complete_files()
             group(prog_name="bertfeat", standalone_mode=False)
         # Not click's main, which ends with 1 without a word where any pipe or connection is closed.
-        with group.make_context("bertfeat", sys.argv[1:]) as context:
+        with group.make_context("bertfeat", sys.argv[1:], obj=outcome) as context:
             group.invoke(context)
     sys.exit(0)

@@ -11,22 +11,21 @@ import torch
 
 from bertfeat._version import __version__
 from bertfeat.devices import resolve_device
+from bertfeat.display import facts
 from bertfeat.memory import free_memory
 
 
 def bug_report() -> str:
-    """Return the versions of bertfeat, Python and every dependency, by extra, and what computes; several lines."""
-    memory = f"{free_memory() / 2**30:.1f} GiB of memory free"
-    cores = f"{os.cpu_count()} cores ({torch.backends.cpu.get_cpu_capability()})"
-    lines = [
-        f"bertfeat, version {__version__}",
-        f"Python {platform.python_version()} ({platform.python_implementation()}), {platform.platform()}",
-        f"{cores}, {torch.get_num_threads()} threads, {memory}",
-        f"devices: {', '.join(map(_device_name, resolve_device('auto')))}",
-    ]
-    for extra, names in _requirements().items():
-        lines.append(f"{extra}: {', '.join(map(_installed, names))}")
-    return "\n".join(lines)
+    """Return the versions of bertfeat, Python and every dependency, by extra, and what computes."""
+    values = {
+        "bertfeat": __version__,
+        "Python": f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}",
+        "cores": f"{os.cpu_count()} ({torch.backends.cpu.get_cpu_capability()})",
+        "threads": torch.get_num_threads(),
+        "free memory bytes": free_memory(),
+        "devices": list(map(_device_name, resolve_device("auto"))),
+    }
+    return facts(values | {extra: list(map(_installed, names)) for extra, names in _requirements().items()})
 
 
 def _requirements() -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -12,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -22,29 +21,34 @@ from bertfeat.errors import BertfeatError, BertfeatWarning, CheckFailed, is_out_
 
 _INTERRUPTED = 130
 RUN_FAILED = 3
-_QUOTE = "'"
-# The warnings of the command that runs, each once.
-_warned: list[str] = []
 # A setting, perhaps with a value, as messages name it: `text_column`, `pooling='mean'`.
 _SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)")
 
 
+@dataclass
+class Outcome:
+    """The object of click's context: whether the command has `--json`, and its warnings so far, each once."""
+
+    as_json: bool = False
+    warned: list[str] = field(default_factory=list)
+
+
 @contextmanager
-def report_failures(command: click.Command | None = None) -> Iterator[None]:
+def report_failures(command: click.Command | None = None) -> Iterator[Outcome]:
     """Turn errors into one line and an exit code; only unexpected ones print a traceback before.
 
     Settings become flags in the line; with a `command`, only those that it has as options.
 
-    If the command line has `--json`, an error is also one line of JSON on standard output:
+    If the command has `--json`, an error is also one line of JSON on standard output:
     `{"error": {"kind": ..., "message": ..., "path": ..., "row": ...}}`. A check that fails has printed its report.
     Output to a closed pipe (`| head`) is not an error.
     """
-    _replace_closed_streams()
+    outcome = Outcome()
     try:
-        with _warnings_as_lines(command):
-            yield
+        with _warnings_as_lines(outcome.warned, command):
+            yield outcome
     except BertfeatError as error:
-        _fail(with_flags(str(error), command), error.exit_code, error)
+        _fail(with_flags(str(error), command), error.exit_code, error, outcome)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -52,52 +56,45 @@ def report_failures(command: click.Command | None = None) -> Iterator[None]:
         with suppress(OSError):
             error.show()
         _end(error.exit_code)
-    except click.UsageError as error:
-        hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        _fail(error.format_message() + hint, error.exit_code, "UsageError")
     except click.ClickException as error:
-        _fail(error.format_message(), error.exit_code, error)
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context else ""
+        _fail(error.format_message() + hint, error.exit_code, "UsageError", outcome)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted; run the same command again to resume", _INTERRUPTED, "Interrupted")
-    except BaseException as error:  # a panic of a Rust library is not an Exception
-        _end_with(error)
-
-
-def _end_with(error: BaseException) -> None:
-    """Exit as asked, or because standard output cannot be written, or for a bug: its traceback is for the report."""
-    if isinstance(error, SystemExit):
+        _fail("interrupted; run the same command again to resume", _INTERRUPTED, "Interrupted", outcome)
+    except SystemExit as error:
         # click, which runs the recipes, ends with 1 where a pipe is closed.
         if error.code == 1 and isinstance(_drop_broken(), BrokenPipeError):
             sys.exit(0)
-        raise error
+        raise
+    except BaseException as error:  # a panic of a Rust library is not an Exception
+        _fail(_reason(error), RUN_FAILED, error, outcome)
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a run failed: standard output cannot be written, memory, or a bug, whose traceback is printed."""
     if isinstance(error, OSError) and _is_of_a_stream(error):
         if isinstance(error, BrokenPipeError):
             _end(0)
-        _fail(f"standard output cannot be written: {(error.strerror or str(error)).lower()}", RUN_FAILED, error)
+        return f"standard output cannot be written: {(error.strerror or str(error)).lower()}"
     if is_out_of_memory(error):
-        _fail("memory ran out; free some, or raise the limit of the process (ulimit -v)", RUN_FAILED, error)
+        return "memory ran out; free some, or raise the limit of the process (ulimit -v)"
     with suppress(OSError):
         traceback.print_exception(error)
-    _fail("this should not have happened; please report the lines above", RUN_FAILED, error)
-
-
-def warned() -> list[str]:
-    """Return the warnings of this command so far, for --json."""
-    return list(_warned)
+    return "this should not have happened; please report the lines above"
 
 
 @contextmanager
-def _warnings_as_lines(command: click.Command | None) -> Iterator[None]:
-    _warned.clear()
+def _warnings_as_lines(warned: list[str], command: click.Command | None) -> Iterator[None]:
     with warnings.catch_warnings():
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, BertfeatWarning):
                 text = with_flags(" ".join(str(message).splitlines()), command)
-                if text in _warned:
+                if text in warned:
                     return
-                _warned.append(text)
+                warned.append(text)
                 line = f"bertfeat: warning: {text}"
                 # A bar that is on the screen goes below.
                 tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
@@ -125,15 +122,15 @@ def with_flags(message: str, command: click.Command | None = None) -> str:
         name, value = found.groups()
         if options is not None and flag(name) not in options:
             return found[0]
-        return flag(name) if value in (None, "True") else f"{flag(name)} {shlex.quote(value.strip(_QUOTE))}"
+        return " ".join([flag(name), *([] if value in (None, "True") else [shlex.quote(value.strip("'"))])])
 
     return _SETTING.sub(as_flag, message)
 
 
-def _fail(message: str, code: int, kind: BaseException | str) -> None:
+def _fail(message: str, code: int, kind: BaseException | str, outcome: Outcome) -> None:
     """Print an error and exit; `kind` is the exception, or the name of its kind in JSON."""
     line = " ".join(message.splitlines())
-    if not isinstance(kind, CheckFailed) and "--json" in itertools.takewhile("--".__ne__, sys.argv[1:]):
+    if outcome.as_json and not isinstance(kind, CheckFailed):
         name = kind if isinstance(kind, str) else type(kind).__name__
         place = {"path": getattr(kind, "path", None), "row": getattr(kind, "row", None)}
         with suppress(OSError):
@@ -166,12 +163,3 @@ def _is_of_a_stream(error: OSError) -> bool:
     """Return whether a write to a standard stream failed: all are calls of click.echo, or tqdm's."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in ("click", "tqdm")
-
-
-def _replace_closed_streams() -> None:
-    """Open /dev/null for each closed standard stream: else the next file has its number, and what is printed."""
-    if sys.stdin is None:
-        os.open(os.devnull, os.O_RDONLY)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115

@@ -1,27 +1,48 @@
-"""The options of `bertfeat extract`, in the groups that its help shows."""
+"""Commands with grouped options and a printed result, and the options that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Container, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
 
-from bertfeat import choices
+from bertfeat.cli.failures import Outcome
 from bertfeat.config import ExtractConfig, flag, parse_size
-from bertfeat.errors import ConfigError
+from bertfeat.display import facts
+from bertfeat.errors import BertfeatError, ConfigError
 
-Command = Callable[..., None]
+Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 RUN = "Run"
 _LAST = "Other options"
-_DEFAULTS = ExtractConfig()
-# Options that take a list: if one is repeated, click silently keeps the last. Those of a run, such as --device, may be
-# repeated: an alias may hold one that a later one replaces.
-_LISTS = {"levels", "layers", "combine", "keep_columns", "columns", "features"}
-_CHOICES = {"level", "pooling", "word_pooling", "feature", "mix", "label", "where", "word"}
+# Options whose values are lost if they are repeated, because click keeps the last one. Those of a run, such as
+# --device, may be repeated: an alias may hold one that a later one replaces.
+ONCE = {"levels", "layers", "combine", "keep_columns", "columns", "features"}
+ONCE |= {"level", "pooling", "word_pooling", "feature", "mix", "label", "where", "word"}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
+_KINDS = get_type_hints(ExtractConfig)
+_SIZES = {"shard_bytes": "256MB", "cache_size": "10GB"}
+_METAVARS = {
+    "model": "MODEL",
+    "layers": "LAYERS",
+    "delimiter": "C",
+    "prompt": "TEXT",
+    "device": "DEVICE",
+    "shards": "I/N",
+    "ray_address": "ADDRESS",
+    "cache": "FOLDER",
+    "levels": "A,B",
+    "combine": "A,B",
+    "keep_columns": "A,B",
+}
 
 
 class _GroupedOption(click.Option):
@@ -32,29 +53,12 @@ class _GroupedOption(click.Option):
         self.heading = heading
 
 
-class GroupedCommand(click.Command):
-    """A command whose help lists its options under headings, and which refuses to take the last of several choices."""
+class _Text(StringParamType):
+    """A text, which a shell completes as the name of a file."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; an option whose first value would be lost without a word is given once."""
-        *_, given = self.make_parser(ctx).parse_args(list(args))
-        names = [param.name for param in given]
-        for param in given:
-            if names.count(param.name) > 1 and param.name in _LISTS | _CHOICES and not ctx.resilient_parsing:
-                remedy = "with commas between the values" if param.name in _LISTS else "with one value"
-                raise click.UsageError(f"{param.opts[0]} is given more than once; give it once, {remedy}", ctx)
-        return super().parse_args(ctx, args)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, group by group, in the order of their declaration."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
-                groups.setdefault(getattr(param, "heading", "") or _LAST, []).append(record)
-        for heading, records in sorted(groups.items(), key=lambda group: group[0] == _LAST):
-            with formatter.section(heading):
-                formatter.write_dl(records, col_max=30)
+    def shell_complete(self, *arguments: Any) -> list[CompletionItem[Any]]:
+        """Return the values that fit at the cursor."""
+        return [CompletionItem(arguments[-1], type="file")]
 
 
 class ByteSize(click.ParamType[int]):
@@ -75,15 +79,128 @@ class ByteSize(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under headings, and which refuses to take the last of several choices."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        for param in self.params:
+            if param.type is click.STRING:
+                param.type = _Text()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; an option whose first value would be lost without a word is given once."""
+        parser = self.make_parser(ctx)
+        # What is unknown is refused below, by which time `--json` is known.
+        parser.ignore_unknown_options = True
+        values, _, given = parser.parse_args(list(args))
+        ctx.ensure_object(Outcome).as_json = bool(values.get("as_json"))
+        repeated = [param.opts[0] for param in given if param.name in ONCE and given.count(param) > 1]
+        if repeated and not ctx.resilient_parsing:
+            raise click.UsageError(f"{repeated[0]} is given more than once; give it once", ctx)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, group by group, in the order of their declaration."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                groups.setdefault(getattr(param, "heading", _LAST), []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=30)
+
+
+class Printed(NamedTuple):
+    """A result that people read otherwise than as the facts of its values, or that fails after it is printed."""
+
+    values: Mapping[str, Any]
+    text: str = ""
+    failure: BertfeatError | None = None
+
+
+def show(result: Mapping[str, Any] | Printed, *, as_json: bool, quiet: bool) -> None:
+    """Print the result of a command: as one JSON object, with the warnings, or as its text or facts."""
+    found = result if isinstance(result, Printed) else Printed(result)
+    if as_json:
+        warned = click.get_current_context().ensure_object(Outcome).warned
+        click.echo(json.dumps({**found.values, "warnings": warned}, default=str))
+    elif not quiet or found.failure:
+        click.echo(found.text or facts(found.values))
+    if found.failure:
+        raise found.failure
+
+
+def output_options(command: Command) -> Command:
+    """Add --json and --quiet."""
+    return together(
+        switch(RUN, "--json", "Print the result as one JSON object.", "as_json"),
+        switch(RUN, "--quiet", "Print errors and warnings only."),
+    )(command)
+
+
+def prints(command: Callable[..., Mapping[str, Any] | Printed]) -> Command:
+    """Add --json and --quiet to a command, and print what it returns; `watched` is the progress that they leave."""
+
+    @functools.wraps(command)
+    def run(*, as_json: bool, quiet: bool, **values: Any) -> None:
+        show(command(**values), as_json=as_json, quiet=quiet)
+
+    return output_options(run)
+
+
+def writes(metavar: str, text: str) -> Option:
+    """Return the options of a command that writes a file or folder and prints its result: --output, --overwrite."""
+    output = option(RUN, "-o", "--output", required=True, metavar=metavar, help=text)
+    return together(output, switch(RUN, "--overwrite", "Replace what is already there."), prints)
+
+
+def watched() -> bool | None:
+    """Return the progress of the command that runs: none with --json or --quiet, else as a terminal wants it."""
+    given = click.get_current_context().params
+    return False if given["as_json"] or given["quiet"] else None
+
+
 def option(heading: str, *names: str, **attributes: Any) -> Option:
     """Return an option under a heading."""
     return click.option(*names, cls=_GroupedOption, heading=heading, **attributes)
 
 
-def output_options(command: Command) -> Command:
-    """Add --json and --quiet."""
-    command = option(RUN, "--quiet", is_flag=True, help="Print errors and warnings only.")(command)
-    return option(RUN, "--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
+def value(heading: str, name: str, metavar: str, text: str, default: str | None = None) -> Option:
+    """Return an option that takes a text."""
+    return option(heading, name, metavar=metavar, default=default, show_default=bool(default), help=text)
+
+
+def switch(heading: str, name: str, text: str, *names: str) -> Option:
+    """Return an option without a value."""
+    return option(heading, name, *names, is_flag=True, help=text)
+
+
+def count(heading: str, name: str, default: int | None, text: str, least: int = 0, most: int | None = None) -> Option:
+    """Return an option that takes a whole number."""
+    kind = click.IntRange(least, most)
+    return option(heading, name, type=kind, metavar="N", default=default, show_default=default is not None, help=text)
+
+
+def size(heading: str, name: str, default: str | None, text: str) -> Option:
+    """Return an option that takes a number of bytes."""
+    return option(heading, name, type=ByteSize(), default=default, show_default=bool(default), help=text)
+
+
+def choice(heading: str, name: str, choices: Sequence[str], text: str) -> Option:
+    """Return an option that takes one of some words, by default the first."""
+    return option(heading, name, type=click.Choice(choices), default=choices[0], show_default=True, help=text)
+
+
+def together(*options: Option) -> Option:
+    """Return several options as one decorator."""
+    return lambda command: functools.reduce(lambda made, one: one(made), reversed(options), command)
+
+
+def names_in(text: str | None) -> list[str]:
+    """Return the names between the commas of the value of an option."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def refuse_given(names: Container[str | None], reason: str) -> None:
@@ -94,120 +211,85 @@ def refuse_given(names: Container[str | None], reason: str) -> None:
             raise click.UsageError(f"{param.opts[0]} {reason}", context)
 
 
-def _choice(name: str, kind: type[StrEnum], text: str) -> tuple[str, dict[str, Any]]:
-    choices = click.Choice([str(member) for member in kind])
-    default = str(getattr(_DEFAULTS, name))
-    return name, {"type": choices, "default": default, "show_default": True, "help": text}
+def _settings(heading: str, **texts: str) -> Option:
+    """Return options for settings of an extraction; their types and defaults are those of `ExtractConfig`."""
+    return together(*(_setting(heading, name, text) for name, text in texts.items()))
 
 
-def text(name: str, metavar: str, help_text: str, *, default: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Return the name and the attributes of an option that takes a text."""
-    return name, {"metavar": metavar, "default": default, "show_default": bool(default), "help": help_text}
+def _setting(heading: str, name: str, text: str) -> Option:
+    kind, default = _KINDS[name], _DEFAULTS[name]
+    attributes: dict[str, Any] = {"metavar": _METAVARS.get(name, "NAME"), "default": default}
+    if kind is bool:
+        attributes = {"is_flag": True}
+    elif isinstance(kind, type) and issubclass(kind, StrEnum):
+        attributes = {"type": click.Choice([str(member) for member in kind]), "default": str(default)}
+    elif name in _SIZES:
+        attributes = {"type": ByteSize(), "default": _SIZES[name]}
+    elif kind == int | None:
+        attributes = {"type": int, "metavar": "N"}
+    elif isinstance(default, tuple):
+        attributes["default"] = ",".join(default) or None
+    has_default = attributes.get("default") is not None
+    return option(heading, flag(name), name, show_default=has_default, help=text, **attributes)
 
 
-def _number(name: str, text: str, *, auto: str) -> tuple[str, dict[str, Any]]:
-    return name, {"type": int, "metavar": "N", "default": None, "help": f"{text}  [default: {auto}]"}
-
-
-def _switch(name: str, text: str) -> tuple[str, dict[str, Any]]:
-    return name, {"is_flag": True, "help": text}
-
-
-def together(heading: str, *specs: tuple[str, dict[str, Any]]) -> Option:
-    """Return options under a heading, as one decorator."""
-
-    def decorate(command: Command) -> Command:
-        for name, attributes in reversed(specs):
-            command = option(heading, flag(name), name, **attributes)(command)
-        return command
-
-    return decorate
-
-
-corpus_options = together(
+corpus_options = _settings(
     "Corpus",
-    _choice("format", choices.CorpusFormat, "Format of the input; auto goes by the file ending."),
-    text("text_column", "NAME", "Column with the text.", default=_DEFAULTS.text_column),
-    text("text_pair_column", "NAME", "Column with a second text."),
-    _switch("text_pairs", "Lines of .txt hold two texts: first ||| second."),
-    text("id_column", "NAME", "Column with a document's id; without it, ids are row numbers."),
-    text("keep_columns", "A,B", "Columns to keep at the sentence level."),
-    _switch("is_split_into_words", "The text column holds a list of words."),
-    text("label_column", "NAME", "Column with a label for each word, by name or number. CoNLL: the last by default."),
-    text("document_column", "NAME", "Column that names the document a sentence belongs to."),
-    _switch("no_header", "The .csv or .tsv has no header; name its columns by number from 1."),
-    text("delimiter", "C", "What separates the columns of .csv or .tsv: ; or | or tab.  [default: by ending]"),
-    ("limit", {"type": click.IntRange(min=1), "metavar": "N", "help": "Only the first N documents."}),
-    _choice("bad_rows", choices.BadRows, "Stop at a row that cannot be read, or set it aside with the reason."),
+    format="Format of the input; auto goes by the file ending.",
+    text_column="Column with the text.",
+    text_pair_column="Column with a second text.",
+    text_pairs="Lines of .txt hold two texts: first ||| second.",
+    id_column="Column with a document's id; without it, ids are row numbers.",
+    keep_columns="Columns to keep at the sentence level.",
+    is_split_into_words="The text column holds a list of words.",
+    label_column="Column with a label for each word, by name or number. CoNLL: the last by default.",
+    document_column="Column that names the document a sentence belongs to.",
+    no_header="The .csv or .tsv has no header; name its columns by number from 1.",
+    delimiter="What separates the columns of .csv or .tsv: ; or | or tab.  [default: by ending]",
+    limit="Only the first N documents.",
+    bad_rows="Stop at a row that cannot be read, or set it aside with the reason.",
 )
-model_options = together(
+model_options = _settings(
     "Model",
-    text(
-        "model", "MODEL", "Installed model package, folder, file of word vectors, or hub id.", default=_DEFAULTS.model
-    ),
-    text("revision", "NAME", "Branch, tag or commit of a hub model."),
+    model="Installed model package, folder, file of word vectors, or hub id.",
+    revision="Branch, tag or commit of a hub model.",
 )
-feature_options = together(
+feature_options = _settings(
     "Features",
-    text("levels", "A,B", "What a row stands for: token, word, sentence, or several of them.", default="token"),
-    text(
-        "layers",
-        "SPEC",
-        "all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
-        default=_DEFAULTS.layers,
-    ),
-    text(
-        "combine",
-        "A,B",
-        "Columns to write: none (one per layer), concat, sum, mean.  [default: none,concat for last4, else none]",
-    ),
-    _choice("word_pooling", choices.WordPooling, "How the tokens of a word become one vector."),
-    _choice("unknown_words", choices.UnknownWords, "Words that static vectors lack have no vector, or zeros."),
-    _choice(
-        "pooling",
-        choices.Pooling,
-        "How the tokens of a document become one vector; model: the model's own sentence embedding.",
-    ),
-    _switch("include_special_tokens", "Count special tokens and the prompt in the mean or maximum of a document."),
-    text("prompt", "TEXT", "Text to put before each document; its tokens have no rows."),
-    text("prompt_name", "NAME", "Name of one of the model's own prompts."),
+    levels="What a row stands for: token, word, sentence, or several of them.",
+    layers="all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
+    combine="Columns to write: none (one per layer), concat, sum, mean.  [default: none,concat for last4, else none]",
+    word_pooling="How the tokens of a word become one vector.",
+    unknown_words="Words that static vectors lack have no vector, or zeros.",
+    pooling="How the tokens of a document become one vector; model: the model's own sentence embedding.",
+    include_special_tokens="Count special tokens and the prompt in the mean or maximum of a document.",
+    prompt="Text to put before each document; its tokens have no rows.",
+    prompt_name="Name of one of the model's own prompts.",
 )
-length_options = together(
+length_options = _settings(
     "Long documents and context",
-    _number("max_length", "Tokens in a window, special ones included.", auto="what the model takes; decoders 8,192"),
-    _number("stride", "Tokens that neighbouring windows share.", auto="max-length / 4"),
-    _choice("on_overlong", choices.OnOverlong, "What happens to documents longer than a window."),
-    _switch("document_context", "Encode sentences together with their neighbours in the document."),
+    max_length="Tokens in a window, special ones included.  [default: what the model takes; decoders 8,192]",
+    stride="Tokens that neighboring windows share.  [default: max-length / 4]",
+    on_overlong="What happens to documents longer than a window.",
+    document_context="Encode sentences together with their neighbors in the document.",
 )
-store_options = together(
+store_options = _settings(
     "Store",
-    _choice("store_dtype", choices.StoreDtype, "Type of the stored vectors."),
-    _choice("vector_encoding", choices.VectorEncoding, "Fixed-size list, or fixed-size binary (faster to read)."),
+    store_dtype="Type of the stored vectors.",
+    vector_encoding="Fixed-size list, or fixed-size binary (faster to read).",
+    shard_bytes="Size of a shard, the unit of resume.",
 )
-compute_options = together(
+compute_options = _settings(
     "Computing",
-    text("device", "DEVICE", "auto, cpu, mps, cuda, cuda:0,cuda:1.", default=_DEFAULTS.device),
-    _choice(
-        "compute_dtype",
-        choices.ComputeDtype,
-        "Type to compute in; auto: bfloat16 on CUDA from Ampere on and for weights in bfloat16, else float32.",
+    device="auto, cpu, mps, cuda, cuda:0,cuda:1.",
+    compute_dtype=(
+        "Type to compute in; auto: bfloat16 on CUDA from Ampere on and for weights in bfloat16, else float32."
     ),
-    _number("max_batch_tokens", "Tokens in a forward pass.", auto="by device and width"),
-    (
-        "shard_bytes",
-        {"type": ByteSize(), "default": "256MB", "show_default": True, "help": "Size of a shard, the unit of resume."},
-    ),
-    _number("workers", "Processes; on Ray, actors.", auto="one per device; on Ray without GPUs, one per machine"),
-    text("shards", "I/N", "Do share I of N of the shards: every Nth one. Other processes do the other shares."),
-    _choice("runner", choices.Runner, "Where shards run: on this machine, or on a Ray cluster."),
-    text(
-        "ray_address",
-        "ADDRESS",
-        "The Ray cluster: auto, HOST:PORT, ray://HOST:PORT.  [default: $RAY_ADDRESS, else Ray is started here]",
-    ),
-    text("cache", "FOLDER", "Keep vectors in this folder, so that later runs encode only what is new."),
-    (
-        "cache_size",
-        {"type": ByteSize(), "default": "10GB", "show_default": True, "help": "Largest size of the cache."},
-    ),
+    max_batch_tokens="Tokens in a forward pass.  [default: by device and width]",
+    workers="Processes; on Ray, actors.  [default: one per device; on Ray without GPUs, one per machine]",
+    shards="Do share I of N of the shards: every Nth one. Other processes do the other shares.",
+    runner="Where shards run: on this machine, or on a Ray cluster.",
+    ray_address="The Ray cluster: auto, HOST:PORT, ray://HOST:PORT.  [default: $RAY_ADDRESS, else Ray is started here]",
+    cache="Keep vectors in this folder, so that later runs encode only what is new.",
+    cache_size="Largest size of the cache.",
 )

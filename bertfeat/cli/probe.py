@@ -1,32 +1,237 @@
-"""`bertfeat probe`: classifiers on the features of a store."""
+"""`bertfeat probe`: fit, score, apply and sweep classifiers on the features of a store."""
 
 from __future__ import annotations
 
+import json
+import warnings
+from typing import Any
+
 import click
 
-from bertfeat.cli.groups import Group
-from bertfeat.cli.probe_fit import fit
-from bertfeat.cli.probe_sweep import sweep
-from bertfeat.cli.probe_use import predict, score
+from bertfeat.cli import options
+from bertfeat.display import facts
+from bertfeat.errors import BertfeatWarning, require
+from bertfeat.heads.registry import ROW_HEADS, TAGGERS, check_head
 
-_HELP = """Fit, score and apply classifiers on the features of a store.
+_LABELS = "in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."
+# What the result of a fit shows.
+_OF_A_FIT = (
+    *("head", "params", "feature", "level", "label", "n_rows", "n_documents", "n_classes", "n_without_label"),
+    *("n_without_vector", "streamed", "n_seeds_asked", "seeds", "seed", "scores", "fit_report"),
+)
 
-A probe remembers which model, layers and pooling its features came from: it refuses others, and labels raw text by
-extracting it with these settings.
+_fit_options = options.together(
+    options.value("Data", "--level", "LEVEL", "token, word or sentence.  [default: the only one stored]"),
+    options.value("Data", "--label", "NAME", "Column with the labels.", "label"),
+    options.value("Data", "--dev", "STORE", "Store to choose settings by, extracted like the first one."),
+    options.value("Data", "--labels", "FILE", f"Labels {_LABELS}"),
+    options.value("Data", "--dev-labels", "FILE", "The same for --dev."),
+    options.count("Data", "--limit", None, "Learn from the first N documents.", least=1),
+    options.size("Data", "--max-memory", None, "What does not fit is streamed.  [default: half of the free memory]"),
+    options.value(
+        "Head", "--head", "NAME", f"{', '.join(ROW_HEADS)}; of words and tokens also {', '.join(TAGGERS)}.", "logreg"
+    ),
+    options.option("Head", "--param", metavar="NAME=VALUE", multiple=True, help="Parameter of the head."),
+    options.value("Head", "--class-weight", "balanced", "Weight classes inversely to their frequency."),
+    options.value("Head", "--metric", "NAME", "What dev is judged by: accuracy, macro_f1, entity_f1."),
+    options.count("Head", "--seeds", 1, "Fits of random heads.", least=1),
+    options.count("Head", "--seed", 0, "The first seed."),
+)
 
-\b
-Examples:
-  bertfeat probe fit features -o ner --level word --label label --head bilstm --dev dev_features
-  bertfeat probe score ner test_features
-  bertfeat probe predict ner notes.txt -o tagged.parquet
-  bertfeat probe sweep features -o layers --level word --label label --dev dev_features
-"""
+
+@click.group(name="probe")
+def probe() -> None:
+    """Fit, score and apply classifiers on the features of a store.
+
+    A probe remembers which model, layers and pooling its features came from: it refuses others, and labels raw text by
+    extracting it with these settings.
+    """
 
 
-@click.group(name="probe", cls=Group, help=_HELP)
-def command() -> None:
-    """Fit, score and apply classifiers on the features of a store."""
+@probe.command(name="fit", cls=options.GroupedCommand)
+@click.argument("store", metavar="STORE")
+@options.writes("PROBE", "Folder of the probe.")
+@options.value("Data", "--feature", "NAME", "Feature.  [default: the only one, or concat_last4]")
+@options.value("Data", "--mix", "LAYERS", "Layers that a neural head weighs in a scalar mix: 9..12.")
+@_fit_options
+def fit(store: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
+    """Fit a probe to the features of STORE and save it.
+
+    Vectors that do not fit into memory are streamed from the store. A list of values for C, alpha or weight_decay is
+    chosen from on --dev; so is the best of several seeds.
+
+    \b
+    Examples:
+      bertfeat probe fit features -o intents --label intent --param C=0.01,0.1,1 --dev dev_features
+      bertfeat probe fit features -o ner --level word --feature concat_last4 --head bilstm --dev dev_features --seeds 5
+      bertfeat probe fit features -o ner --level word --mix 9..12 --head linear --dev dev_features
+    """  # noqa: D301
+    from bertfeat.probes.probedescription import check_probe_folder
+
+    params = head_params(settings)
+    check_probe_folder(output, overwrite=overwrite)
+    _check_store_and_head(store, settings)
+    from bertfeat.probes.fitting import fit_probe
+
+    fitted = fit_probe(store, **settings, progress=options.watched(), **params)
+    fitted.save(output, overwrite=overwrite)
+    values = {"probe": output, **fitted.summary()}
+    for said in values["fit_report"].get("warnings", []):
+        warnings.warn(BertfeatWarning(said), stacklevel=1)
+    named = {**values["spec"], **values}
+    shown = {name: named[name] for name in ("probe", *_OF_A_FIT)}
+    return options.Printed(values, facts({**shown, "unseen_labels": (values["dev"] or {}).get("unseen_labels")}))
 
 
-for _subcommand in (fit, score, predict, sweep):
-    command.add_command(_subcommand)
+@probe.command(name="score", cls=options.GroupedCommand, short_help="Score a probe on a labelled store.")
+@click.argument("probe", metavar="PROBE")
+@click.argument("store", metavar="STORE")
+@options.value("Data", "--label", "NAME", "Column with the labels.  [default: that of the fit]")
+@options.value("Data", "--labels", "FILE", f"Labels {_LABELS}")
+@options.switch("Run", "--no-intervals", "No bootstrap intervals.")
+@options.prints
+def score(probe: str, store: str, label: str | None, labels: str | None, no_intervals: bool) -> options.Printed:
+    """Score PROBE on the labels of STORE.
+
+    Accuracy, macro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
+    Labels that the probe has not seen, and rows without a vector, count as errors.
+    """
+    _check_probe_and_store(probe, store)
+    from bertfeat.probes.fitted import load_probe
+
+    found = load_probe(probe).score(store, label=label, labels=labels, bootstrap=not no_intervals)
+    return options.Printed({"probe": probe, "store": store, **found.to_dict()}, "\n".join(found.lines()))
+
+
+@probe.command(name="predict", cls=options.GroupedCommand)
+@click.argument("probe", metavar="PROBE")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@options.writes("FILE", "File to write: .parquet or .csv.")
+@options.value("Rows and columns", "--columns", "A,B", "Further columns, of the rows, documents or input; gold labels.")
+@options.switch("Rows and columns", "--errors", "Only rows that differ from their gold label.")
+@options.value("Rows and columns", "--label", "NAME", "Column with the gold labels.  [default: that of the fit]")
+@options.value("Rows and columns", "--labels", "FILE", f"Gold labels {_LABELS}")
+@options.corpus_options
+@options.value("Computing", "--device", "DEVICE", "Where text is encoded.", "auto")
+def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, **settings: Any) -> dict[str, Any]:
+    """Label a corpus, or a store, and write Parquet or CSV.
+
+    INPUT is a store's folder, or files as `bertfeat extract` reads them (- for standard input). Text is extracted with
+    the probe's own settings: model, layers, pooling, window. The output has doc_id (at word level word_index and word,
+    at token level token_index and token), the columns of --columns, prediction, and probability if the head has any;
+    rows without a vector have neither. --errors writes only the rows that differ from their gold label.
+
+    \b
+    Examples:
+      bertfeat probe predict intents new.csv -o labelled.parquet --text-column body --id-column key
+      bertfeat probe predict ner features -o tagged.parquet
+      bertfeat probe predict intents test.csv -o wrong.csv --columns text --errors
+    """  # noqa: D301
+    from bertfeat.storage import as_path
+
+    asked = {name: settings.pop(name) for name in ("errors", "label", "labels")}
+    asked |= {"columns": options.names_in(settings.pop("columns")), "overwrite": overwrite}
+    is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
+    if is_store:
+        options.refuse_given(settings, "is for reading text; INPUT is a store")
+    _check_probe_and_store(probe, inputs[0] if is_store else None)
+    from bertfeat.corpus import Paths
+    from bertfeat.probes.fitted import load_probe
+
+    fitted = load_probe(probe)
+    given = {} if is_store else {name: one for name, one in settings.items() if one is not None}
+    what = inputs[0] if is_store else Paths(inputs)
+    written = fitted.predict(what, output, **asked, progress=options.watched(), **given)
+    return {
+        "output": output,
+        "probe": probe,
+        "level": str(fitted.level),
+        "n_rows": written.n_rows,
+        "n_without_prediction": written.n_without,
+        "counts": {str(name): count for name, count in sorted(written.counts.items())},
+        "n_bad_rows": written.n_set_aside,
+        "n_gold": written.n_gold,
+    }
+
+
+# --columns stands for this option of an extraction.
+predict.params = [param for param in predict.params if param.name != "keep_columns"]
+
+
+@probe.command(name="sweep", cls=options.GroupedCommand)
+@click.argument("store", metavar="STORE")
+@options.writes("FOLDER", "Folder of the table and the plots.")
+@options.value("Data", "--features", "A,B", "Features or layers; mix_last4 is a scalar mix.  [default: all]")
+@options.option(
+    "Data", "--hold-out", type=float, metavar="SHARE", default=0.2, show_default=True, help="Documents to score on."
+)
+@_fit_options
+def sweep(store: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
+    """Fit and score a head on each layer of STORE and each combination of layers.
+
+    One extraction with --layers all serves the whole sweep. Written are table.csv, result.json, plot.png and plot.svg.
+    Without --dev, a share of the documents is held out.
+
+    \b
+    Examples:
+      bertfeat probe sweep features -o layers --level word --label upos --dev dev_features
+      bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
+    """  # noqa: D301
+    from bertfeat.probes.sweepresult import check_sweep_folder
+
+    params = head_params(settings)
+    check_sweep_folder(output, overwrite=overwrite)
+    _check_store_and_head(store, settings)
+    from bertfeat.probes.sweeps import sweep_probes
+
+    found = sweep_probes(store, **settings, progress=options.watched(), **params)
+    found.write(output, overwrite=overwrite)
+    return options.Printed({"output": output, **found.to_dict()}, f"{found.table()}\n\n{output}: {found.best_line()}")
+
+
+def _check_store_and_head(store: str, settings: dict[str, Any]) -> None:
+    """Report a missing store, level or head before scikit-learn loads, which takes a second."""
+    from bertfeat.store.storedescription import StoreDescription
+
+    require("sklearn")
+    StoreDescription.at(store).choose_level(settings["level"])
+    check_head(settings["head"])
+
+
+def _check_probe_and_store(probe: str, store: str | None) -> None:
+    """Report a missing or damaged probe or store before scikit-learn loads."""
+    from bertfeat.probes.probedescription import describe_probe
+    from bertfeat.store.storedescription import StoreDescription
+
+    describe_probe(probe)
+    if store is not None:
+        StoreDescription.at(store)
+
+
+def head_params(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take the parameters of a head out of the values of the options: JSON, lists of it between commas, or words.
+
+    Examples:
+        >>> head_params({"param": ("C=0.1,1,10", "standardize=false"), "metric": "macro_f1", "class_weight": None})
+        {'C': [0.1, 1, 10], 'standardize': False, 'metric': 'macro_f1'}
+    """
+    params: dict[str, Any] = {}
+    items, others = settings.pop("param"), {name: settings.pop(name) for name in ("class_weight", "metric")}
+    for item in items:
+        name, _, text = (part.strip() for part in item.partition("="))
+        name = name.replace("-", "_")
+        if not name or not text:
+            raise click.UsageError(f"--param {item!r} is not NAME=VALUE")
+        if name in params or others.get(name) is not None:
+            raise click.UsageError(f"parameter {name} is given twice")
+        if name in {*settings, "store", "progress", "config", "params"}:
+            raise click.UsageError(f"--param {item!r}: not a parameter of a head; an option has that name")
+        params[name] = _parsed(text)
+    return params | {name: text for name, text in others.items() if text is not None}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [_parsed(part.strip()) for part in text.split(",")] if "," in text else text

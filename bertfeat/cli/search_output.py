@@ -1,37 +1,44 @@
-"""The hits of one query: aligned columns, words in context, or JSON."""
+"""The hits of one query or of many: aligned columns, words in context, JSON, or a file."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+import polars as pl
 
-from bertfeat.cli.progress import counted
-from bertfeat.display import display_width, first_columns, padded, printable
+from bertfeat.cli.failures import with_flags
+from bertfeat.cli.options import names_in, show
+from bertfeat.corpus.linestreams import read_lines, strip_line_end
+from bertfeat.display import counted, display_width, first_columns, printable
+from bertfeat.durable.placecheck import check_file, check_folder_above
+from bertfeat.durable.publication import publish_file
+from bertfeat.errors import UserError
+from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.levels import LEVELS
+from bertfeat.reports.tables import text_table
 from bertfeat.search.hitrows import hit_object
 from bertfeat.search.kwic import Context
+from bertfeat.search.queryfiles import Query, QueryFile
+from bertfeat.search.queryvectors import EncodedQueries
+from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from bertfeat.search.index import Index
-    from bertfeat.search.queryvectors import EncodedQueries
 
+_QUERIES_AT_ONCE = 1024
 _MAX_CELL = 40
 _FILTERS = ("where", "same_word", "exclude_same_word")
 
 
 def hit_lines(index: Index, query: str | EncodedQueries, settings: dict[str, Any]) -> Iterator[str]:
-    """Search for one query and yield the lines to print: a table, or with `--json` a line for each hit.
-
-    Raises:
-        UserError: The query or a flag cannot be used.
-    """
+    """Search for one query and yield the lines to print: a table, or with `--json` a line for each hit."""
     if settings["as_json"]:
         yield from (json.dumps(hit, default=str) for hit in hit_objects(index, query, settings))
         return
@@ -41,18 +48,13 @@ def hit_lines(index: Index, query: str | EncodedQueries, settings: dict[str, Any
         found_all = f"{counted(len(hits), 'hit')}; nothing else {fits}" if hits else f"nothing {fits}"
         click.echo(f"bertfeat: {index.path}: {found_all}", err=True)
     if hits:
-        yield from _table(hits, contexts, _further(settings), settings)
+        yield from _table(hits, contexts, names_in(settings["columns"]), settings)
 
 
 def hit_objects(index: Index, query: str | EncodedQueries, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Search for one query and return its hits as JSON objects.
-
-    Raises:
-        UserError: The query or a flag cannot be used.
-    """
+    """Search for one query and return its hits as JSON objects."""
     hits, contexts = _hits(index, query, settings)
-    each = enumerate(hits)
-    return [hit_object(hit, None if contexts is None else contexts[n], len(hits)) for n, hit in each]
+    return [hit_object(hit, contexts[n] if contexts else None, len(hits)) for n, hit in enumerate(hits)]
 
 
 def _hits(
@@ -61,44 +63,94 @@ def _hits(
     """Return the hits of one query, and their contexts if they are words or tokens."""
     frame = found(index, query, settings, "row")
     contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
-    return list(frame.drop("query", *({"row"} - {*_further(settings)})).iter_rows(named=True)), contexts
+    return list(frame.drop("query", *({"row"} - {*names_in(settings["columns"])})).iter_rows(named=True)), contexts
 
 
 def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
     """Search with the values of the flags; hits have the shown columns, those of `--columns`, and further ones."""
     filters = {name: settings[name] for name in _FILTERS}
-    names = dict.fromkeys([*LEVELS[index.level].shown, *_further(settings), *columns])
+    names = dict.fromkeys([*LEVELS[index.level].shown, *names_in(settings["columns"]), *columns])
     return index.search(queries, settings["k"], columns=list(names), **filters)
-
-
-def _further(settings: dict[str, Any]) -> list[str]:
-    """Return the names in `--columns`."""
-    return [name.strip() for name in (settings["columns"] or "").split(",") if name.strip()]
 
 
 def _table(
     hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], settings: dict[str, Any]
 ) -> Iterator[str]:
-    """Yield a header and a line for each hit; the last column, the text, is not padded."""
-    columns = {
-        "rank": [str(hit["rank"]) for hit in hits],
-        "score": [f"{hit['score']:.4f}" for hit in hits],
-        **{name: [_cell(hit[name]) for hit in hits] for name in dict.fromkeys(["doc_id", *further])},
-    }
+    """Yield a header and a line for each hit; the last column is the text."""
+    names = [name for name in dict.fromkeys(["rank", "score", "doc_id", *further]) if contexts or name != "text"]
     if contexts is None:
-        columns.pop("text", None)
-        last, texts = "text", [printable(hit["text"] or "") for hit in hits]
+        last, texts = "text", [hit["text"] or "" for hit in hits]
     else:
         reach = max(display_width(context.left) for context in contexts)
         last, texts = "context", [context.aligned(min(reach, settings["context"])) for context in contexts]
-    widths = [max(map(display_width, [name, *cells])) for name, cells in columns.items()]
-    is_right = [name in ("rank", "score") for name in columns]
+    rows = [[*(_cell(hit[name]) for name in names), text] for hit, text in zip(hits, texts, strict=True)]
     is_cut = sys.stdout.isatty() and not settings["full"]
     limit = shutil.get_terminal_size().columns if is_cut else sys.maxsize
-    rows = [list(columns), *map(list, zip(*columns.values(), strict=True))]
-    for cells, text in zip(rows, [last, *texts], strict=True):
-        yield first_columns("  ".join([*map(padded, cells, widths, is_right), text]), limit).rstrip()
+    for line in text_table([*names, last], rows, has_rule=False).splitlines():
+        yield first_columns(line, limit).rstrip()
 
 
-def _cell(value: object) -> str:
-    return first_columns("" if value is None else printable(str(value)), _MAX_CELL)
+def _cell(value: object) -> object:
+    return value if isinstance(value, int | float) else first_columns(printable(str(value or "")), _MAX_CELL)
+
+
+def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
+    """Search for every query of a file and write the hits; the file appears when it is whole."""
+    started = time.monotonic()
+    out = local_path(settings["output"], "a file of hits")
+    check_file(out, overwrite=settings["overwrite"], endings=ENDINGS)
+    check_folder_above(out)
+    columns = {name: settings[name] for name in ("text_column", "id_column")}
+    file = QueryFile(queries, **columns, batch_size=_QUERIES_AT_ONCE)
+    n_hits = 0
+    with publish_file(out) as sink, frame_writer(out, sink) as write:
+        for batch in file.batches():
+            frame = _search_batch(index, batch, settings)
+            write(frame)
+            n_hits += len(frame)
+    values = {"output": str(out), "n_queries": file.n_queries, "n_hits": n_hits, "seconds": time.monotonic() - started}
+    show(values, as_json=settings["as_json"], quiet=settings["quiet"])
+
+
+def _search_batch(index: Index, batch: list[Query], settings: dict[str, Any]) -> pl.DataFrame:
+    encoded = index.encode([query.text for query in batch], [query.name for query in batch])
+    frame = found(index, encoded, settings)
+    ids = pl.Series("query_id", [query.query_id for query in batch])
+    return frame.select(ids.gather(frame["query"]).alias("query_id"), pl.exclude("query"))
+
+
+def answer_queries(index: Index, settings: dict[str, Any]) -> None:
+    """Answer each line of standard input that has text, before the next is read.
+
+    With `--json` an answer is one line, else the lines of its hits and an empty one. A query that cannot be used is
+    reported on standard error, and the others are answered.
+    """
+    if sys.stdin is None:
+        raise UserError("standard input is closed; pipe in one query per line")
+    # A wrong flag is reported now, and not once per query.
+    found(index, EncodedQueries(np.zeros((0, index.spec.dim), index.spec.store_dtype), ()), settings)
+    index.load_model()
+    n_failed = 0
+    for _, number, line in read_lines(sys.stdin.buffer, 0, 1):
+        if line.isspace():
+            continue
+        query: EncodedQueries | None = None
+        answer: dict[str, Any] = {}
+        try:
+            query = index.encode([strip_line_end(line).decode()], [f"<stdin>:{number}: query"])
+        except (UserError, UnicodeDecodeError) as failure:
+            place = "" if isinstance(failure, UserError) else f"<stdin>:{number}: not UTF-8: "
+            answer, n_failed = {"error": place + with_flags(str(failure))}, n_failed + 1
+            click.echo(f"bertfeat: {answer['error']}", err=True)
+        if settings["as_json"]:
+            answer |= {} if query is None else {"hits": hit_objects(index, query, settings)}
+            said = {"query_id": number - 1, "query": strip_line_end(line).decode(errors="replace"), **answer}
+            click.echo(json.dumps(said, default=str))
+        else:
+            lines = [] if query is None else hit_lines(index, query, settings)
+            click.echo("".join(f"{text}\n" for text in lines))
+    if n_failed:
+        # Each answer has said it, so there is no further one for this error.
+        ends = f"{counted(n_failed, 'line')} of standard input could not be used; see above"
+        click.echo(f"bertfeat: {ends}", err=True)
+        sys.exit(UserError.exit_code)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import click
 
-from bertfeat.cli.options import RUN, GroupedCommand, option
+from bertfeat.cli.options import RUN, GroupedCommand, Printed, count, output_options, show, value
 from bertfeat.errors import UserError
 
 _PACKAGES = ("jinja2", "starlette", "uvicorn")
@@ -16,17 +16,10 @@ _PACKAGES = ("jinja2", "starlette", "uvicorn")
 
 @click.command(name="serve", cls=GroupedCommand)
 @click.argument("index", metavar="INDEX")
-@option(
-    RUN,
-    "--port",
-    type=click.IntRange(0, 65535),
-    metavar="N",
-    default=8000,
-    show_default=True,
-    help="Port on 127.0.0.1; 0 takes a free one.",
-)
-@click.option("--store", metavar="STORE", help="Where the store is now.")
-def command(index: str, port: int, store: str | None) -> None:
+@count(RUN, "--port", 8000, "Port on 127.0.0.1; 0 takes a free one.", most=65535)
+@value(RUN, "--store", "STORE", "Where the store is now.")
+@output_options
+def serve(index: str, port: int, store: str | None, as_json: bool, quiet: bool) -> None:
     """Search INDEX in a browser: a page on 127.0.0.1, which only this machine can open.
 
     The page has filters on the columns of the corpus, and for each hit a link to what is most similar to it. GET
@@ -35,17 +28,18 @@ def command(index: str, port: int, store: str | None) -> None:
     """
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise UserError(f"the search page needs {' and '.join(missing)}: pip install 'bertfeat[serve]'")
-    from bertfeat.cli.search_summary import index_summary, result_line
+    from bertfeat.cli.index import index_summary, index_text
     from bertfeat.search.index import open_index
-    from bertfeat.serving.searchpage import serve
+    from bertfeat.serving import searchpage
 
     with open_index(index, store=store) as opened:
+        summary = index_summary(opened.path, opened.description)
 
         def ready(address: str) -> None:
-            click.echo(result_line(opened, ""))
-            click.echo(f"{address}  (Ctrl-C ends it)")
+            text = f"{index_text(summary)}\n{address}  (Ctrl-C ends it)"
+            show(Printed({"address": address, **summary}, text), as_json=as_json, quiet=quiet)
 
         # SIGTERM ends it as Ctrl-C does: the index is closed, and the exit code is 0.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
-            serve(opened, index_summary(opened), port, ready)
+            searchpage.serve(opened, summary, port, ready)

@@ -1,71 +1,63 @@
-"""`bertfeat verify`: check that every byte of a store is as it was written."""
+"""`bertfeat verify` and `compact`: the files of a store."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertfeat.cli.options import refuse_given
+from bertfeat.cli import options
 
 if TYPE_CHECKING:
     from bertfeat.store.verification import VerifyReport
 
 
-@click.command(name="verify")
+@click.command(name="verify", cls=options.GroupedCommand)
 @click.argument("store", metavar="STORE")
-@click.option("--deep", is_flag=True, help="Also encode some documents of the inputs again and compare.")
-@click.option("--documents", type=click.IntRange(min=1), default=16, show_default=True, help="How many, with --deep.")
-@click.option("--input", "inputs", multiple=True, metavar="FILE", help="Where the inputs are now, with --deep.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="Print only what is wrong.")
-def command(store: str, deep: bool, documents: int, inputs: tuple[str, ...], as_json: bool, quiet: bool) -> None:
+@options.switch("Run", "--deep", "Also encode some documents of the inputs again and compare.")
+@options.count("Run", "--documents", 16, "How many, with --deep.", least=1)
+@options.option(
+    "Run", "--input", "inputs", multiple=True, metavar="FILE", help="Where the inputs are now, with --deep."
+)
+@options.prints
+def verify(store: str, deep: bool, documents: int, inputs: tuple[str, ...]) -> options.Printed:
     """Check the digest of every file of a store, and that its manifest, plans and receipts agree.
 
     If something is wrong, the exit code is 1 and each bad file is named. The bad shards are marked in the store, and
     the same extract command does only these again. Nothing else is written; the store may be read-only.
     """
     if not deep:
-        refuse_given(("documents", "inputs"), "goes with --deep; add it")
-    from bertfeat.cli.progress import counted, human_bytes
+        options.refuse_given(("documents", "inputs"), "goes with --deep; add it")
+    from bertfeat.display import counted, facts
     from bertfeat.errors import CheckFailed
+    from bertfeat.store import verification
     from bertfeat.store.storedescription import StoreDescription
-    from bertfeat.store.verification import verify
 
     if deep:
         StoreDescription.at(store).require_model("--deep", "leave it out to check the digests")
-    checked = verify(store, progress=False if quiet or as_json else None)
-    report, again = checked, None
+    checked = verification.verify(store, progress=options.watched())
+    report, n_again = checked, None
     remedy = "" if report.is_good else _remedy(store, report)
     if report.is_good and deep:
         from bertfeat.corpus import Paths
         from bertfeat.extraction.deepcheck import recheck
 
-        report = again = recheck(store, Paths(inputs) or None, n_documents=documents)
+        report = recheck(store, Paths(inputs) or None, n_documents=documents)
+        n_again = report.n_rows
         remedy = "encoded again they differ: other versions, another machine, or an edited store"
-    if as_json:
-        problems = [{"shard": p.shard, "part": p.part, "reason": p.reason} for p in report.problems]
-        counts = {"n_parts": checked.n_parts, "n_rows": checked.n_rows, "n_bytes": checked.n_bytes}
-        n_again = again.n_rows if again else None
-        click.echo(
-            json.dumps({"good": report.is_good, "problems": problems, **counts, "n_rows_encoded_again": n_again})
-        )
-    else:
-        for problem in report.problems:
-            click.echo(str(problem))
-    if not report.is_good:
-        raise CheckFailed(f"{store}: {counted(len(report.problems), 'problem')}; {remedy}")
-    if not as_json and not quiet:
-        size = f"{counted(checked.n_parts, 'part')}, {checked.n_rows:,} rows, {human_bytes(checked.n_bytes)} checked"
-        same = f"; {again.n_rows:,} of these rows encoded again, with the same vectors" if again else ""
-        click.echo(f"{store}: good; {size}{same}")
+    counts: dict[str, Any] = {"n_parts": checked.n_parts, "n_rows": checked.n_rows, "n_bytes": checked.n_bytes}
+    counts["n_rows_encoded_again"] = n_again
+    problems = [{"shard": p.shard, "part": p.part, "reason": p.reason} for p in report.problems]
+    values = {"good": report.is_good, "problems": problems, **counts}
+    if report.is_good:
+        return options.Printed(values, f"{store}: good\n{facts(counts)}")
+    failure = CheckFailed(f"{store}: {counted(len(report.problems), 'problem')}; {remedy}")
+    return options.Printed(values, "\n".join(map(str, report.problems)), failure)
 
 
 def _remedy(store: str, report: VerifyReport) -> str:
     """Mark damaged shards; return the remedy."""
-    from bertfeat.cli.appends import inputs_of_shards
-    from bertfeat.cli.progress import counted
+    from bertfeat.display import counted
     from bertfeat.errors import BertfeatError
     from bertfeat.store.verification import mark_for_redoing
 
@@ -74,15 +66,25 @@ def _remedy(store: str, report: VerifyReport) -> str:
     except BertfeatError as error:
         return f"not marked for redoing: {error}"
     what = counted(len(shards), "shard") if shards else "what is missing or wrong"
-    if inputs := inputs_of_shards(store, shards):
-        return f"append {inputs} again to redo {what}"
-    return f"run the same {_command_of(store)} command again to redo {what}"
+    return f"run the command that made it, or append the same inputs, again to redo {what}"
 
 
-def _command_of(store: str) -> str:
-    """Return the command that made a store."""
-    from bertfeat.store.folder import folder_at
-    from bertfeat.store.manifest import IMPORTED, newest_readable
+@click.command(name="compact", cls=options.GroupedCommand)
+@click.argument("store", metavar="STORE")
+@options.value("Run", "--shard-bytes", "SIZE", "Size of a shard's parts; by default that of the extraction.")
+@options.prints
+def compact(store: str, shard_bytes: str | None) -> options.Printed:
+    """Join the small parts of appends: the same rows and vectors, without an encoder.
 
-    manifest = newest_readable(folder_at(store))
-    return "import" if manifest is not None and IMPORTED in manifest.metadata else "extract"
+    Each append leaves at least one part for each level, however small. Readers see the old parts until the new ones are
+    whole; then the old ones are removed, and earlier versions with them. Run the same command again to resume.
+    """
+    from bertfeat.cli.summary import run_text, store_summary
+    from bertfeat.display import counted
+    from bertfeat.store import compaction
+    from bertfeat.store.reader import open_store
+
+    before = open_store(store)
+    made = compaction.compact(before, shard_bytes=shard_bytes, progress=options.watched())
+    result = " became ".join(counted(len(store.manifest.shards), "shard") for store in (before, made))
+    return options.Printed(summary := store_summary(made), run_text(summary, result))

@@ -181,7 +181,7 @@ class SchemaSurvey:
         """
         columns = dict.fromkeys([*self._config.keep_columns, *self._kinds])
         if self._untyped is not None and (missing := [name for name in columns if name not in self._kinds]):
-            raise InputError(f"no row has a column {missing[0]!r}; check `keep_columns`", path=self._untyped)
+            raise InputError(f"no row has a column {missing[0]!r}; check the names to keep", path=self._untyped)
         fields = [pa.field(name, type_of(self._kinds.get(name, ()))) for name in columns]
         names, _ = self._annotations or ((), "")
         if self._config.is_split_into_words and self._config.label_column and not names:

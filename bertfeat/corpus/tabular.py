@@ -72,12 +72,15 @@ def check_columns(path: str, header: Sequence[str], config: ExtractConfig, hint:
 
 def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, hint: str = "") -> str:
     """Return the reason for a missing column: its name, the nearest column or those there are, and what to do."""
-    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), "keep_columns")
+    setting = next((s for s in reversed(_COLUMN_SETTINGS) if getattr(config, s) == name), None)
     # A column that holds fields is not what a setting names. Without a header, these are the fields of the first row.
     columns = list(columns)
     parents = {name.rpartition(".")[0] for name in columns}
     names = [textwrap.shorten(name, 40, placeholder="...") for name in columns if name not in parents]
     there = f"columns are {', '.join(names[:20] + ['...'] * (len(names) > 20)) or 'none'}"
+    if setting is None:
+        # A further column, which other calls than `extract` do not take as `keep_columns`.
+        return f"no column {name!r} to keep; {did_you_mean(name, names) or there + hint}"
     if name == getattr(type(config), setting):
         return f"no column {name!r}; {there}; pass `{setting}`{hint}"
     return f"no column {name!r} for `{setting}`; {did_you_mean(name, names) or there + hint}"

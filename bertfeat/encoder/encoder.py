@@ -7,7 +7,6 @@ writer needs a core, only one pack waits. The bits of a pack do not depend on th
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import itertools
@@ -269,17 +268,6 @@ def encode_packs(encoder: PackEncoder, packs: Iterable[Pack]) -> Iterator[tuple[
         finally:
             # Not for those that were cancelled: packs of other callers may be ahead of them.
             wait([parts for parts in pending if not parts.cancel()])
-
-
-@contextlib.contextmanager
-def memory_errors(device: torch.device) -> Iterator[None]:
-    """Turn a lack of memory outside of a forward pass into a `RunError` of one line."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise RunError(f"out of memory on {device} while pooling; pass a smaller `max_batch_tokens`") from error
 
 
 def fill(pack: Pack) -> Pack:

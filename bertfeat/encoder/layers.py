@@ -14,13 +14,14 @@ from bertfeat.errors import ConfigError
 from bertfeat.records import FeatureColumn
 
 
-def parse_layers(spec: str, n_layers: int, *, model: str = "the model") -> tuple[int, ...]:
+def parse_layers(spec: str, n_layers: int, *, model: str = "the model", setting: str = "layers") -> tuple[int, ...]:
     """Return the absolute layers that `spec` names, ascending, each once.
 
     Args:
         spec: `all`, `last4`, numbers and ranges (`9..12`, both ends included), separated by commas.
         n_layers: Blocks of the model; its layers are 0 to `n_layers`.
         model: The model's name, for messages.
+        setting: The name of the setting, for messages.
 
     Raises:
         ConfigError: A piece is malformed or out of range.
@@ -30,31 +31,31 @@ def parse_layers(spec: str, n_layers: int, *, model: str = "the model") -> tuple
         ((0, 5, 6), (3, 4, 5, 6))
     """
     layers: set[int] = set()
-    for piece in layer_pieces(spec):
-        layers.update(_named_layers(piece, n_layers, model))
+    for piece in layer_pieces(spec, setting):
+        layers.update(_named_layers(piece, n_layers, model, setting))
     return tuple(sorted(layers))
 
 
-def _named_layers(piece: re.Match[str], n_layers: int, model: str) -> range:
+def _named_layers(piece: re.Match[str], n_layers: int, model: str, setting: str) -> range:
     if piece[0] == "all":
         return range(n_layers + 1)
     if piece[0] == "last4":
         if n_layers < 4:
-            raise ConfigError(f"`layers='last4'`: {model} has {n_layers} blocks only; pass `layers='all'`")
+            raise ConfigError(f"`{setting}='last4'`: {model} has {n_layers} blocks only; pass `{setting}='all'`")
         return range(n_layers - 3, n_layers + 1)
-    first = _absolute(int(piece[1]), n_layers, model)
-    last = first if piece[2] is None else _absolute(int(piece[2]), n_layers, model)
+    first = _absolute(int(piece[1]), n_layers, model, setting)
+    last = first if piece[2] is None else _absolute(int(piece[2]), n_layers, model, setting)
     if last < first:
         raise ConfigError(
-            f"`layers='{piece[0]}'`: layer {first} is higher than layer {last}; write the lower one first"
+            f"`{setting}='{piece[0]}'`: layer {first} is higher than layer {last}; write the lower one first"
         )
     return range(first, last + 1)
 
 
-def _absolute(layer: int, n_layers: int, model: str) -> int:
+def _absolute(layer: int, n_layers: int, model: str, setting: str) -> int:
     if not -n_layers - 1 <= layer <= n_layers:
         raise ConfigError(
-            f"`layers`: layer {layer} is out of range; {model} has layers 0 (embeddings) to {n_layers}, "
+            f"`{setting}`: layer {layer} is out of range; {model} has layers 0 (embeddings) to {n_layers}, "
             f"or {-n_layers - 1} to -1"
         )
     return layer % (n_layers + 1)

@@ -24,9 +24,9 @@ import torch
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import CorpusSchema
-from bertfeat.devices import resolve_device
+from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import PackEncoder, encode_packs, memory_errors, pack_budget
+from bertfeat.encoder.encoder import PackEncoder, encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentencesteps import load_steps
 from bertfeat.encoder.transfers import Fetches
@@ -54,6 +54,7 @@ from bertfeat.text.windows import Windows, cut_windows
 
 Tables = Mapping[Level, LevelTable]
 ItemT = TypeVar("ItemT")
+_POOLING = "pooling; pass a smaller `max_batch_tokens`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +295,12 @@ def _pooled(
         for flow, text in zip(flows, texts, strict=True)
     ]
     for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
-        with clock.time("pool"), memory_errors(encoder.device):
+        with clock.time("pool"), memory_errors(encoder.device, _POOLING):
             for buffer in (buffer for levels in buffers for buffer in levels.values()):
                 buffer.add(pack, states)
         del states
         count.add(pack)
-    with memory_errors(encoder.device):
+    with memory_errors(encoder.device, _POOLING):
         return [
             {
                 level: level_table(level, text, buffer, flow.schemas[level], flow.tokenizer, fetches)

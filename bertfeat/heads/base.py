@@ -1,18 +1,25 @@
-"""Base of all probes: classes and their order, checks of labels, and a state of arrays and JSON that can be saved."""
+"""Base of all probes: classes and their order, checks of labels, and a fitted state that can be saved."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
-from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_is_fitted
 
-from bertfeat.errors import UserError
+from bertfeat.errors import BertfeatWarning, UserError, require
+from bertfeat.heads.hyperparameters import check_parameters, penalties
 from bertfeat.records import Float64Array, IntArray
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils.class_weight import compute_class_weight
+    from sklearn.utils.validation import check_is_fitted
+except ModuleNotFoundError:
+    require("sklearn")
+    raise
 
 Labels = npt.NDArray[Any]  # strings, integers or booleans
 
@@ -20,7 +27,11 @@ Labels = npt.NDArray[Any]  # strings, integers or booleans
 class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of all probes: a scikit-learn estimator whose fitted state is arrays and JSON, never a pickle.
 
-    A subclass names its `head`, and sets `classes_` and `_report` in `fit`.
+    A subclass names its `head`, and sets `classes_` and `report_` in `fit`.
+
+    Attributes:
+        classes_: The classes, sorted.
+        report_: The results of fitting as JSON values.
     """
 
     #: The name on the command line.
@@ -35,21 +46,18 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     has_mix: ClassVar[bool] = False
     #: The parameter that may be a list of values to choose from on dev, if there is one.
     penalty_name: ClassVar[str | None] = None
-    #: Whether vectors may come as a stream, larger than memory.
-    streams: ClassVar[bool] = True
+    #: The values of each parameter that is a name.
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     classes_: Labels
-    _report: dict[str, Any]
+    report_: dict[str, Any]
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: arrays by name, and JSON values by name.
-
-        `classes_` and the parameters are not in it; `probefolder` keeps them.
-        """
+    def get_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the fitted arrays by name; with the parameters, `classes_` and `report_` they are the whole state."""
         raise NotImplementedError
 
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Restore a fitted state as `get_state` returns it; `classes_` must be set."""
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Restore fitted arrays as `get_state` returns them; `classes_` must be set."""
         raise NotImplementedError
 
     @property
@@ -59,8 +67,24 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def fit_report(self) -> dict[str, Any]:
         """Return the results of fitting as JSON values: the score on dev, the chosen C, epochs, weights of a mix."""
-        check_is_fitted(self, "_report")
-        return dict(self._report)
+        check_is_fitted(self, "report_")
+        return dict(self.report_)
+
+    def _check_parameters(self, *, has_dev: bool) -> None:
+        """Check the parameters, before anything is read; warn of each that is set and has no effect."""
+        params = self.get_params(deep=False)
+        if self.penalty_name is not None:
+            penalties(self.penalty_name, params.pop(self.penalty_name), has_dev=has_dev)
+        check_parameters(params, self.choices)
+        for name, reason in self._ignored(has_dev=has_dev):
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                text = f"`{name}={value!r}` has no effect for head {self.head} {reason}"
+                warnings.warn(BertfeatWarning(text), stacklevel=3)
+
+    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
+        """Yield the parameters that have no effect, with or without dev, and why."""
+        yield from ()
 
 
 def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:
@@ -91,14 +115,14 @@ def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
         # NumPy would turn every value of a list with text into text.
         labels = np.asarray(list(y), dtype=object)  # type: ignore[arg-type]
     if labels.dtype.kind == "O":
-        labels = np.array([v.item() if isinstance(v, np.generic) else v for v in labels.tolist()], dtype=object)
-        kinds = {bool if isinstance(v, bool) else int if isinstance(v, int) else type(v) for v in labels.tolist()}
+        values = [value.item() if isinstance(value, np.generic) else value for value in labels.tolist()]
+        kinds = {bool if isinstance(v, bool) else int if isinstance(v, int) else type(v) for v in values}
         if type(None) in kinds:
-            raise UserError(f"{what}[{labels.tolist().index(None)}] is null; leave out rows without a label")
+            raise UserError(f"{what}[{values.index(None)}] is null; leave out rows without a label")
         if len(kinds) > 1 or not kinds <= {str, int, bool}:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise UserError(f"{what} holds values of type {names}; labels are strings or integers, all of one kind")
-        labels = np.asarray(labels.tolist())
+        labels = np.asarray(values)
     if labels.dtype.kind == "f":
         is_odd = ~np.isfinite(labels) | (labels != np.round(labels))
         if is_odd.any():
@@ -116,11 +140,7 @@ def are_same_kind(labels: Labels, others: Labels) -> bool:
 
 
 def require_same_kind(labels: Labels, source: str, others: Labels, other_source: str) -> None:
-    """Check that labels of two sources can be equal.
-
-    Raises:
-        UserError: Only one of the sources has text.
-    """
+    """Raise a UserError if only one of two sources of labels has text, so that no labels can be equal."""
     if not are_same_kind(labels, others):
         raise UserError(
             f"{source} holds labels such as {labels.tolist()[0]!r}, {other_source} such as {others.tolist()[0]!r}; "
@@ -137,15 +157,12 @@ def codes_of(labels: Labels, classes: Labels) -> IntArray:
 
 
 def class_weights(codes: IntArray, n_classes: int, how: object) -> Float64Array:
-    """Return the weight of each class, (n_classes,).
+    """Return the weight of each class, (n_classes,): None is 1 each, "balanced" n_rows / (n_classes * its rows).
 
     Args:
         codes: Indices of classes, (n_rows,); each class occurs.
         n_classes: The number of classes.
-        how: None for 1 each, or "balanced": n_rows / (n_classes * rows of the class).
-
-    Raises:
-        UserError: `how` is neither of them.
+        how: None or "balanced".
     """
     if how not in (None, "balanced"):
         raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")

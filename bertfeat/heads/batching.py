@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from bertfeat.errors import UserError
-from bertfeat.heads.matrices import FloatArray, Sequences, VectorStream, check_finite
+from bertfeat.heads.sequences import Sequences
 from bertfeat.ragged import ragged_arange
 from bertfeat.records import BoolArray, IntArray
+from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors
 
 # Chunks of a stream that training batches are drawn from at once.
 _POOL_CHUNKS = 3
@@ -68,14 +69,7 @@ def shuffled_batches(
 ) -> Iterator[Batch]:
     """Yield every sequence once, in random batches; sequences of a batch are of similar length.
 
-    Args:
-        data: The sequences.
-        size: Limits of a batch.
-        rng: Draws the order of chunks, of sequences and of batches.
-        taking_part: Which sequences are yielded, (n_sequences,); all of them by default.
-
-    Raises:
-        UserError: A vector holds NaN or infinity; the message names the row.
+    `taking_part`, bool (n_sequences,), leaves out the others.
     """
     for pool in _pools(data, rng.permutation(_n_chunks(data)), _POOL_CHUNKS):
         chosen = pool.sequences if taking_part is None else pool.sequences[taking_part[pool.sequences]]
@@ -86,11 +80,7 @@ def shuffled_batches(
 
 
 def ordered_batches(data: Sequences, size: BatchSize) -> Iterator[Batch]:
-    """Yield every sequence once, chunk by chunk; sequences of a batch are of similar length.
-
-    Raises:
-        UserError: A vector holds NaN or infinity; the message names the row.
-    """
+    """Yield every sequence once, chunk by chunk; sequences of a batch are of similar length."""
     for pool in _pools(data, np.arange(_n_chunks(data)), 1):
         for batch in _cut(pool.sequences, data.lengths, size):
             yield pool.batch(data, batch)
@@ -110,9 +100,6 @@ def hold_out(
 
     Returns:
         The held-out sequences; the numbers of their rows, ascending; and which sequences are left, (n_sequences,).
-
-    Raises:
-        UserError: There are fewer than two sequences with rows, or a held-out vector holds NaN or infinity.
     """
     candidates = np.flatnonzero(data.lengths > 0)
     n = len(candidates)
@@ -131,9 +118,7 @@ def hold_out(
         pool.gather(_rows_of(data, pool.sequences[~is_left[pool.sequences]]))
         for pool in _pools(data, np.arange(_n_chunks(data)), 1)
     ]
-    vectors, rows = np.concatenate(parts), _rows_of(data, held)
-    check_finite(vectors, lambda bad: int(rows[bad]))
-    return Sequences(vectors, data.lengths[held]), rows, is_left
+    return Sequences(np.concatenate(parts), data.lengths[held]), _rows_of(data, held), is_left
 
 
 class _Pool:
@@ -149,9 +134,7 @@ class _Pool:
     def batch(self, data: Sequences, sequences: IntArray) -> Batch:
         """Return a batch of sequences, whose numbers are ascending."""
         rows = _rows_of(data, sequences)
-        vectors = torch.from_numpy(self.gather(rows)).float()
-        check_finite(vectors.numpy(), lambda bad: int(rows[bad]))
-        return Batch(vectors, rows, data.lengths[sequences])
+        return Batch(torch.from_numpy(self.gather(rows)).float(), rows, data.lengths[sequences])
 
     def gather(self, rows: IntArray) -> FloatArray:
         """Return a copy of some rows, ascending, in their stored type."""
@@ -165,13 +148,13 @@ class _Pool:
 
 
 def _n_chunks(data: Sequences) -> int:
-    return len(data.vectors.chunks) if isinstance(data.vectors, VectorStream) else 1
+    return 1 if isinstance(data.vectors, ArrayVectors) else len(data.vectors.chunks)
 
 
 def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:
     """Yield pools of chunks of a stream, in an order; vectors in memory are one pool."""
-    if not isinstance(data.vectors, VectorStream):
-        yield _Pool(data, [(0, data.vectors)])
+    if isinstance(data.vectors, ArrayVectors):
+        yield _Pool(data, [(0, data.vectors.whole())])
         return
     held: list[tuple[int, FloatArray]] = []
     for chunk, array in _read_ahead(data.vectors, order.tolist()):
@@ -184,12 +167,12 @@ def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:
         yield _Pool(data, held)
 
 
-def _read_ahead(stream: VectorStream, order: Sequence[int]) -> Iterator[tuple[int, FloatArray]]:
+def _read_ahead(vectors: Vectors, order: Sequence[int]) -> Iterator[tuple[int, FloatArray]]:
     waiting: deque[tuple[int, Future[FloatArray]]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="bertfeat-chunks") as thread:
         try:
             for chunk in order:
-                waiting.append((chunk, thread.submit(stream.read, chunk)))
+                waiting.append((chunk, thread.submit(vectors.read, chunk)))
                 if len(waiting) > _CHUNKS_AHEAD:
                     yield waiting[0][0], waiting.popleft()[1].result()
             while waiting:

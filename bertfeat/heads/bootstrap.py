@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from bertfeat.errors import UserError, did_you_mean
+from bertfeat.errors import UserError
 from bertfeat.heads.entities import entity_sets
 from bertfeat.heads.scores import METRICS, Pairs, pair_labels, tags_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
@@ -56,7 +56,7 @@ def bootstrap_interval(
     """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, section 13.3).
 
     Args:
-        metric: accuracy, macro_f1, micro_f1 or entity_f1, with the meaning that `Scores` gives them.
+        metric: accuracy, macro_f1 or entity_f1, with the meaning that `Scores` gives them.
         y_true: Labels (n_rows,), or one list per sequence if `lengths` are given.
         y_pred: Predictions, likewise.
         lengths: int (n_sequences,): the rows of each sequence; sequences are then drawn, without the empty ones.
@@ -64,10 +64,6 @@ def bootstrap_interval(
         level: The confidence level.
         n_resamples: The number of draws.
         seed: The seed of the draws.
-
-    Raises:
-        UserError: There is no such metric, entity_f1 has no sequences, a setting is out of its range, or labels do not
-            match (see `score_labels`).
     """
     if not 0 < level < 1:
         raise UserError(f"level {level!r} is not between 0 and 1")
@@ -113,14 +109,12 @@ def _counts(metric: str, pairs: Pairs, lengths: IntArray) -> tuple[sparse.csr_ma
         return sparse.csr_matrix(table), _f1
     unit_of = np.repeat(np.arange(len(lengths)), lengths)
     is_right = pairs.predicted == pairs.true
-    # Micro F1 over all labels is the accuracy: every wrong prediction is one false positive and one false negative.
-    if metric in ("accuracy", "micro_f1"):
+    if metric == "accuracy":
         table = np.stack([np.bincount(unit_of, weights=is_right), lengths], axis=1)
         return sparse.csr_matrix(table), _ratio
     if metric == "macro_f1":
         return _class_counts(pairs, unit_of, is_right, len(lengths)), _macro_f1
-    there = did_you_mean(metric, METRICS) or f"choose {', '.join(METRICS)}"
-    raise UserError(f"no metric {metric!r}; {there}")
+    raise UserError(f"no metric {metric!r}; choose {', '.join(METRICS)}")
 
 
 def _class_counts(pairs: Pairs, unit_of: IntArray, is_right: BoolArray, n_units: int) -> sparse.csr_matrix:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.heads.matrices import flatten_labels
+from bertfeat.heads.sequences import flatten_labels
 from bertfeat.records import IntArray
 
 OUTSIDE = "O"
@@ -83,9 +83,6 @@ def entity_scores(y_true: object, y_pred: object, lengths: npt.ArrayLike | None 
         y_true: Tags, one list per sequence, or flat (n_words,) if `lengths` are given.
         y_pred: Likewise.
         lengths: int (n_sequences,): the words of each sequence; no entity crosses from one into the next.
-
-    Raises:
-        UserError: The numbers of words differ, or a tag is not a text or is empty.
     """
     sets = entity_sets(y_true, y_pred, lengths)
     right, predicted, true = (Counter(name for found in sets for name, _, _ in found[side]) for side in range(3))
@@ -120,9 +117,6 @@ def _by_sequence(tags: npt.NDArray[Any], lengths: IntArray) -> list[_Spans]:
 
 def entity_spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """Yield type, start and end of the entities of one sequence of tags, in order of their ends.
-
-    Raises:
-        UserError: A tag is not a text, or is empty.
 
     Examples:
         >>> list(entity_spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))

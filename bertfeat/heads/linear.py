@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,22 +15,28 @@ from sklearn.linear_model import LogisticRegression
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import class_weights
-from bertfeat.heads.hyperparameters import choice, penalties, positive, positive_integer
-from bertfeat.heads.matrices import VectorStream, chunks_of
-from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimise_path
-from bertfeat.heads.rowprobe import METRICS, Dev, RowProbe, TrainingRows, dev_score
-from bertfeat.heads.scaling import Scaling, standardised
+from bertfeat.heads.hyperparameters import penalties
+from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimize_path
+from bertfeat.heads.rowprobe import Dev, RowProbe, TrainingRows, dev_score
 from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.vectors.array import ArrayVectors, FloatArray, chunks_of
+from bertfeat.vectors.standardized import Scaling, standardized
 
 # Rows that are turned to float64 and multiplied at a time.
 _BLOCK_ROWS = 2048
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LinearProbe(RowProbe):
     """Base of the linear probes: scores are `coef_` times the standardised vectors, plus `intercept_`.
 
     If the penalty is a list, each value is tried, the strongest first. The value with the best score on dev is kept; of
     equal scores the stronger penalty.
+
+    Args:
+        class_weight: None, or "balanced" to weight classes inversely to their number of rows.
+        standardize: Whether vectors are standardised first.
+        metric: The score on dev: "accuracy" ("auto" is the same) or "macro_f1".
 
     Attributes:
         coef_: float32 (n_classes, dim), or (1, dim) for two classes.
@@ -38,40 +44,51 @@ class LinearProbe(RowProbe):
     """
 
     penalty_name: ClassVar[str] = "C"
+    choices: ClassVar = {"metric": ("auto", "accuracy", "macro_f1")}
     _arrays = ("coef", "intercept")
     #: Whether a larger number is a stronger penalty.
     larger_is_stronger: ClassVar[bool] = False
 
-    class_weight: str | None
-    metric: str
-    coef_: Float32Array
-    intercept_: Float32Array
+    class_weight: str | None = None
+    standardize: bool = True
+    metric: str = "auto"
+    coef_: Float32Array = field(init=False)
+    intercept_: Float32Array = field(init=False)
 
     def decision_function(self, X: object) -> Float32Array:
         """Return the scores of the classes, float32 (n_rows, n_classes), or that of the second, (n_rows,), of two."""
         return self._walk(X, self._scores, np.float32)
 
     def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
-        values = self._penalties(has_dev=dev is not None)
+        values = penalties(self.penalty_name, getattr(self, self.penalty_name), has_dev=dev is not None)
         weights = class_weights(rows.codes, len(rows.classes), self.class_weight)
+        metric = "accuracy" if self.metric == "auto" else self.metric
         tried: list[dict[str, Any]] = []
         points = []
-        for value, minimum in zip(values, self._path(rows, weights, values), strict=True):
+        strongest_first = values[::-1] if self.larger_is_stronger else values
+        for value, minimum in zip(strongest_first, self._path(rows, weights, strongest_first), strict=True):
             entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
             if dev is not None:
                 self._take(minimum.point)
-                entry["dev_score"] = dev_score(self, dev, self._metric())
+                entry["dev_score"] = dev_score(self, dev, metric)
             tried.append(entry)
             points.append(minimum.point)
         best = max(range(len(tried)), key=lambda n: (tried[n].get("dev_score", 0.0), -n))
         self._take(points[best])
-        return self._write_report(tried, best)
+        report = dict(tried[best])
+        if dev is not None:
+            report |= {"metric": metric, "tried": tried}
+        if not report["converged"]:
+            where = f"{self.head} stopped after {report['n_iter']} iterations before it converged"
+            what = f"at {self.penalty_name} {report[self.penalty_name]:g}"
+            report["warnings"] = [f"{where} {what}; raise max_iter, or use a stronger penalty"]
+        return report
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         """Yield the solution for each value of the penalty, the strongest first, given the weight of each class."""
         raise NotImplementedError
 
-    def _scores(self, vectors: Float32Array) -> Float32Array:
+    def _scores(self, vectors: FloatArray) -> Float32Array:
         scores = self.scaling_.apply(vectors) @ self.coef_.T + self.intercept_
         return np.asarray(scores[:, 0] if scores.shape[1] == 1 else scores, dtype=np.float32)
 
@@ -79,59 +96,31 @@ class LinearProbe(RowProbe):
         self.coef_ = point[:, :-1].astype(np.float32)
         self.intercept_ = point[:, -1].astype(np.float32)
 
-    def _penalties(self, *, has_dev: bool) -> list[float]:
-        """Return the values of the penalty to try, the strongest first."""
-        values = penalties(self.penalty_name, getattr(self, self.penalty_name), positive, has_dev=has_dev)
-        return values[::-1] if self.larger_is_stronger else values
-
-    def _check_parameters(self, *, has_dev: bool) -> None:
-        super()._check_parameters(has_dev=has_dev)
-        self._penalties(has_dev=has_dev)
-        choice("metric", self.metric, METRICS)
-
-    def _metric(self) -> str:
-        return "accuracy" if self.metric == "auto" else self.metric
-
-    def _write_report(self, tried: list[dict[str, Any]], best: int) -> dict[str, Any]:
-        report = dict(tried[best])
-        if "dev_score" in report:
-            report |= {"metric": self._metric(), "tried": tried}
-        if not report["converged"]:
-            where = f"{self.head} stopped after {report['n_iter']} iterations before it converged"
-            what = f"at {self.penalty_name} {report[self.penalty_name]:g}"
-            report["warnings"] = [f"{where} {what}; raise max_iter, or use a stronger penalty"]
-        return report
+    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
+        if not has_dev:
+            yield "metric", "without `dev`; add it"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SearchedProbe(LinearProbe):
     """Base of the linear probes whose minimum is found by steps.
 
+    Further parameters are those of `LinearProbe`.
+
     Args:
         C: The inverse of the penalty, or a list of values to choose from on dev.
-        class_weight: None, or "balanced" to weight classes inversely to their number of rows.
-        standardize: Whether vectors are standardised first.
-        metric: The score on dev: "accuracy" ("auto" is the same) or "macro_f1".
         max_iter: The most iterations for one value of C.
         tol: The search ends when no entry of the mean loss's gradient is larger.
     """
 
     C: float | Sequence[float] = 1.0
-    class_weight: str | None = None
-    standardize: bool = True
-    metric: str = "auto"
     max_iter: int = 1000
     tol: float = 1e-4
 
     @property
     def n_iter_(self) -> int:
         """Number of iterations of the kept search."""
-        return int(self._report["n_iter"])
-
-    def _check_parameters(self, *, has_dev: bool) -> None:
-        super()._check_parameters(has_dev=has_dev)
-        positive_integer("max_iter", self.max_iter)
-        positive("tol", self.tol)
+        return int(self.report_["n_iter"])
 
 
 class LogisticRegressionProbe(SearchedProbe):
@@ -153,21 +142,21 @@ class LogisticRegressionProbe(SearchedProbe):
         return self._walk(X, lambda vectors: _probabilities(self._scores(vectors)), np.float32)
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        scaled = standardised(rows.X, self.scaling_)
-        if isinstance(scaled, VectorStream):
-            loss = LogisticLoss(rows.codes, weights)
-            minima = minimise_path(
-                scaled, loss, values, penalises_intercept=False, max_iter=self.max_iter, tol=self.tol
-            )
+        scaled = standardized(rows.X, self.scaling_)
+        if isinstance(scaled, ArrayVectors):
+            minima = self._path_in_memory(scaled.whole(), rows.codes, values)
         else:
-            minima = self._path_in_memory(scaled, rows.codes, values)
+            loss = LogisticLoss(rows.codes, weights)
+            minima = minimize_path(
+                scaled, loss, values, penalizes_intercept=False, max_iter=self.max_iter, tol=self.tol
+            )
         for minimum in minima:
             # The softmax does not change if the same number is added to all intercepts: their sum is set to 0.
             if len(minimum.point) > 1:
                 minimum.point[:, -1] -= minimum.point[:, -1].mean()
             yield minimum
 
-    def _path_in_memory(self, X: Float32Array, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
+    def _path_in_memory(self, X: FloatArray, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
             class_weight=self.class_weight, tol=self.tol, max_iter=self.max_iter, warm_start=True
         )
@@ -197,14 +186,8 @@ class LinearSVMProbe(SearchedProbe):
     has_probabilities = False
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        return minimise_path(
-            standardised(rows.X, self.scaling_),
-            SquaredHingeLoss(rows.codes, weights),
-            values,
-            penalises_intercept=True,
-            max_iter=self.max_iter,
-            tol=self.tol,
-        )
+        scaled, loss = standardized(rows.X, self.scaling_), SquaredHingeLoss(rows.codes, weights)
+        return minimize_path(scaled, loss, values, penalizes_intercept=True, max_iter=self.max_iter, tol=self.tol)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -212,13 +195,10 @@ class RidgeProbe(LinearProbe):
     """Least squares on +1 for a row's class and -1 for the others, with an L2 penalty: scikit-learn's RidgeClassifier.
 
     It solves the normal equations, which one pass over the vectors gathers in float64. A list of penalties needs no
-    further pass.
+    further pass. Further parameters are those of `LinearProbe`.
 
     Args:
         alpha: The penalty, or a list of values to choose from on dev.
-        class_weight: None, or "balanced" to weight classes inversely to their number of rows.
-        standardize: Whether vectors are standardised first.
-        metric: The score on dev: "accuracy" ("auto" is the same) or "macro_f1".
     """
 
     head = "ridge"
@@ -227,17 +207,14 @@ class RidgeProbe(LinearProbe):
     larger_is_stronger = True
 
     alpha: float | Sequence[float] = 1.0
-    class_weight: str | None = None
-    standardize: bool = True
-    metric: str = "auto"
 
     def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         gram, products, mean, target_mean = _normal_equations(rows, self.scaling_, weights)
         for value in values:
-            penalised = gram.copy()
-            np.fill_diagonal(penalised, penalised.diagonal() + value)
+            penalized = gram.copy()
+            np.fill_diagonal(penalized, penalized.diagonal() + value)
             try:
-                coef = cho_solve(cho_factor(penalised, overwrite_a=True), products).T
+                coef = cho_solve(cho_factor(penalized, overwrite_a=True), products).T
             except LinAlgError:
                 raise UserError(f"alpha {value:g} is too small for these vectors; use a larger one") from None
             intercept = target_mean - coef @ mean

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.heads.hyperparameters import choice, positive_integer
-from bertfeat.heads.matrices import chunks_of
 from bertfeat.heads.rowprobe import RowProbe, TrainingRows
 from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.vectors.array import ArrayVectors, FloatArray, chunks_of
 from bertfeat.vectors.nearest import Metric, nearest
 
-_METRICS = ("cosine", "euclidean")
-_WEIGHTS = ("uniform", "distance")
 # Working memory of a search for neighbours.
 _SEARCH_BYTES = 64 << 20
+# Cosines of equal vectors differ from 1 by less, which is rounding.
+_COSINE_ROUNDING = 1e-12
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -35,6 +34,7 @@ class CentroidProbe(RowProbe):
 
     head = "centroid"
     has_probabilities = False
+    choices: ClassVar = {"metric": ("cosine", "euclidean")}
     _arrays = ("centroids",)
 
     metric: str = "cosine"
@@ -57,11 +57,7 @@ class CentroidProbe(RowProbe):
         """
         return self._walk(X, self._scores, np.float32)
 
-    def _check_parameters(self, *, has_dev: bool) -> None:
-        super()._check_parameters(has_dev=has_dev)
-        choice("metric", self.metric, _METRICS)
-
-    def _scores(self, vectors: Float32Array) -> Float64Array:
+    def _scores(self, vectors: FloatArray) -> Float64Array:
         points = self.scaling_.apply(vectors).astype(np.float64)
         centroids = self.centroids_.astype(np.float64)
         norms = np.sqrt((points**2).sum(axis=1))[:, None]
@@ -94,7 +90,7 @@ class KNNProbe(RowProbe):
     """
 
     head = "knn"
-    streams = False
+    choices: ClassVar = {"metric": ("cosine", "euclidean"), "weights": ("uniform", "distance")}
     _arrays = ("vectors", "codes")
 
     k: int = 5
@@ -105,25 +101,23 @@ class KNNProbe(RowProbe):
     codes_: IntArray = field(init=False)
 
     def _learn(self, rows: TrainingRows) -> None:
-        if self.k > len(rows.codes):
-            raise UserError(f"k {self.k} is more than the {len(rows.codes)} training rows")
-        X = np.asarray(rows.X)
-        for _ in chunks_of(X):  # raises for a vector with NaN or infinity
-            pass
-        self.vectors_ = X if X.dtype == np.float16 else X.astype(np.float32, copy=False)
+        n_rows, dim = rows.X.shape
+        if not isinstance(rows.X, ArrayVectors):
+            raise UserError(
+                f"head knn keeps all of its {n_rows} training rows in memory, {n_rows * dim * 4} bytes as float32; "
+                "allow it more memory, train on fewer rows, or use another head, such as centroid or logreg"
+            )
+        if self.k > n_rows:
+            raise UserError(f"k {self.k} is more than the {n_rows} training rows")
+        vectors = rows.X.whole()
+        self.vectors_ = vectors if vectors.dtype == np.float16 else vectors.astype(np.float32, copy=False)
         self.codes_ = rows.codes
 
     def predict_proba(self, X: object) -> Float32Array:
         """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, self._scores, np.float32)
 
-    def _check_parameters(self, *, has_dev: bool) -> None:
-        super()._check_parameters(has_dev=has_dev)
-        positive_integer("k", self.k)
-        choice("metric", self.metric, _METRICS)
-        choice("weights", self.weights, _WEIGHTS)
-
-    def _scores(self, vectors: Float32Array) -> Float64Array:
+    def _scores(self, vectors: FloatArray) -> Float64Array:
         distances, rows = self._nearest(vectors)
         shares = np.ones(distances.shape)
         if self.weights == "distance":
@@ -134,35 +128,20 @@ class KNNProbe(RowProbe):
             votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
         return np.asarray(votes / votes.sum(axis=1, keepdims=True))
 
-    def _nearest(self, vectors: Float32Array) -> tuple[Float64Array, IntArray]:
+    def _nearest(self, vectors: FloatArray) -> tuple[Float64Array, IntArray]:
         """Return distances and rows of the k nearest training vectors, (n_rows, k); of equal ones the lower row first.
 
-        Half the squared distance of unit vectors is the cosine distance. A zero vector has no direction: two more
-        dimensions, one for zero vectors of each side, give it the distance 1 to all others.
+        The cosine distance is 1 minus the cosine, which is 0 for a zero vector.
         """
-        is_cosine = self.metric == "cosine"
-
-        def prepare(some: npt.NDArray[Any], side: int = 1) -> npt.NDArray[Any]:
-            scaled = self.scaling_.apply(some)
-            return _directions(scaled, side) if is_cosine else scaled
-
-        known = [(self.vectors_, np.arange(len(self.vectors_)))]
-        distances, rows = nearest(
-            known,
-            prepare(vectors, side=0),
+        scores, rows = nearest(
+            [(self.vectors_, np.arange(len(self.vectors_)))],
+            self.scaling_.apply(vectors),
             self.k,
-            Metric.L2,
-            prepare=prepare,
+            Metric.COSINE if self.metric == "cosine" else Metric.L2,
+            prepare=self.scaling_.apply,
             max_bytes=_SEARCH_BYTES,
             dtype=np.float64,
         )
-        return distances**2 / 2 if is_cosine else distances, rows
-
-
-def _directions(vectors: Float32Array, side: int) -> Float64Array:
-    """Return unit vectors, padded by two columns so that a zero vector has cosine 0 with every other vector."""
-    directions = np.pad(vectors.astype(np.float64), ((0, 0), (0, 2)))
-    norms = np.sqrt((directions * directions).sum(axis=1))
-    directions[norms == 0, vectors.shape[1] + side] = 1
-    directions /= np.where(norms == 0, 1, norms)[:, None]
-    return directions
+        if self.metric == "euclidean":
+            return scores, rows
+        return np.where(scores > 1 - _COSINE_ROUNDING, 0, 1 - scores), rows

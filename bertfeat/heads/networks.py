@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from bertfeat.heads.scaling import Scaling
 from bertfeat.ragged import ragged_arange, run_of
 from bertfeat.records import Float64Array, IntArray
+from bertfeat.vectors.standardized import Scaling
 
 
 class ScalarMix(nn.Module):

@@ -1,60 +1,50 @@
-"""Base of the neural heads: fitting with a dev split or held-out rows, scores, and a state of arrays."""
+"""Heads that torch trains: a multi-layer perceptron over rows, and taggers that label the words of a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
-from bertfeat.errors import UserError
+from bertfeat.devices import memory_errors, resolve_device
+from bertfeat.errors import ConfigError, UserError
 from bertfeat.heads.base import Labels, Probe, class_weights
 from bertfeat.heads.batching import BatchSize, hold_out
-from bertfeat.heads.hyperparameters import (
-    choice,
-    flag,
-    fraction,
-    is_list,
-    not_negative,
-    penalties,
-    positive,
-    positive_integer,
-    seed_number,
-)
-from bertfeat.heads.judging import DevSplit, predict_scores
-from bertfeat.heads.matrices import Sequences, flatten_labels
-from bertfeat.heads.networks import Body, Network
-from bertfeat.heads.rowprobe import (
-    TrainingRows,
-    check_dev,
-    check_training,
-    check_width,
-    dev_pair,
-)
-from bertfeat.heads.scaling import Scaling, fit_scaling
+from bertfeat.heads.entities import entity_scores
+from bertfeat.heads.hyperparameters import is_list, penalties
+from bertfeat.heads.networks import BiLSTM, Body, Network, RowByRow
+from bertfeat.heads.rowprobe import TrainingRows, check_dev, check_training, check_width, dev_pair
+from bertfeat.heads.scores import primary_metric
+from bertfeat.heads.sequences import Sequences, flatten_labels
 from bertfeat.heads.trainingloop import (
+    DevSplit,
     Examples,
     OnEpoch,
     Settings,
     Training,
-    device_to_load_on,
-    memory_errors_explained,
     own_randomness,
-    pick_device,
+    predict_scores,
     train,
 )
 from bertfeat.records import Float32Array, Float64Array
+from bertfeat.vectors.array import as_vectors
+from bertfeat.vectors.standardized import Scaling, fit_scaling
+
+_METRICS = ("auto", "accuracy", "macro_f1", "loss")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NeuralProbe(Probe):
     """Base of the heads that torch trains, with the parameters that they share.
 
-    A subclass is a dataclass of its own parameters, checks them, and builds the body of its network.
+    A subclass is a dataclass of its own parameters, and builds the body of its network.
 
     Args:
         lr: AdamW's learning rate.
@@ -73,18 +63,16 @@ class NeuralProbe(Probe):
         early_stopping: Whether the score on dev stops training, and the best epoch is kept; otherwise all epochs run,
             and the last one is kept.
         seed: The seed of the first weights, the order of rows or sequences, and the dropout.
-        device: "auto" (CUDA if available, else the CPU), "cpu", "cuda", "cuda:1", ...
+        device: "auto" (CUDA if available, else the CPU), or a device as in `ExtractConfig`, the first if it names many.
 
     Attributes:
-        classes_: The classes, sorted.
         network_: The trained network.
     """
 
     is_random = True
     has_mix = True
     penalty_name = "weight_decay"
-    #: The scores that can stop training.
-    metrics: ClassVar[tuple[str, ...]] = ("auto", "accuracy", "macro_f1", "loss")
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": _METRICS}
 
     lr: float = 1e-3
     weight_decay: float | Sequence[float] = 0.01
@@ -106,21 +94,14 @@ class NeuralProbe(Probe):
         """Width of the vectors that it was fitted on."""
         return len(self.network_.mean)
 
-    def fit(
-        self,
-        X: object,
-        y: object,
-        *,
-        dev: tuple[Any, Any] | None = None,
-        on_epoch: OnEpoch | None = None,
-    ) -> Self:
+    def fit(self, X: object, y: object, *, dev: tuple[Any, Any] | None = None, on_epoch: OnEpoch | None = None) -> Self:
         """Train on vectors and labels.
 
         Without dev and with `early_stopping`, a part of X is held out for the score that stops training. If
         `weight_decay` is a list, each value is tried and the best on dev is kept; of equal scores the larger value.
 
         Args:
-            X: Vectors (n_rows, dim), in memory or as a stream; for taggers sequences of them.
+            X: Numbers (n_rows, dim), or `Vectors`, which are read in chunks; for taggers sequences of them.
             y: Labels (n_rows,): strings, integers or booleans; for taggers also one list per sequence.
             dev: Vectors and labels for the score that stops training and chooses the weight decay.
             on_epoch: Called after each epoch with its numbers, a dict of JSON values.
@@ -129,17 +110,26 @@ class NeuralProbe(Probe):
             UserError: A parameter, the data or dev cannot be used; the message says why.
             RunError: The loss is not finite (the message names the epoch), or there is not enough memory.
         """
-        decays = penalties("weight_decay", self.weight_decay, not_negative, has_dev=dev is not None)
-        settings = self._settings(pick_device(self.device))
+        self._check_parameters(has_dev=dev is not None)
+        settings = Settings(
+            lr=float(self.lr),
+            max_epochs=self.max_epochs,
+            patience=self.patience if self.early_stopping else None,
+            size=self._batch_size(),
+            seed=int(self.seed),
+            device=_training_device(self.device),
+        )
         data = self._sequences(X)
         rows = check_training(data.vectors, flatten_labels(y, data.lengths))
-        metric = self._metric(rows.classes)
-        split, examples = self._split(data, rows, metric, dev, settings)
+        split, examples = self._split(data, rows, dev, settings)
         scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
         best: tuple[Training, Network] | None = None
         tried = []
-        for decay in decays[::-1]:
-            with memory_errors_explained(settings.device), own_randomness(settings.seed, settings.device):
+        for decay in penalties("weight_decay", self.weight_decay, has_dev=dev is not None)[::-1]:
+            with (
+                memory_errors(settings.device, "training; use a smaller hidden_size or batch_size"),
+                own_randomness(settings.seed, settings.device),
+            ):
                 network = self._build(scaling, len(rows.classes))
                 network.start_at(_shares(examples))
                 training = train(network, examples, split, settings, weight_decay=decay, on_epoch=on_epoch)
@@ -148,24 +138,34 @@ class NeuralProbe(Probe):
                 best = training, network
         assert best is not None
         self.classes_, self.network_ = rows.classes, best[1]
-        self._report = best[0].report() | {"device": str(settings.device)}
+        self.report_ = best[0].report() | {"device": str(settings.device)}
         if is_list(self.weight_decay):
-            self._report["tried"] = tried
+            self.report_["tried"] = tried
+        if self.network_.mix is not None:
+            self.report_["mix"] = self.network_.mix.report()
         return self
 
-    def fit_report(self) -> dict[str, Any]:
-        """Return the epochs and the score on dev, the weight decay that was kept, and the learned weights of a mix."""
-        report = super().fit_report()
-        return report if self.network_.mix is None else report | {"mix": self.network_.mix.report()}
+    def predict(self, X: object) -> Any:
+        """Return the class of each row, (n_rows,), of the labels' own type; for taggers one array per sequence.
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: the network's arrays by name, and JSON values by name."""
+        Raises:
+            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
+        """
+        data = self._sequences(X)
+        return self._shaped(self._labels(data), data)
+
+    def predict_proba(self, X: object) -> Any:
+        """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
+        data = self._sequences(X)
+        return self._shaped(torch.softmax(torch.from_numpy(self._scores(data)), dim=1).numpy(), data)
+
+    def get_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the network's arrays by name; see `Probe`."""
         check_is_fitted(self, "network_")
-        arrays = {name: tensor.cpu().numpy().copy() for name, tensor in self.network_.state_dict().items()}
-        return arrays, {"report": self._report}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self.network_.state_dict().items()}
 
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Restore a fitted state as `get_state` returns it; see `Probe`.
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Restore the network's arrays; see `Probe`.
 
         The network goes to the device that it was trained on, or to the CPU if this machine does not have that device.
         """
@@ -173,8 +173,11 @@ class NeuralProbe(Probe):
         with torch.device("meta"):
             network = self._build(Scaling.identity(len(arrays["mean"])), len(self.classes_))
         network.load_state_dict({name: torch.tensor(array).float() for name, array in arrays.items()}, assign=True)
-        self.network_ = network.to(device_to_load_on(self.device))
-        self._report = dict(values["report"])
+        try:
+            device = _training_device(self.device)
+        except ConfigError:
+            device = torch.device("cpu")
+        self.network_ = network.to(device)
         return self
 
     def _body(self, dim: int, n_classes: int) -> Body:
@@ -182,14 +185,26 @@ class NeuralProbe(Probe):
         raise NotImplementedError
 
     def _batch_size(self) -> BatchSize:
-        raise NotImplementedError
+        return BatchSize(self.batch_size, self.batch_size)
 
     def _sequences(self, X: object) -> Sequences:
         """Return X as sequences."""
-        raise NotImplementedError
+        source = as_vectors(X)
+        return Sequences(source, np.ones(source.shape[0], dtype=np.int64))
 
-    def _metric(self, classes: Labels) -> str:  # noqa: ARG002
-        return "accuracy" if self.metric == "auto" else self.metric
+    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:  # noqa: ARG002
+        """Return results of rows in the shape in which the data came."""
+        return flat
+
+    def _metric(self, classes: Labels) -> str:
+        """Return the score that stops training."""
+        if self.metric != "auto":
+            return self.metric
+        return primary_metric(classes.tolist()) if self.is_tagger else "accuracy"
+
+    def _labels(self, data: Sequences) -> Labels:
+        codes = self._scores(data).argmax(axis=1)
+        return np.asarray(self.classes_[codes])
 
     def _scores(self, data: Sequences) -> Float32Array:
         """Return the scores of the classes before the softmax, float32 (n_rows, n_classes)."""
@@ -198,23 +213,22 @@ class NeuralProbe(Probe):
         scores = predict_scores(self.network_, data, len(self.classes_), self.network_.mean.device)
         return np.asarray(scores.numpy())
 
-    def _probabilities(self, data: Sequences) -> Float32Array:
-        return np.asarray(torch.softmax(torch.from_numpy(self._scores(data)), dim=1).numpy())
-
     def _build(self, scaling: Scaling, n_classes: int) -> Network:
-        n_layers, dim = 1 if self.mix is None else positive_integer("mix", self.mix), len(scaling.mean)
+        n_layers, dim = self.mix or 1, len(scaling.mean)
         if dim % n_layers:
             raise UserError(f"mix {n_layers} does not divide vectors {dim} wide into layers of one width")
-        return Network(scaling, None if self.mix is None else n_layers, self._body(dim // n_layers, n_classes))
+        return Network(scaling, self.mix, self._body(dim // n_layers, n_classes))
 
     def _split(
-        self, data: Sequences, rows: TrainingRows, metric: str, dev: object, settings: Settings
+        self, data: Sequences, rows: TrainingRows, dev: object, settings: Settings
     ) -> tuple[DevSplit | None, Examples]:
         """Return the dev split, if there is one, and the examples to learn from."""
-        weights = class_weights(rows.codes, len(rows.classes), self.class_weight)
+        weights, metric = class_weights(rows.codes, len(rows.classes), self.class_weight), self._metric(rows.classes)
         if dev is not None:
-            dev_data, labels = self._dev(dev, data.dim, rows.classes)
-            return DevSplit(dev_data, labels, rows.classes, weights, metric), Examples(data, rows.codes, weights)
+            X, y = dev_pair(dev)
+            held = self._sequences(X)
+            _, labels = check_dev((held.vectors, flatten_labels(y, held.lengths)), data.dim, rows.classes)
+            return DevSplit(held, labels, rows.classes, weights, metric), Examples(data, rows.codes, weights)
         if settings.patience is None:
             return None, Examples(data, rows.codes, weights)
         rng = np.random.default_rng(settings.seed)
@@ -223,28 +237,144 @@ class NeuralProbe(Probe):
         split = DevSplit(held, rows.classes[rows.codes[held_rows]], rows.classes, weights, metric)
         return split, Examples(data, rows.codes, weights, taking_part)
 
-    def _dev(self, dev: object, dim: int, classes: Labels) -> tuple[Sequences, Labels]:
-        X, y = dev_pair(dev)
-        if isinstance(X, Sequence) and not len(X):
-            raise UserError("dev has no rows; give a dev split with labelled rows or none")
-        data = self._sequences(X)
-        _, labels = check_dev((data.vectors, flatten_labels(y, data.lengths)), dim, classes)
-        return data, labels
+    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
+        if has_dev:
+            yield "validation_fraction", "with dev, so that nothing is held out"
+        if not self.early_stopping:
+            yield "patience", "without early_stopping"
+            if not has_dev:
+                yield "validation_fraction", "without early_stopping"
+                yield "metric", "without `dev`; add it"
 
-    def _settings(self, device: torch.device) -> Settings:
-        """Return the settings of training, with the shared parameters checked."""
-        choice("metric", self.metric, self.metrics)
-        flag("standardize", self.standardize)
-        fraction("validation_fraction", self.validation_fraction)
-        patience = positive_integer("patience", self.patience)
-        return Settings(
-            lr=positive("lr", self.lr),
-            max_epochs=positive_integer("max_epochs", self.max_epochs),
-            patience=patience if flag("early_stopping", self.early_stopping) else None,
-            size=self._batch_size(),
-            seed=seed_number("seed", self.seed),
-            device=device,
-        )
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-learn has no types
+    """A multi-layer perceptron: hidden layers with ReLU and dropout, then a softmax.
+
+    Further parameters are those of `NeuralProbe`.
+
+    Args:
+        hidden_size: Width of the hidden layers.
+        n_layers: The number of hidden layers.
+        dropout: Share of the hidden values that training drops.
+
+    Examples:
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+        >>> probe = MLPProbe(early_stopping=False, lr=0.01).fit(X, ["odd", "odd", "even", "even"])
+        >>> probe.predict(X).tolist()
+        ['odd', 'odd', 'even', 'even']
+    """
+
+    head = "mlp"
+
+    hidden_size: int = 256
+    n_layers: int = 1
+    dropout: float = 0.1
+    batch_size: int = 256
+
+    def _body(self, dim: int, n_classes: int) -> Body:
+        steps: list[nn.Module] = []
+        for _ in range(self.n_layers):
+            steps += [nn.Linear(dim, self.hidden_size), nn.ReLU(), nn.Dropout(self.dropout)]
+            dim = self.hidden_size
+        return RowByRow(nn.Sequential(*steps), nn.Linear(dim, n_classes))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Tagger(NeuralProbe):
+    """Base of the taggers, which learn from and label sequences.
+
+    X is a list of arrays (n_words, dim), one per sequence, or `Sequences`, in memory or over a stream. A sequence may
+    be empty. Further parameters are those of `NeuralProbe`.
+
+    Args:
+        batch_tokens: The most words of a minibatch; a longer sequence is a minibatch alone.
+    """
+
+    is_tagger = True
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": (*_METRICS, "entity_f1")}
+
+    batch_size: int = 32
+    batch_tokens: int = 2048
+
+    def score(self, X: object, y: object) -> float:
+        """Return the F1 of entities where the classes are tags such as B-PER, else the accuracy of words.
+
+        Args:
+            X: Sequences.
+            y: Labels, flat or one list per sequence.
+
+        Raises:
+            UserError: The labels do not fit X, or X cannot be predicted on.
+        """
+        data = self._sequences(X)
+        truth, predicted = flatten_labels(y, data.lengths), self._labels(data)
+        if primary_metric(self.classes_.tolist()) == "entity_f1":
+            return entity_scores(truth, predicted, data.lengths).f1
+        return float(np.mean(truth == predicted))
+
+    def _batch_size(self) -> BatchSize:
+        return BatchSize(self.batch_size, self.batch_tokens)
+
+    def _sequences(self, X: object) -> Sequences:
+        return Sequences.of(X)
+
+    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:
+        # Without sequences, np.split still returns one empty piece.
+        return np.split(flat, data.starts[1:-1])[: len(data)]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearTagger(Tagger):
+    """A softmax over the vector of each word, without its neighbours.
+
+    See `NeuralProbe` and `Tagger` for the parameters.
+    """
+
+    head = "linear"
+
+    def _body(self, dim: int, n_classes: int) -> Body:
+        output = nn.Linear(dim, n_classes)
+        # The loss is convex: random weights would only be noise that training has to remove first.
+        nn.init.zeros_(output.weight)
+        return RowByRow(nn.Identity(), output)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BiLSTMTagger(Tagger):
+    """A BiLSTM over each sequence and a softmax over its states: the paper's head, two layers, 768 per direction.
+
+    Further parameters are those of `NeuralProbe` and `Tagger`.
+
+    Args:
+        hidden_size: Width of the states of each direction.
+        n_layers: The number of layers.
+        dropout: Share of the values that training drops, of the input, between layers and of the output.
+
+    Examples:
+        >>> X = [np.array([[0.0], [1.0], [0.0]]), np.array([[1.0], [0.0]])] * 4  # a word after a 1 is "after"
+        >>> y = [["no", "no", "after"], ["no", "after"]] * 4
+        >>> tagger = BiLSTMTagger(hidden_size=8, lr=0.05, early_stopping=False).fit(X, y)
+        >>> [labels.tolist() for labels in tagger.predict(X[:2])]
+        [['no', 'no', 'after'], ['no', 'after']]
+    """
+
+    head = "bilstm"
+
+    hidden_size: int = 768
+    n_layers: int = 2
+    dropout: float = 0.3
+    max_epochs: int = 30
+
+    def _body(self, dim: int, n_classes: int) -> Body:
+        return BiLSTM(dim, self.hidden_size, self.n_layers, self.dropout, n_classes)
+
+
+def _training_device(spec: str) -> torch.device:
+    """Return the device that a head trains on; an Apple GPU must be named, `mps`."""
+    if spec == "auto":
+        spec = "cuda" if torch.cuda.is_available() else "cpu"
+    return resolve_device(str(spec))[0]
 
 
 def _shares(examples: Examples) -> Float64Array:

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
 
-from bertfeat.heads.matrices import Matrix, VectorStream, chunk_ranges
-from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.records import Float64Array, IntArray
+from bertfeat.vectors.array import Vectors, chunks_of
 
 # Rows that are turned to float64 and multiplied at a time: small enough for the cache, large enough for BLAS.
 _BLOCK_ROWS = 1024
@@ -56,9 +56,9 @@ class LogisticLoss(Loss):
             slopes = (expit(margins) - codes)[:, None]
         else:
             own = (np.arange(len(codes)), codes)
-            normaliser = logsumexp(scores, axis=1, keepdims=True)
-            losses = normaliser[:, 0] - scores[own]
-            slopes = np.exp(scores - normaliser)
+            normalizer = logsumexp(scores, axis=1, keepdims=True)
+            losses = normalizer[:, 0] - scores[own]
+            slopes = np.exp(scores - normalizer)
             slopes[own] -= 1
         slopes *= weights[:, None]
         return float(weights @ losses), slopes
@@ -90,30 +90,25 @@ class SquaredHingeLoss(Loss):
 
 
 class LinearObjective:
-    """A penalised mean loss of linear scores and its gradient, one walk over the vectors for each evaluation.
+    """A penalized mean loss of linear scores and its gradient, one walk over the vectors for each evaluation.
 
-    A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column.
-
-    Args:
-        X: Standardised vectors (n_rows, dim), in memory as float32 or as a stream.
-        loss: The loss of their scores.
-        strength: The factor of half the squared weights.
-        penalises_intercept: Whether the penalty includes the intercept.
+    A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column. `strength` is the
+    factor of half the squared weights.
     """
 
-    def __init__(self, X: Matrix, loss: Loss, *, strength: float, penalises_intercept: bool) -> None:
+    def __init__(self, X: Vectors, loss: Loss, *, strength: float, penalizes_intercept: bool) -> None:
         self.shape = (loss.n_outputs, X.shape[1] + 1)
         self._X = X
         self._loss = loss
         self._strength = strength
-        self._n_penalised = self.shape[1] - (not penalises_intercept)
+        self._n_penalized = self.shape[1] - (not penalizes_intercept)
 
     def __call__(self, point: Float64Array) -> tuple[float, Float64Array]:
         """Return the value and the gradient at a point, flat as the point is."""
         table = point.reshape(self.shape)
         total = 0.0
         gradient = np.zeros(self.shape)
-        for rows, vectors in _chunks(self._X):
+        for rows, vectors in chunks_of(self._X):
             for start in range(0, len(vectors), _BLOCK_ROWS):
                 block = vectors[start : start + _BLOCK_ROWS].astype(np.float64)
                 first = rows.start + start
@@ -121,17 +116,11 @@ class LinearObjective:
                 total += loss
                 gradient[:, :-1] += slopes.T @ block
                 gradient[:, -1] += slopes.sum(axis=0)
-        penalised = table[:, : self._n_penalised]
+        penalized = table[:, : self._n_penalized]
         gradient /= self._loss.total_weight
-        gradient[:, : self._n_penalised] += self._strength * penalised
-        value = total / self._loss.total_weight + self._strength / 2 * float((penalised**2).sum())
+        gradient[:, : self._n_penalized] += self._strength * penalized
+        value = total / self._loss.total_weight + self._strength / 2 * float((penalized**2).sum())
         return value, gradient.ravel()
-
-
-def _chunks(X: Matrix) -> Iterator[tuple[range, Float32Array]]:
-    """Yield chunks like `chunks_of`, without the check for NaN, which was done when the vectors were standardised."""
-    for chunk, rows in enumerate(chunk_ranges(X)):
-        yield rows, X.read(chunk) if isinstance(X, VectorStream) else X[rows.start : rows.stop]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,20 +132,12 @@ class Minimum:
     n_iter: int
 
 
-def minimise_path(
-    X: Matrix, loss: Loss, costs: Sequence[float], *, penalises_intercept: bool, max_iter: int, tol: float
+def minimize_path(
+    X: Vectors, loss: Loss, costs: Sequence[float], *, penalizes_intercept: bool, max_iter: int, tol: float
 ) -> Iterator[Minimum]:
     """Yield the minimum for each value of C; every search starts where the one before it ended.
 
-    The search is L-BFGS with the settings of scikit-learn's LogisticRegression.
-
-    Args:
-        X: Standardised vectors (n_rows, dim), in memory as float32 or as a stream.
-        loss: The loss of their scores.
-        costs: The values of C.
-        penalises_intercept: Whether the penalty includes the intercept.
-        max_iter: The most iterations of one search.
-        tol: The search ends when no entry of the gradient is larger.
+    The search is L-BFGS with the settings of scikit-learn's LogisticRegression, on standardised vectors (n_rows, dim).
     """
     settings = {
         "maxiter": max_iter,
@@ -168,7 +149,7 @@ def minimise_path(
     point = np.zeros(loss.n_outputs * (X.shape[1] + 1))
     for cost in costs:
         strength = 1 / (cost * loss.total_weight)
-        objective = LinearObjective(X, loss, strength=strength, penalises_intercept=penalises_intercept)
+        objective = LinearObjective(X, loss, strength=strength, penalizes_intercept=penalizes_intercept)
         found = minimize(objective, point, method="L-BFGS-B", jac=True, options=settings)
         point = found.x
         yield Minimum(point.reshape(objective.shape), bool(found.success), int(found.nit))

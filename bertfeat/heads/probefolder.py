@@ -7,30 +7,81 @@ its place, under a hidden name, and renamed when it is whole (`publish_folder`).
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
-from sklearn.utils.validation import check_is_fitted
 
 from bertfeat._version import __version__
-from bertfeat.durable.publication import publish_folder, standing
-from bertfeat.durable.records import FileDigest, read_checked, seal
+from bertfeat.durable.placecheck import check_folder
+from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.durable.records import FileDigest, read_checked, read_record, seal
 from bertfeat.errors import RunError, UserError
-from bertfeat.heads.base import Probe
-from bertfeat.heads.probedocument import (
-    DOCUMENT,
-    SAVE_AGAIN,
-    WEIGHTS,
-    Classes,
-    ProbeDocument,
-    check_place,
-    check_target,
-    read_document,
-)
 from bertfeat.heads.registry import make_head
+
+if TYPE_CHECKING:
+    from bertfeat.heads.base import Probe
+
+FORMAT_VERSION = 1
+DOCUMENT = "probe.json"
+WEIGHTS = "weights.safetensors"
+SAVE_AGAIN = "save the probe again"
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The classes of a probe, sorted: their NumPy type, and their values."""
+
+    dtype: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDocument:
+    """The content of `probe.json`.
+
+    Attributes:
+        bertfeat: The version that saved it.
+        head: The head.
+        params: Its parameters.
+        classes: The classes.
+        report: The results of fitting; see `Probe.fit_report`.
+        extra: What is saved with the probe: JSON values.
+        weights: The size and digest of the file with the arrays.
+        format_version: The version of the format.
+    """
+
+    bertfeat: str
+    head: str
+    params: Mapping[str, Any]
+    classes: Classes
+    report: Mapping[str, Any]
+    extra: Any
+    weights: FileDigest
+    format_version: int = FORMAT_VERSION
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a path has nothing but, with `overwrite`, a probe; one that a kill has moved aside returns first."""
+    recover(target)
+    _check_place(target, overwrite=overwrite)
+
+
+def _check_place(target: Path, *, overwrite: bool) -> None:
+    check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)
+
+
+def read_document(where: Path) -> ProbeDocument:
+    """Return the document of a saved probe; neither its weights nor its head is loaded.
+
+    Raises:
+        UserError: The folder has no probe, or its document is damaged or of a newer format.
+    """
+    return read_record(ProbeDocument, where, "probe", FORMAT_VERSION, SAVE_AGAIN)
 
 
 def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool = False) -> None:
@@ -46,25 +97,22 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
         UserError: Something else is already there, or `extra` cannot be JSON.
         RunError: The system refused a write; the new files are gone, and what was there before is unchanged.
     """
-    check_is_fitted(probe, "classes_")
+    report, arrays = probe.fit_report(), probe.get_state()
     target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
     check_target(target, overwrite=overwrite)
-    arrays, state = probe.get_state()
     classes = Classes(probe.classes_.dtype.str, tuple(probe.classes_.tolist()))
-    with publish_folder(target, lambda: check_place(target, overwrite=overwrite)) as new:
-        weights = new / WEIGHTS
+    with publish_folder(target, lambda: _check_place(target, overwrite=overwrite)) as new:
         try:
             # safetensors writes the memory of an array, whatever its order.
-            save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, weights)
+            save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, new / WEIGHTS)
         except SafetensorError as error:
             raise RunError(f"{target}: {error}; fix the cause and save it again") from error
-        digest = FileDigest.of(weights)
-        params = probe.get_params(deep=False)
+        digest = FileDigest.of(new / WEIGHTS)
+        document = ProbeDocument(__version__, probe.head, probe.get_params(deep=False), classes, report, extra, digest)
         try:
-            document = seal(ProbeDocument(__version__, probe.head, params, classes, state, extra, digest))
+            (new / DOCUMENT).write_bytes(seal(document))
         except (TypeError, ValueError) as error:
             raise UserError(f"{folder}: the probe cannot be saved as JSON: {error}") from None
-        (new / DOCUMENT).write_bytes(document)
 
 
 def load_probe(folder: str | Path) -> tuple[Probe, Any]:
@@ -78,9 +126,9 @@ def load_probe(folder: str | Path) -> tuple[Probe, Any]:
     arrays = load(read_checked(where / WEIGHTS, document.weights, SAVE_AGAIN))
     try:
         probe = make_head(document.head, **document.params)
-        probe.classes_ = np.array(document.classes.values, dtype=document.classes.dtype)
-        probe.set_state(arrays, document.state)
     except UserError as error:
         # Saved by a version with other heads or parameters.
         raise UserError(f"{where}: cannot be loaded as a probe: {error}; {SAVE_AGAIN}") from None
-    return probe, document.extra
+    probe.classes_ = np.array(document.classes.values, dtype=document.classes.dtype)
+    probe.report_ = dict(document.report)
+    return probe.set_state(arrays), document.extra

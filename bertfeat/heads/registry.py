@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bertfeat.errors import UserError, did_you_mean
@@ -19,59 +19,25 @@ ROW_HEADS: dict[str, tuple[str, str]] = {
     "ridge": ("bertfeat.heads.linear", "RidgeProbe"),
     "centroid": ("bertfeat.heads.neighbours", "CentroidProbe"),
     "knn": ("bertfeat.heads.neighbours", "KNNProbe"),
-    "mlp": ("bertfeat.heads.mlp", "MLPProbe"),
+    "mlp": ("bertfeat.heads.neural", "MLPProbe"),
 }
 #: The heads that label the words or tokens of a document.
 TAGGERS: dict[str, tuple[str, str]] = {
-    "linear": ("bertfeat.heads.taggers", "LinearTagger"),
-    "bilstm": ("bertfeat.heads.taggers", "BiLSTMTagger"),
+    "linear": ("bertfeat.heads.neural", "LinearTagger"),
+    "bilstm": ("bertfeat.heads.neural", "BiLSTMTagger"),
 }
 HEADS = ROW_HEADS | TAGGERS
-# Heads that torch trains, and those that choose a penalty on dev, if there is one.
-_TRAINED = ("mlp", *TAGGERS)
-_SEARCHED = ("logreg", "svm", "ridge")
 
 
 def check_head(name: str) -> None:
-    """Refuse a name that no head has, without loading a head.
-
-    Raises:
-        UserError: There is no such head.
-    """
+    """Raise a UserError if no head has a name, without loading a head."""
     if name not in HEADS:
         there = did_you_mean(name, HEADS) or f"heads are {', '.join(HEADS)}"
         raise UserError(f"no head {name!r}; {there}")
 
 
-def check_params(head: str, params: Mapping[str, Any], *, has_dev: bool) -> None:
-    """Raise if a parameter has no effect in this combination, with or without dev; no head is loaded.
-
-    The heads themselves accept them, as estimators of scikit-learn do, whose parameters a search sets one by one.
-
-    Raises:
-        UserError: The message names the first one.
-    """
-    is_trained, stops = head in _TRAINED, params.get("early_stopping", True) is not False
-    is_judged = has_dev or (is_trained and stops) or head not in (*_SEARCHED, *_TRAINED)
-    no_stop = "without early_stopping; leave it out"
-    rules = (
-        ("metric", not is_judged, "without `dev`; add it"),
-        ("patience", is_trained and not stops, no_stop),
-        ("validation_fraction", is_trained and has_dev, "with dev, so that nothing is held out; leave it out"),
-        ("validation_fraction", is_trained and not stops, no_stop),
-    )
-    for name, is_ignored, reason in rules:
-        if is_ignored and name in params:
-            # On the command line, the other two have no flag of their own.
-            shown = f"`metric='{params[name]}'`" if name == "metric" else f"parameter {name}={params[name]!r}"
-            raise UserError(f"{shown} has no effect for head {head} {reason}")
-
-
 def head_class(name: str) -> type[Probe]:
     """Return the class of a head.
-
-    Raises:
-        UserError: There is no such head.
 
     Examples:
         >>> head_class("ridge").__name__
@@ -84,11 +50,7 @@ def head_class(name: str) -> type[Probe]:
 
 
 def make_head(name: str, **params: Any) -> Probe:
-    """Return an unfitted probe.
-
-    Args:
-        name: The head.
-        params: Parameters of the head; their values are checked when it is fitted.
+    """Return an unfitted probe; the values of its parameters are checked when it is fitted.
 
     Raises:
         UserError: There is no such head, or the head has no such parameter.

@@ -13,16 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, check_labels, encode_labels, require_same_kind
-from bertfeat.heads.hyperparameters import flag
-from bertfeat.heads.matrices import Matrix, VectorStream, as_matrix, chunks_of
-from bertfeat.heads.scaling import Scaling, fit_scaling
 from bertfeat.heads.scores import macro_f1
-from bertfeat.records import Float32Array, IntArray
+from bertfeat.records import IntArray
+from bertfeat.vectors.array import FloatArray, Vectors, as_vectors, chunks_of
+from bertfeat.vectors.standardized import Scaling, fit_scaling
 
-#: Scores by which a penalty is chosen on a dev split.
-METRICS = ("auto", "accuracy", "macro_f1")
-
-Dev: TypeAlias = tuple[Matrix, Labels]
+Dev: TypeAlias = tuple[Vectors, Labels]
 
 
 class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
@@ -32,7 +28,6 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
     and computes the scores of rows in `_scores`.
 
     Attributes:
-        classes_: The classes, sorted.
         scaling_: The standardisation of vectors.
     """
 
@@ -50,7 +45,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         """Fit to vectors and labels.
 
         Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
+            X: Numbers (n_rows, dim), or `Vectors`, which are read in chunks.
             y: Labels (n_rows,): strings, integers or booleans.
             dev: Vectors and labels to score, for the report; a list of penalties is chosen from by this score.
 
@@ -59,23 +54,18 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         """
         self._check_parameters(has_dev=dev is not None)
         rows = check_training(X, y)
-        if isinstance(rows.X, VectorStream) and not self.streams:
-            n_rows, dim = rows.X.shape
-            raise UserError(
-                f"head {self.head} keeps all of its {n_rows} training rows in memory, {n_rows * dim * 4} bytes as "
-                "float32; allow it more memory, train on fewer rows, or use another head, such as centroid or logreg"
-            )
-        dev_rows = None if dev is None else check_dev(dev, rows.X.shape[1], rows.classes)
-        self.scaling_ = fit_scaling(rows.X) if self.standardize else Scaling.identity(rows.X.shape[1])
+        dim = rows.X.shape[1]
+        dev_rows = None if dev is None else check_dev(dev_pair(dev), dim, rows.classes)
+        self.scaling_ = fit_scaling(rows.X) if self.standardize else Scaling.identity(dim)
         self.classes_ = rows.classes
-        self._report = self._fit(rows, dev_rows)
+        self.report_ = self._fit(rows, dev_rows)
         return self
 
     def predict(self, X: object) -> Labels:
         """Return the class of each row, (n_rows,), of the labels' own type.
 
         Args:
-            X: Vectors (n_rows, dim), in memory or as a stream.
+            X: Numbers (n_rows, dim), or `Vectors`.
 
         Raises:
             UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
@@ -83,14 +73,13 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         codes = self._walk(X, lambda vectors: _best(self._scores(vectors)), np.int64)
         return np.asarray(self.classes_[codes])
 
-    def get_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Return the fitted state: arrays by name, and JSON values by name."""
+    def get_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the fitted arrays by name; see `Probe`."""
         arrays = {name: getattr(self, f"{name}_") for name in self._arrays}
-        return arrays | {"mean": self.scaling_.mean, "scale": self.scaling_.scale}, {"report": self._report}
+        return arrays | {"mean": self.scaling_.mean, "scale": self.scaling_.scale}
 
-    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """Restore a fitted state as `get_state` returns it; see `Probe`."""
-        self._report = dict(values["report"])
+    def set_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Restore fitted arrays; see `Probe`."""
         self.scaling_ = Scaling(arrays["mean"], arrays["scale"])
         for name in self._arrays:
             setattr(self, f"{name}_", arrays[name])
@@ -105,26 +94,18 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         """Set the fitted arrays; `_fit` of a head without a choice on dev."""
         raise NotImplementedError
 
-    def _check_parameters(self, *, has_dev: bool) -> None:  # noqa: ARG002
-        """Check the parameters, before anything is read."""
-        flag("standardize", self.standardize)
-
-    def _scores(self, vectors: Float32Array) -> npt.NDArray[Any]:
-        """Return the scores of rows, (n_rows, n_classes), or (n_rows,) of two classes.
-
-        Args:
-            vectors: float32 (n_rows, dim), not standardised yet.
-        """
+    def _scores(self, vectors: FloatArray) -> npt.NDArray[Any]:
+        """Return the scores of vectors (n_rows, dim), not standardised yet: (n_rows, n_classes); (n_rows,) of two."""
         raise NotImplementedError
 
     def _walk(
-        self, X: object, per_chunk: Callable[[Float32Array], npt.NDArray[Any]], dtype: npt.DTypeLike
+        self, X: object, per_chunk: Callable[[FloatArray], npt.NDArray[Any]], dtype: npt.DTypeLike
     ) -> npt.NDArray[Any]:
         """Return the results of a function for the chunks of rows, end to end."""
         check_is_fitted(self, "scaling_")
-        matrix = as_matrix(X)
-        check_width(matrix, self.n_features_in_, "X")
-        pieces = [per_chunk(vectors).astype(dtype, copy=False) for _, vectors in chunks_of(matrix)]
+        source = as_vectors(X)
+        check_width(source, self.n_features_in_, "X")
+        pieces = [per_chunk(vectors).astype(dtype, copy=False) for _, vectors in chunks_of(source)]
         if not pieces:
             return per_chunk(np.empty((0, self.n_features_in_), np.float32)).astype(dtype, copy=False)
         return np.concatenate(pieces)
@@ -139,7 +120,7 @@ def _best(scores: npt.NDArray[Any]) -> IntArray:
 class TrainingRows:
     """Training data: vectors `X` (n_rows, dim), sorted `classes`, and `codes`, each row's class as an index."""
 
-    X: Matrix
+    X: Vectors
     classes: Labels
     codes: IntArray
 
@@ -150,47 +131,38 @@ def check_training(X: object, y: npt.ArrayLike) -> TrainingRows:
     Raises:
         UserError: Vectors and labels do not fit together, or there are fewer than two classes or no dimensions.
     """
-    matrix = as_matrix(X)
-    if matrix.shape[1] == 0:
-        raise UserError(f"X has shape {tuple(matrix.shape)}; its vectors have no dimensions")
+    source = as_vectors(X)
+    if source.shape[1] == 0:
+        raise UserError(f"X has shape {source.shape}; its vectors have no dimensions")
     classes, codes = encode_labels(y)
-    _check_lengths(matrix, codes, "X", "y")
-    return TrainingRows(matrix, classes, codes)
+    _check_lengths(source, codes, "X", "y")
+    return TrainingRows(source, classes, codes)
 
 
 def dev_pair(dev: object) -> tuple[Any, Any]:
-    """Return a dev split as a pair.
-
-    Raises:
-        UserError: The dev split is not a pair.
-    """
+    """Return a dev split as a pair, or raise a UserError."""
     if not isinstance(dev, tuple | list) or len(dev) != 2:
         raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
     return dev[0], dev[1]
 
 
-def check_dev(dev: object, width: int, classes: Labels) -> Dev:
+def check_dev(dev: tuple[Any, Any], width: int, classes: Labels) -> Dev:
     """Return the vectors and labels of a dev split, also labels that train has not seen.
 
     Raises:
-        UserError: The dev split is not a pair, is empty, or does not fit the training data.
+        UserError: The dev split is empty or does not fit the training data.
     """
-    X, y = dev_pair(dev)
-    matrix, labels = as_matrix(X), check_labels(y, what="dev's y")
-    _check_lengths(matrix, labels, "dev's X", "dev's y")
+    source, labels = as_vectors(dev[0]), check_labels(dev[1], what="dev's y")
+    _check_lengths(source, labels, "dev's X", "dev's y")
     if len(labels) == 0:
         raise UserError("dev has no rows; give a dev split with labelled rows or none")
-    check_width(matrix, width, "dev's X")
+    check_width(source, width, "dev's X")
     require_same_kind(labels, "dev", classes, "train")
-    return matrix, labels
+    return source, labels
 
 
 def dev_score(probe: RowProbe, dev: Dev, metric: str = "accuracy") -> float:
-    """Return the accuracy of a probe on a dev split, or its macro F1 (over all classes, true or predicted).
-
-    Raises:
-        UserError: A vector holds NaN or infinity.
-    """
+    """Return the accuracy of a probe on a dev split, or its macro F1 (over all classes, true or predicted)."""
     try:
         predicted = probe.predict(dev[0])
     except UserError as error:
@@ -198,16 +170,12 @@ def dev_score(probe: RowProbe, dev: Dev, metric: str = "accuracy") -> float:
     return macro_f1(dev[1], predicted) if metric == "macro_f1" else float(np.mean(dev[1] == predicted))
 
 
-def check_width(X: Matrix, width: int, what: str) -> None:
-    """Check the width of vectors.
-
-    Raises:
-        UserError: The vectors have another width.
-    """
+def check_width(X: Vectors, width: int, what: str) -> None:
+    """Raise a UserError if vectors have another width."""
     if X.shape[1] != width:
         raise UserError(f"{what} has vectors {X.shape[1]} wide; the probe was fitted on vectors {width} wide")
 
 
-def _check_lengths(X: Matrix, y: npt.NDArray[Any], name: str, labels_name: str) -> None:
+def _check_lengths(X: Vectors, y: npt.NDArray[Any], name: str, labels_name: str) -> None:
     if X.shape[0] != len(y):
         raise UserError(f"{name} has {X.shape[0]} rows and {labels_name} {len(y)} labels; pass one label per row")

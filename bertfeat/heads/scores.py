@@ -6,7 +6,6 @@ seen.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +17,10 @@ from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, is_tag_scheme
-from bertfeat.heads.matrices import flatten_labels
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.heads.sequences import flatten_labels
+from bertfeat.records import BoolArray, Float64Array, IntArray
 
-METRICS = ("accuracy", "macro_f1", "micro_f1", "entity_f1")
+METRICS = ("accuracy", "macro_f1", "entity_f1")
 
 Label = str | int | bool
 
@@ -64,14 +63,13 @@ class Scores:
     """Scores of predictions.
 
     `per_class` and `confusion` have the labels that occur in truth or prediction, sorted; `macro_f1` is their mean F1.
-    `micro_f1` is over all labels, where it equals the accuracy. `unseen_labels` counts the rows of labels that training
-    has not seen; `n_without_vector` the rows that have no prediction.
+    `unseen_labels` counts the rows of labels that training has not seen; `n_without_vector` the rows that have no
+    prediction.
     """
 
     n_rows: int
     accuracy: float
     macro_f1: float
-    micro_f1: float
     per_class: Mapping[Label, LabelScores]
     confusion: Confusion
     entities: EntityScores | None
@@ -79,15 +77,8 @@ class Scores:
     n_without_vector: int
 
     def value(self, metric: str) -> float:
-        """Return one of the scores.
-
-        Args:
-            metric: accuracy, macro_f1, micro_f1 or, for tags, entity_f1.
-
-        Raises:
-            UserError: There is no such score.
-        """
-        values = {"accuracy": self.accuracy, "macro_f1": self.macro_f1, "micro_f1": self.micro_f1}
+        """Return one of the scores: accuracy, macro_f1 or, for tags, entity_f1."""
+        values = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
         if self.entities is not None:
             values["entity_f1"] = self.entities.f1
         if metric not in values:
@@ -101,7 +92,6 @@ class Scores:
             "n_rows": self.n_rows,
             "accuracy": self.accuracy,
             "macro_f1": self.macro_f1,
-            "micro_f1": self.micro_f1,
             "entities": None if self.entities is None else self.entities.to_dict(),
             "per_class": {str(label): scores._asdict() for label, scores in self.per_class.items()},
             "confusion": self.confusion.to_dict(),
@@ -114,11 +104,7 @@ class Scores:
         lines = [f"rows      {self.n_rows}"]
         if self.n_without_vector:
             lines[0] += f", {self.n_without_vector} of them without a vector (counted as errors)"
-        lines += [
-            f"accuracy  {self.accuracy:.4f}",
-            f"macro F1  {self.macro_f1:.4f}",
-            f"micro F1  {self.micro_f1:.4f}",
-        ]
+        lines += [f"accuracy  {self.accuracy:.4f}", f"macro F1  {self.macro_f1:.4f}"]
         found = self.entities
         if found is not None:
             counts = f"{found.n_correct} right of {found.n_predicted} predicted and {found.n_true} true"
@@ -148,9 +134,6 @@ def score_labels(
         classes: The labels that training has seen.
         lengths: int (n_sequences,): the rows of each sequence.
         predicted: bool (n_rows,): which rows have a prediction; None is all. Entities take a row without one as O.
-
-    Raises:
-        UserError: There are no rows, a true label is null, or truth, predictions, classes and lengths do not match.
     """
     pairs = pair_labels(y_true, y_pred, lengths, predicted)
     known = np.unique(check_labels(classes, what="classes"))
@@ -168,10 +151,7 @@ def primary_metric(labels: Iterable[object]) -> str:
 
 def macro_f1(truth: Labels, predicted: Labels) -> float:
     """Return the mean F1 of the labels that occur in truth or prediction, as scikit-learn defines it."""
-    labels, codes = np.unique(np.concatenate([truth, predicted]), return_inverse=True)
-    true, guessed = codes[: len(truth)], codes[len(truth) :]
-    n_right = np.bincount(true[true == guessed], minlength=len(labels))
-    return float(np.mean(2 * n_right / np.bincount(codes, minlength=len(labels))))
+    return float(_label_scores(_counts(pair_labels(truth, predicted)))[2].mean())
 
 
 def pair_labels(
@@ -180,11 +160,7 @@ def pair_labels(
     lengths: npt.ArrayLike | None = None,
     predicted: BoolArray | None = None,
 ) -> Pairs:
-    """Return true and predicted labels of rows as numbers; see `score_labels` for the arguments.
-
-    Raises:
-        UserError: There are no rows, a true label is null, or truth and predictions do not match.
-    """
+    """Return true and predicted labels of rows as numbers; see `score_labels` for the arguments."""
     if lengths is not None:
         n_rows = np.asarray(lengths, dtype=np.int64)
         y_true, y_pred = flatten_labels(y_true, n_rows), flatten_labels(y_pred, n_rows)
@@ -211,30 +187,30 @@ def tags_of(pairs: Pairs) -> tuple[Labels, Labels]:
     return tags[pairs.true], tags[pairs.wrong_where_none]
 
 
-def _scores(pairs: Pairs, classes: Labels, entities: EntityScores | None) -> Scores:
-    # Imported here so that reading the names of metrics does not wait for scikit-learn.
-    from sklearn import metrics
+def _counts(pairs: Pairs) -> IntArray:
+    """Return the rows of each true label with each prediction, (n_labels, n_labels + 1); the last one is none."""
+    n_labels = len(pairs.labels)
+    flat = np.bincount(pairs.true * (n_labels + 1) + pairs.wrong_where_none, minlength=n_labels * (n_labels + 1))
+    return flat.reshape(n_labels, n_labels + 1).astype(np.int64)
 
-    labels, guesses, places = pairs.labels.tolist(), pairs.wrong_where_none, np.arange(len(pairs.labels))
-    with warnings.catch_warnings():
-        # With many classes in few rows, scikit-learn warns that labels might be quantities.
-        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%", UserWarning)
-        per_label = metrics.precision_recall_fscore_support(pairs.true, guesses, labels=places, zero_division=0)
-        micro_f1 = metrics.f1_score(pairs.true, guesses, average="micro", zero_division=0)
-        accuracy = metrics.accuracy_score(pairs.true, guesses)
-        # The last column is of rows without a prediction.
-        matrix = metrics.confusion_matrix(pairs.true, guesses, labels=np.append(places, len(places)))[:-1]
-    # If no row is right, scikit-learn counts in floats.
-    support = per_label[3].astype(np.int64)
-    rows = zip(labels, *(values.tolist() for values in (*per_label[:3], support)), strict=True)
+
+def _label_scores(counts: IntArray) -> tuple[Float64Array, Float64Array, Float64Array, IntArray]:
+    """Return precision, recall and F1 of each label, 0 where undefined, and its true rows; (n_labels,) each."""
+    right, n_true, n_predicted = counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)
+    return right / np.maximum(n_predicted, 1), right / np.maximum(n_true, 1), 2 * right / (n_true + n_predicted), n_true
+
+
+def _scores(pairs: Pairs, classes: Labels, entities: EntityScores | None) -> Scores:
+    labels, counts = pairs.labels.tolist(), _counts(pairs)
+    *ratios, support = _label_scores(counts)
+    rows = zip(labels, *(values.tolist() for values in (*ratios, support)), strict=True)
     is_unseen = codes_of(pairs.labels, classes) < 0
     return Scores(
         n_rows=len(pairs.true),
-        accuracy=float(accuracy),
-        macro_f1=float(per_label[2].mean()),
-        micro_f1=float(micro_f1),
+        accuracy=float(np.mean(pairs.true == pairs.predicted)),
+        macro_f1=float(ratios[2].mean()),
         per_class={label: LabelScores(*scores) for label, *scores in rows},
-        confusion=Confusion(tuple(labels), matrix[:, :-1].astype(np.int64), matrix[:, -1].astype(np.int64)),
+        confusion=Confusion(tuple(labels), counts[:, :-1], counts[:, -1]),
         entities=entities,
         unseen_labels={labels[i]: int(support[i]) for i in np.flatnonzero(is_unseen & (support > 0))},
         n_without_vector=int((pairs.predicted < 0).sum()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bertfeat.devices import resolve_device
-from bertfeat.errors import ConfigError, RunError, UserError, is_out_of_memory
-from bertfeat.heads.batching import BatchSize, shuffled_batches
-from bertfeat.heads.judging import DevSplit, Measure
-from bertfeat.heads.matrices import Sequences
+from bertfeat.errors import RunError, UserError
+from bertfeat.heads.base import Labels, codes_of
+from bertfeat.heads.batching import BatchSize, ordered_batches, shuffled_batches
+from bertfeat.heads.entities import entity_scores
+from bertfeat.heads.scores import macro_f1
+from bertfeat.heads.sequences import Sequences
 from bertfeat.records import BoolArray, Float64Array, IntArray
 
 #: Called after each epoch with its numbers: epoch, max_epochs, train_loss, dev_loss, dev_score, metric, best_epoch, ...
@@ -27,7 +27,6 @@ OnEpoch: TypeAlias = Callable[[dict[str, Any]], None]
 
 # Longer gradients are clipped: rare ones of recurrent networks would undo what was learned.
 _MAX_GRADIENT_NORM = 5.0
-_CUDA = re.compile(r"cuda(:\d{1,4})?", re.ASCII)
 # The few weights of a scalar mix must change much: from equal shares to one layer alone.
 _MIX_LR_FACTOR = 10.0
 
@@ -60,6 +59,72 @@ class Examples:
     taking_part: BoolArray | None = None
 
 
+@dataclass(frozen=True)
+class Measure:
+    """Results of a network on dev: `score` by the metric, and the mean loss, None if no label is a known class."""
+
+    metric: str
+    score: float
+    loss: float | None
+
+    def is_better_than(self, other: Measure | None) -> bool:
+        """Return whether the score is better than another's, or the same with a lower loss."""
+        # A network may have an F1 of 0 for some epochs, until it finds its first entity, while its loss falls.
+        return other is None or self._key() > other._key()
+
+    def report(self) -> dict[str, Any]:
+        """Return the numbers as JSON values."""
+        return {"metric": self.metric, "dev_score": self.score, "dev_loss": self.loss}
+
+    def _key(self) -> tuple[float, float]:
+        loss = math.inf if self.loss is None else self.loss
+        return (-loss if self.metric == "loss" else self.score, -loss)
+
+
+class DevSplit:
+    """Labelled sequences that training is judged on; labels that training has not seen count as errors.
+
+    Args:
+        data: The sequences.
+        labels: The label of each row, (n_rows,).
+        classes: The probe's classes, sorted.
+        class_weights: Their weights in the loss.
+        metric: accuracy, macro_f1, entity_f1 or loss.
+    """
+
+    def __init__(
+        self, data: Sequences, labels: Labels, classes: Labels, class_weights: Float64Array, metric: str
+    ) -> None:
+        self.metric, self._data, self._labels, self._classes = metric, data, labels, classes
+        self._class_weights = torch.from_numpy(class_weights).float()
+        self._codes = torch.from_numpy(codes_of(labels, classes))
+        if metric == "loss" and not (self._codes >= 0).any():
+            raise UserError("dev holds no label that train has seen, so it has no loss; pass another metric")
+
+    def measure(self, network: nn.Module, device: torch.device) -> Measure:
+        """Measure a network."""
+        try:
+            scores = predict_scores(network, self._data, len(self._classes), device)
+        except UserError as error:
+            raise UserError(f"dev: {error}") from None
+        known = self._codes >= 0
+        loss = None
+        if known.any():
+            losses = cross_entropy(scores[known], self._codes[known], weight=self._class_weights, reduction="none")
+            loss = losses.mean(dtype=torch.float64).item()
+        predicted = self._classes[scores.argmax(dim=1).numpy()]
+        return Measure(self.metric, self._score(predicted, loss), loss)
+
+    def _score(self, predicted: Labels, loss: float | None) -> float:
+        if self.metric == "loss":
+            return math.inf if loss is None else loss
+        if self.metric == "entity_f1":
+            return entity_scores(self._labels, predicted, self._data.lengths).f1
+        if self.metric == "macro_f1":
+            return macro_f1(self._labels, predicted)
+        return float(np.mean(self._labels == predicted))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """The result of training: the best epoch, its loss, and its measure on dev if there is one."""
@@ -87,20 +152,11 @@ def train(
 ) -> Training:
     """Train a network; it takes vectors (n_rows, dim) and lengths (n_sequences,), and returns scores of the classes.
 
-    The loss is the mean cross-entropy of the rows of a batch, each weighted by its class. Random numbers come from
-    torch's global generator; see `own_randomness`.
-
-    Args:
-        network: The network, which is trained in place.
-        examples: The examples to learn from.
-        dev: The dev split, if there is one.
-        settings: The settings of training.
-        weight_decay: AdamW's, of weight matrices; biases and the mix have none.
-        on_epoch: Called after each epoch.
+    The loss is the mean cross-entropy of the rows of a batch, each weighted by its class. Weight matrices decay; biases
+    and the mix do not. Random numbers come from torch's global generator; see `own_randomness`.
 
     Raises:
         RunError: The loss, of training or on dev, is not finite; the message names the epoch.
-        UserError: A vector holds NaN or infinity.
     """
     network.to(settings.device)
     optimizer = torch.optim.AdamW(_parameter_groups(network, settings.lr, weight_decay), lr=settings.lr, fused=True)
@@ -127,59 +183,27 @@ def train(
     return Training(weight_decay=weight_decay, n_epochs=epoch, best_epoch=best_epoch, train_loss=best_loss, best=best)
 
 
-def pick_device(spec: object) -> torch.device:
-    """Return the device that `auto` (CUDA if available), `cpu`, `cuda` or `cuda:1` names.
-
-    Raises:
-        UserError: The name is malformed, or this machine does not have the device.
-    """
-    if spec == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    if not isinstance(spec, str) or not spec.startswith(("cpu", "cuda")) or "," in spec:
-        raise UserError(f"device {spec!r} must be one of auto, cpu, cuda, cuda:0, cuda:1, ...")
-    return resolve_device(spec)[0]
-
-
-def device_to_load_on(spec: object) -> torch.device:
-    """Return the device that a saved probe was trained on, or the CPU if this machine does not have it.
-
-    Raises:
-        UserError: The name is malformed.
-    """
-    try:
-        return pick_device(spec)
-    except ConfigError:
-        if not isinstance(spec, str) or _CUDA.fullmatch(spec) is None:
-            raise
-        return torch.device("cpu")
-
-
-@contextmanager
-def memory_errors_explained(device: torch.device) -> Iterator[None]:
-    """Turn torch's errors for too little memory into one line.
-
-    Raises:
-        RunError: There is not enough memory.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise RunError(
-            f"the memory of device {device.type} is too small to train; use a smaller hidden_size or batch_size"
-        ) from error
+def predict_scores(network: nn.Module, data: Sequences, n_classes: int, device: torch.device) -> torch.Tensor:
+    """Return the scores of the classes before the softmax, float32 (n_rows, n_classes), on the CPU."""
+    scores = torch.zeros((data.vectors.shape[0], n_classes))
+    network.eval()
+    with torch.inference_mode():
+        for batch in ordered_batches(data, BatchSize.for_evaluation(data.dim)):
+            scores[torch.from_numpy(batch.rows)] = network(batch.vectors.to(device), batch.lengths).cpu()
+    return scores
 
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators of the CPU and a device, and restore them afterwards."""
+    """Seed torch's global generators of the CPU and a device; restore those of the CPU and of CUDA afterwards."""
     is_cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if is_cuda else []):
         torch.default_generator.manual_seed(seed)
         if is_cuda:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
+        elif device.type == "mps":
+            torch.mps.manual_seed(seed)
         yield
 
 
@@ -194,8 +218,7 @@ def _run_epoch(
     network.train()
     device = settings.device
     weights = torch.from_numpy(examples.class_weights).float().to(device)
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    n_rows = 0
+    losses, n_rows = [], 0
     for batch in shuffled_batches(examples.data, settings.size, rng, examples.taking_part):
         codes = torch.from_numpy(examples.codes[batch.rows]).to(device)
         scores = network(batch.vectors.to(device), batch.lengths)
@@ -205,9 +228,10 @@ def _run_epoch(
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), _MAX_GRADIENT_NORM)
         optimizer.step()
-        total += loss.detach() * len(codes)
+        losses.append(loss.detach() * len(codes))
         n_rows += len(codes)
-    return total.item() / n_rows
+    # They are added up here in float64, which not every device has.
+    return float(sum(torch.stack(losses).tolist())) / n_rows
 
 
 def _require_finite(loss: float, what: str, epoch: int, lr: float) -> None:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from bertfeat.choices import Combine, Level
 from bertfeat.encoder.layers import feature_columns, parse_layers
-from bertfeat.errors import ConfigError, UserError
+from bertfeat.errors import UserError
+from bertfeat.heads.registry import head_class, heads_with_mix
 from bertfeat.store.reader import Store
 
 _MIX, _CONCAT = "mix_", "concat_"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FeatureChoice:
     """A feature, and the number of its layers that a scalar mix weights; None without a mix."""
 
     feature: str
@@ -26,48 +27,42 @@ class Choice:
         return self.feature if self.mix is None else _MIX + self.feature.removeprefix(_CONCAT)
 
 
-def choose_feature(store: Store, level: Level, feature: str | int | None, mix: str | Sequence[int] | None) -> Choice:
-    """Find the feature that is asked for.
-
-    Args:
-        store: The store.
-        level: Its level.
-        feature: Its name, or a layer's number; None for the only one that is stored, or `concat_last4`.
-        mix: Layers to mix (`9..12`, or a list of numbers), instead of a feature.
-
-    Raises:
-        UserError: There is no such feature, or several could be meant.
-    """
+def choose_feature(
+    store: Store, level: Level, feature: str | int | None, mix: str | Sequence[int] | None
+) -> FeatureChoice:
+    """Return the feature that is asked for by its name, the number of a layer, or the layers of a mix."""
     if mix is not None:
-        if feature is not None:
-            raise UserError(f"feature {feature!r} and mix {mix!r} name two features; pass one of them")
-        return _mix_of(store, level, mix)
-    return Choice(store.choose_feature(level, feature))
+        if not len(mix):
+            raise UserError(f"mix {mix!r} names no layers; write them as '9..12' or [9, 10, 11, 12]")
+        layers = mix if isinstance(mix, str) else ",".join(map(str, mix))
+        facts = store.metadata
+        numbers = parse_layers(layers, facts["n_layers"], model=facts["model"], setting="mix")
+        return FeatureChoice(store.feature(level, _set_name(store, Combine.CONCAT, numbers)).name, len(numbers))
+    return FeatureChoice(store.choose_feature(level, feature))
 
 
-def _mix_of(store: Store, level: Level, layers: str | Sequence[int]) -> Choice:
-    """Return the concatenation of the layers of a scalar mix, the lowest first, and their number."""
-    if not isinstance(layers, str):
-        if not len(layers):
-            raise UserError(f"mix {layers!r} names no layers; write them as '9..12' or [9, 10, 11, 12]")
-        layers = ",".join(map(str, layers))
-    try:
-        numbers = parse_layers(layers, store.metadata["n_layers"], model=store.metadata["model"])
-    except ConfigError as error:
-        raise UserError(str(error).replace("`layers", "`mix")) from None
-    return Choice(store.feature(level, _set_name(store, Combine.CONCAT, numbers)).name, len(numbers))
+def choose_features(
+    store: Store, level: Level, head: str, features: str | Sequence[str | int] | None
+) -> list[FeatureChoice]:
+    """Return the features of a sweep, as a list or with commas between them; None for all that a head can use."""
+    has_mix = head_class(head).has_mix
+    if features is None:
+        return _all_features(store, level, with_mixes=has_mix)
+    if isinstance(features, str):
+        features = [_as_layer(name.strip()) for name in features.split(",") if name.strip()]
+    if not features:
+        raise UserError("features is empty; name one or more, or leave it out for all")
+    choices = list(dict.fromkeys(_named(store, level, name) for name in features))
+    for choice in choices:
+        if choice.mix is not None and not has_mix:
+            raise UserError(f"feature {choice.name}: head {head} has no scalar mix; mixes go with {heads_with_mix()}")
+    return choices
 
 
-def _set_name(store: Store, combine: Combine, layers: tuple[int, ...]) -> str:
-    """Return the name of a combination of layers, as an extraction names its column."""
-    return feature_columns(layers, [combine], hidden_size=1, n_layers=store.metadata["n_layers"])[0].name
+def _all_features(store: Store, level: Level, *, with_mixes: bool) -> list[FeatureChoice]:
+    """Return the layers, ascending; the concatenation and mean of the last four and of all; the others; and mixes.
 
-
-def features_to_sweep(store: Store, level: Level, *, with_mixes: bool) -> list[Choice]:
-    """Return the layers and combinations that can be read from a store, and for neural heads mixes of layers.
-
-    Layers come first, ascending; then the concatenation and mean of the last four layers and of all layers; then other
-    stored features. Sums are taken only if they are stored: they differ from means by a factor.
+    Sums are taken only if they are stored: they differ from means by a factor.
     """
     n_layers = store.metadata["n_layers"]
     layers = [layer for layer in range(n_layers + 1) if _can_be_read(store, level, f"layer_{layer:02d}")]
@@ -76,32 +71,36 @@ def features_to_sweep(store: Store, level: Level, *, with_mixes: bool) -> list[C
     def combinations(*sets: tuple[int, ...]) -> list[tuple[int, ...]]:
         return [wanted for wanted in dict.fromkeys(sets) if len(wanted) > 1 and set(wanted) <= set(layers)]
 
-    choices = [Choice(f"layer_{layer:02d}") for layer in layers]
+    choices = [FeatureChoice(f"layer_{layer:02d}") for layer in layers]
     for wanted in combinations(last4, tuple(layers)):
-        choices += [Choice(_set_name(store, how, wanted)) for how in (Combine.CONCAT, Combine.MEAN)]
+        choices += [FeatureChoice(_set_name(store, how, wanted)) for how in (Combine.CONCAT, Combine.MEAN)]
     # Stored features that are not among these: sums, other sets, the model's own pooled output.
-    choices += [Choice(column.name) for column in store.features(level)]
+    choices += [FeatureChoice(column.name) for column in store.features(level)]
     if with_mixes:
         for wanted in combinations(last4, tuple(layer for layer in layers if layer > 0)):
-            choices.append(Choice(_set_name(store, Combine.CONCAT, wanted), len(wanted)))
+            choices.append(FeatureChoice(_set_name(store, Combine.CONCAT, wanted), len(wanted)))
     return list(dict.fromkeys(choices))
 
 
-def named_choice(store: Store, level: Level, name: str | int) -> Choice:
-    """Return a feature or a mix by its `Choice.name`.
+def _as_layer(name: str) -> str | int:
+    return int(name) if name.removeprefix("-").isdecimal() else name
 
-    Raises:
-        UserError: The feature is not stored and cannot be made.
-    """
+
+def _named(store: Store, level: Level, name: str | int) -> FeatureChoice:
+    """Return a feature or a mix by its `FeatureChoice.name`."""
     if not isinstance(name, str) or not name.startswith(_MIX):
-        return Choice(store.feature(level, name).name)
+        return FeatureChoice(store.feature(level, name).name)
     found = store.feature(level, _CONCAT + name.removeprefix(_MIX))
-    return Choice(found.name, len(found.layers))
+    return FeatureChoice(found.name, len(found.layers))
+
+
+def _set_name(store: Store, combine: Combine, layers: tuple[int, ...]) -> str:
+    """Return the name of a combination of layers, as an extraction names its column."""
+    return feature_columns(layers, [combine], hidden_size=1, n_layers=store.metadata["n_layers"])[0].name
 
 
 def _can_be_read(store: Store, level: Level, name: str) -> bool:
     """Return whether a feature is stored or can be made."""
-    store.schema(level)
     try:
         store.feature(level, name)
     except UserError:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
+import numpy as np
 import polars as pl
 
 from bertfeat.choices import Level
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
+from bertfeat.corpus.inputs import STDIN, may_be_file
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.records import to_values
@@ -21,22 +24,36 @@ from bertfeat.forks import limit_threads
 from bertfeat.heads.base import Probe, require_same_kind
 from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
-from bertfeat.probes.labels import LabelTable, find_labels
-from bertfeat.probes.learningrows import select_rows, stream_of
-from bertfeat.probes.predictedcolumns import Beside, kept_settings, names_in
-from bertfeat.probes.predictions import Written, check_output, predict_table, predicted_frames, write_frames
-from bertfeat.probes.probedescription import ProbeDescription, Training, description_of
+from bertfeat.levels import LEVELS
+from bertfeat.probes.config import LabelTable, PredictSettings
+from bertfeat.probes.learningrows import IS_FIRST_TOKEN, select_rows
+from bertfeat.probes.predictions import (
+    PREDICTION,
+    PROBABILITY,
+    OutputColumns,
+    Written,
+    check_output,
+    kept_settings,
+    names_in,
+    predict_rows,
+    write_frames,
+)
+from bertfeat.probes.probedescription import Training, training_of
 from bertfeat.probes.scoring import ProbeScore, score_labelled
 from bertfeat.progress import Progress
+from bertfeat.records import BoolArray, IntArray
 from bertfeat.settings import ExtractSettings
-from bertfeat.storage import local_path
+from bertfeat.storage import ObjectPath, as_path, local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
+from bertfeat.vectors.array import ArrayVectors, Vectors
+from bertfeat.vectors.store import StoreVectors, lengths_of
 
 if TYPE_CHECKING:
     from bertfeat.extraction.flow import Flow
 
 _GOLD = "gold"
+_TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
 
 
 @dataclass(eq=False)
@@ -45,17 +62,11 @@ class FittedProbe:
 
     Attributes:
         probe: The classifier, a scikit-learn estimator.
-        spec: The feature, with the settings that it was extracted with.
-        label: The column that it learned.
-        first_tokens: At token level, whether it learned the labels of words from their first tokens.
-        training: A record of its training: rows, classes, seeds, scores on dev, versions, ...
+        training: A record of its feature, label and training: rows, classes, seeds, scores on dev, versions, ...
         name: Its name in messages.
     """
 
     probe: Probe
-    spec: FeatureSpec
-    label: str
-    first_tokens: bool
     training: Training
     name: str
     _flows: dict[str, Flow] = field(default_factory=dict, init=False, repr=False)
@@ -68,6 +79,16 @@ class FittedProbe:
         names = ("model", "n_rows", "n_documents", "metric", "params", "classes")
         summary = {**self.summary(), "model": model_text(to_values(self.spec))}
         return html_table(repr(self), ["", "value"], [(name, summary[name]) for name in names if name in summary])
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """The feature, with the settings that it was extracted with."""
+        return self.training.spec
+
+    @property
+    def label(self) -> str:
+        """The column that it learned."""
+        return self.training.label
 
     @property
     def level(self) -> Level:
@@ -87,114 +108,31 @@ class FittedProbe:
         Args:
             store: The store, extracted with the settings of the one that it was fitted on.
             label: The column with the labels; None for the one that it was fitted on.
-            labels: A file or frame with the labels; see `fit_probe`.
+            labels: A file or frame with the labels; see `ProbeConfig`.
             bootstrap: Whether to compute confidence intervals.
 
         Raises:
             UserError: The store has other features or no labels.
             StoreError: A part is missing or damaged.
         """
-        opened = self._checked(store)
-        found = select_rows(opened, self.level, self.spec.feature, label or self.label, labels=labels)
+        store = as_store(store)
+        self.spec.find_in(store, mine=self._mine)
+        found = select_rows(store, self.level, self.spec.feature, label or self.label, labels)
         if not len(found.rows):
-            raise UserError(f"{opened.path}: no row at level {self.level} has a label; there is nothing to score")
-        require_same_kind(found.labels, found.source, self.probe.classes_, self._mine)
-        stream = stream_of(opened, self.level, self.spec.feature, found)
-        return score_labelled(self.probe, stream, found, self.level, bootstrap=bootstrap)
+            raise UserError(f"{store.path}: no row at level {self.level} has a label; there is nothing to score")
+        require_same_kind(found.labels, found.source.where, self.probe.classes_, self._mine)
+        return score_labelled(self.probe, found.stream(store, self.spec.feature), found, bootstrap=bootstrap)
 
+    @overload
+    def predict(
+        self, what: Store | Inputs, output: None = None, **settings: Unpack[PredictSettings]
+    ) -> pl.DataFrame: ...
+    @overload
+    def predict(self, what: Store | Inputs, output: str | Path, **settings: Unpack[PredictSettings]) -> Written: ...
     def predict(
         self,
-        store: str | Path | Store,
-        *,
-        columns: str | Sequence[str] = (),
-        errors: bool = False,
-        label: str | None = None,
-        labels: LabelTable | None = None,
-    ) -> pl.DataFrame:
-        """Label the rows of a store.
-
-        Args:
-            store: The store.
-            columns: Further columns: of the level, of its documents if the sentence level is stored too, or gold labels
-                under their name. A list, or names between commas.
-            errors: Return only the rows whose gold label is another one than the prediction, or that have a gold label
-                and no prediction; the score counts the same rows as errors.
-            label: The column with the gold labels; None for the one that the probe was fitted on.
-            labels: A file or frame with the gold labels; see `fit_probe`.
-
-        Returns:
-            A row for each row of the level, in order: `doc_id`; `word_index` and `word`, or `token_index` and `token`;
-            `columns`; the gold label if `errors`, `label` or `labels` is given; `prediction`; and `probability`, which
-            is null for heads that have none. Both are null in rows without a vector.
-
-        Raises:
-            UserError: The store has other features, or lacks a column or the gold labels.
-            StoreError: A part is missing or damaged.
-        """
-        opened = self._checked(store)
-        beside = self._beside(opened, columns, errors, label, labels)
-        return pl.concat(self._frames(opened, beside, Counter()))
-
-    def predict_to(
-        self,
-        store: str | Path | Store,
-        path: str | Path,
-        *,
-        columns: str | Sequence[str] = (),
-        errors: bool = False,
-        label: str | None = None,
-        labels: LabelTable | None = None,
-        overwrite: bool = False,
-    ) -> Written:
-        """Label the rows of a store and write them as Parquet or CSV, shard by shard; see `predict` for the columns.
-
-        Args:
-            store: The store.
-            path: The file, which ends in .parquet or .csv and appears only when it is whole.
-            columns: Further columns; see `predict`.
-            errors: Write only the rows that are wrong; see `predict`.
-            label: The column with the gold labels; see `predict`.
-            labels: A file or frame with the gold labels; see `fit_probe`.
-            overwrite: Replace a file that is already there.
-
-        Raises:
-            UserError: The store has other features, or lacks a column or the gold labels; or the file is already there.
-            StoreError: A part is missing or damaged.
-            RunError: The system refused a write.
-        """
-        out = check_output(path, overwrite=overwrite)
-        opened = self._checked(store)
-        beside, counts = self._beside(opened, columns, errors, label, labels), Counter[str]()
-        written = write_frames(self._frames(opened, beside, counts), out)
-        return written._replace(n_gold=counts[_GOLD]) if errors else written
-
-    def predict_texts(self, texts: Iterable[str], *, device: str = "auto") -> pl.DataFrame:
-        """Label texts in memory, encoded like the probe's features; each text is a document.
-
-        The encoder is loaded once. For more than a few thousand texts use `predict_input`.
-
-        Returns:
-            The columns of `predict`; `doc_id` is the text's number.
-
-        Raises:
-            UserError: The model is missing or has changed, or `texts` holds other values than strings.
-        """
-        # Imported here because scoring and fitting linear heads need no torch.
-        from bertfeat.extraction.documents import documents_of
-        from bertfeat.extraction.flow import Flow
-
-        documents = documents_of(texts)
-        if not documents:
-            raise UserError("texts is empty; pass one text or more")
-        if device not in self._flows:
-            self._flows[device] = Flow.of_feature(self.spec, mine=self._mine, device=device)
-        table = self._flows[device].run(documents)[self.level]
-        return predict_table(self.probe, table, self.spec, first_tokens=self.first_tokens)
-
-    def predict_input(
-        self,
-        inputs: Inputs,
-        path: str | Path,
+        what: Store | Inputs,
+        output: str | Path | None = None,
         *,
         columns: str | Sequence[str] = (),
         errors: bool = False,
@@ -203,55 +141,64 @@ class FittedProbe:
         overwrite: bool = False,
         progress: bool | Progress | None = None,
         **settings: Unpack[ExtractSettings],
-    ) -> Written:
-        """Label a corpus: extract it with the probe's own settings, predict, and write the result; see `predict_to`.
+    ) -> pl.DataFrame | Written:
+        """Label the rows of a store, of texts, or of a corpus that is extracted with the probe's own settings.
 
-        While this runs, the features are in a folder beside the output.
+        A list of texts is encoded in memory, by an encoder that is loaded once. Of a corpus, the features are in a
+        temporary folder while this runs, beside the output if there is one.
 
         Args:
-            inputs: Files, globs, `-` for standard input, or a data frame; see `extract`.
-            path: The file to write.
-            columns: Further columns, also those of the input; see `predict`.
-            errors: Write only the rows that are wrong; see `predict`.
-            label: The column of the input with the gold labels; see `predict`.
-            labels: A file or frame with the gold labels; see `fit_probe`.
+            what: A store or its folder; a list of texts, each a document whose `doc_id` is its number; or a corpus as
+                `extract` takes it: a file, a list of files, a glob, `-` for standard input, a data frame, ...
+            output: A file to write shard by shard, which ends in .parquet or .csv and appears only when it is whole;
+                None to return the rows.
+            columns: Further columns: of the level, of its documents if the sentence level is stored too, of the corpus,
+                or gold labels under their name. A list, or names between commas.
+            errors: Take only the rows whose gold label is another one than the prediction, or that have a gold label
+                and no prediction; the score counts the same rows as errors.
+            label: The column with the gold labels; None for the one that the probe was fitted on.
+            labels: A file or frame with the gold labels; see `ProbeConfig`.
             overwrite: Replace a file that is already there.
             progress: Of the extraction; see `extract`.
             **settings: Settings to read the corpus (`text_column`, `format`, `id_column`, ...) and to compute
                 (`device`, `workers`).
 
-        Raises:
-            UserError: The inputs or settings cannot be used, the model has changed, or the file is already there.
-            RunError: The run failed; no files are left.
-        """
-        from bertfeat.encoder.checkpoint import open_checkpoint
-        from bertfeat.extraction.resolution import check_model
-        from bertfeat.extraction.run import extract
+        Returns:
+            A row for each row of the level, in order: `doc_id`; `word_index` and `word`, or `token_index` and `token`;
+            `columns`; the gold label if `errors`, `label` or `labels` is given; `prediction`; and `probability`, which
+            is null for heads that have none. Both are null in rows without a vector. With `output`, what was written.
 
-        out = check_output(path, overwrite=overwrite)
-        names, gold = names_in(columns), None
-        if labels is None and (errors or label is not None or self.label in names):
-            gold = label or self.label
-        asked = self.spec.extract_config(**settings)
-        corpus = resolve_kind(inputs, asked)
-        reader = reader_of(corpus, asked.format)
-        kept = kept_settings(self.level, names, gold, reader)
-        config = self.spec.extract_config(**{**kept, **settings})
-        check_model(self.spec, open_checkpoint(config.model, config.revision), mine=self._mine)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
-            features = Path(folder) / "features"
-            try:
-                store = extract(corpus, features, config, progress=progress)
-                written = self.predict_to(
-                    store, out, columns=columns, errors=errors, label=label, labels=labels, overwrite=overwrite
-                )
-            except UserError as error:
-                # The user knows the corpus and `columns`, not this store and what it keeps.
-                named = ", ".join(map(str, corpus)) if isinstance(corpus, Paths) else "the data frame"
-                said = str(error).replace(str(features), named)
-                error.args = (said if "keep_columns" in settings else said.replace("`keep_columns`", "`columns`"),)
-                raise
-            return written._replace(n_set_aside=store.manifest.totals.n_bad_rows)
+        Raises:
+            UserError: The store has other features or the model has changed; a column, the gold labels or a setting
+                cannot be used; or the file is already there.
+            StoreError: A part is missing or damaged.
+            RunError: The run failed, or the system refused a write; no files are left.
+        """
+        out = None if output is None else check_output(output, overwrite=overwrite)
+        names = names_in(columns)
+        asks_gold = errors or label is not None or labels is not None or self.label in names
+        gold = (label or self.label) if asks_gold else None
+        columns_in = partial(
+            OutputColumns.of, level=self.level, names=names, gold=gold, labels=labels, only_errors=errors
+        )
+        if (store := _store_of(what)) is not None:
+            if settings:
+                raise UserError(f"`{next(iter(settings))}` is for reading text; {store.path} is a store")
+            self.spec.find_in(store, mine=self._mine)
+            return self._predicted(store, out, columns_in(store, str(store.path)))
+        if (texts := _texts_of(what)) is not None:
+            if out is None and not names and gold is None:
+                return self._predicted_texts(texts, settings)
+            what = {settings.get("text_column", "text"): texts}
+        corpus = resolve_kind(cast("Inputs", what), self.spec.extract_config(**settings))
+        place = ", ".join(map(str, corpus)) if isinstance(corpus, Paths) else "the data frame"
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-" if out else None, dir=out and out.parent) as folder:
+            in_corpus = gold if labels is None else None
+            store = self._extracted(corpus, Path(folder) / "features", names, in_corpus, progress, settings)
+            found = self._predicted(store, out, columns_in(store, place))
+        if isinstance(found, Written):
+            return found._replace(n_set_aside=store.manifest.totals.n_bad_rows)
+        return found
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Save as safetensors and JSON.
@@ -265,50 +212,107 @@ class FittedProbe:
             RunError: The system refused a write.
         """
         target = local_path(folder, "a probe")
-        save_head(self.probe, target, self._description, overwrite=overwrite)
+        save_head(self.probe, target, self.training, overwrite=overwrite)
         self.name = target.absolute().name
 
     def summary(self) -> dict[str, Any]:
-        """Return the probe's head, feature and classes, and the record of its training, as JSON values."""
-        return self._description.summary(self.probe.head, self.probe.get_params(), self.probe.classes_.tolist())
-
-    @property
-    def _description(self) -> ProbeDescription:
-        return ProbeDescription(self.spec, self.label, self.first_tokens, self.training)
+        """Return the probe's head, parameters and classes, and the record of its training, as JSON values."""
+        return self.training.to_dict(self.probe.head, self.probe.get_params(), self.probe.classes_.tolist())
 
     @property
     def _mine(self) -> str:
         return f"probe {self.name}"
 
-    def _checked(self, store: str | Path | Store) -> Store:
-        opened = as_store(store)
-        self.spec.find_in(opened, mine=self._mine)
-        return opened
+    @property
+    def _columns(self) -> list[str]:
+        """The columns that predictions need: those that name a row, and the words of tokens."""
+        return [*LEVELS[self.level].names, *(["word_index"] if self.training.first_tokens else [])]
 
-    def _beside(
-        self, store: Store, columns: str | Sequence[str], errors: bool, label: str | None, labels: LabelTable | None
-    ) -> Beside:
-        """Find what is asked for beside predictions; see `predict`."""
-        names, gold = names_in(columns), None
-        if errors or label is not None or labels is not None or self.label in names:
-            gold = find_labels(store, self.level, label or self.label, labels)
-        beside = Beside(names, gold, errors)
-        beside.check(store, self.level)
-        return beside
+    def _extracted(
+        self,
+        corpus: Any,
+        folder: Path,
+        names: tuple[str, ...],
+        gold: str | None,
+        progress: bool | Progress | None,
+        settings: ExtractSettings,
+    ) -> Store:
+        """Extract a corpus with the probe's own settings, and what is needed for columns and gold labels of it."""
+        from bertfeat.encoder.checkpoint import open_checkpoint
+        from bertfeat.extraction.resolution import check_model
+        from bertfeat.extraction.run import extract
 
-    def _frames(self, store: Store, beside: Beside, counts: Counter[str]) -> Iterator[pl.DataFrame]:
+        reader = reader_of(corpus, self.spec.extract_config(**settings).format)
+        config = self.spec.extract_config(**{**kept_settings(self.level, names, gold, reader), **settings})
+        check_model(self.spec, open_checkpoint(config.model, config.revision), mine=self._mine)
+        return extract(corpus, folder, config, progress=progress)
+
+    def _predicted(self, store: Store, out: Path | None, beside: OutputColumns) -> pl.DataFrame | Written:
+        counts = Counter[str]()
+        frames = self._frames(store, beside, counts)
+        if out is None:
+            return pl.concat(frames)
+        return write_frames(frames, out)._replace(n_gold=counts[_GOLD] if beside.only_errors else None)
+
+    def _frames(self, store: Store, beside: OutputColumns, counts: Counter[str]) -> Iterator[pl.DataFrame]:
         """Yield the predictions of each shard, and count the gold labels if only errors are asked for."""
-        only_first = self.first_tokens
-        feature = self.spec.feature
-        for frame in predicted_frames(self.probe, store, self.level, feature, beside, first_tokens=only_first):
-            if not beside.only_errors:
-                yield frame
-                continue
-            wrong, n_gold = beside.errors(frame, self.probe.classes_, self._mine)
-            counts[_GOLD] += n_gold
-            yield frame.filter(wrong)
-        if beside.only_errors and not counts[_GOLD]:
-            raise beside.none_given(store, self.level)
+        for entry in store.manifest.shards:
+            shard = store.shard(entry.shard)
+
+            def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Vectors:
+                return StoreVectors(shard, self.level, self.spec.feature, rows=rows, documents=documents)
+
+            frame = beside.read(shard, self.level, self._columns)
+            found = self._labelled(frame, shard.valid(self.level, self.spec.feature), vectors)
+            found = found.select(*beside.shown(self.level), PREDICTION, PROBABILITY)
+            if beside.only_errors:
+                wrong, n_gold = beside.errors(found, self.probe.classes_, self._mine)
+                counts[_GOLD] += n_gold
+                found = found.filter(wrong)
+            yield found
+        if beside.gold is not None and beside.only_errors and not counts[_GOLD]:
+            raise beside.gold.error_of_none(store)
+
+    def _predicted_texts(self, texts: Sequence[str], settings: ExtractSettings) -> pl.DataFrame:
+        """Return the predictions for texts in memory, with the columns that name a row."""
+        # Imported here because scoring and fitting linear heads need no torch.
+        from bertfeat.extraction.documents import documents_of
+        from bertfeat.extraction.flow import Flow
+
+        documents = documents_of(texts)
+        if not documents:
+            raise UserError("texts is empty; pass one text or more")
+        key = repr(sorted(settings.items()))
+        if key not in self._flows:
+            self._flows[key] = Flow.of_feature(self.spec, mine=self._mine, **settings)
+        table = self._flows[key].run(documents)[self.level]
+        frame = pl.DataFrame({name: _series(table.columns[name]) for name in self._columns})
+        has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
+        vectors = self.spec.vectors_in(table)
+        found = self._labelled(frame, has_vector, lambda rows, _: ArrayVectors(vectors[rows]))
+        return found.select(*LEVELS[self.level].names, PREDICTION, PROBABILITY)
+
+    def _labelled(
+        self, frame: pl.DataFrame, has_vector: BoolArray, vectors: Callable[[IntArray, IntArray | None], Vectors]
+    ) -> pl.DataFrame:
+        """Add predictions to a frame of rows; null where `has_vector`, bool (n_rows,), says that there is no vector.
+
+        `vectors` returns the vectors of some rows, given also the document of each, or None at sentence level.
+        """
+        if self.training.first_tokens:
+            has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
+        rows = np.flatnonzero(has_vector)
+        is_document = self.level is Level.SENTENCE
+        documents = None if is_document else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
+        lengths = None if documents is None else lengths_of(documents)
+        labels, probabilities = predict_rows(self.probe, vectors(rows, documents), lengths)
+        place = np.full(frame.height, -1)
+        place[rows] = np.arange(len(rows))
+        at = pl.Series(place).replace(-1, None)
+        kind = _TYPES[self.probe.classes_.dtype.kind]
+        found = pl.Series(PREDICTION, labels, dtype=kind)
+        values = [None] * len(rows) if probabilities is None else probabilities
+        return frame.with_columns(found.gather(at), pl.Series(PROBABILITY, values, dtype=pl.Float32).gather(at))
 
 
 @os_errors(UserError)
@@ -326,12 +330,38 @@ def load_probe(folder: str | Path) -> FittedProbe:
         'entity_f1'
     """
     probe, extra = load_head(local_path(folder, "a probe"))
-    kept = description_of(extra, folder)
-    name = Path(folder).absolute().name
-    return FittedProbe(probe, kept.spec, kept.label, kept.first_tokens, kept.training, name)
+    return FittedProbe(probe, training_of(extra, folder), Path(folder).absolute().name)
 
 
 def as_store(store: str | Path | Store) -> Store:
     """Return a store, or open the store in a folder; a probe computes with its rows next."""
     limit_threads()
     return store if isinstance(store, Store) else open_store(store)
+
+
+def _store_of(what: Store | Inputs) -> Store | None:
+    """Return a store, or the store in a folder; None for texts and corpora."""
+    if isinstance(what, Store):
+        return as_store(what)
+    if not isinstance(what, str | Path | ObjectPath):
+        return None
+    if what != STDIN and as_path(what).is_dir():
+        return as_store(what)
+    if isinstance(what, str) and not may_be_file(what):
+        raise UserError(f"{what!r:.60} is neither a store nor a file; pass texts as a list")
+    return None
+
+
+def _texts_of(what: Store | Inputs) -> list[str] | None:
+    """Return a list of texts; None for a list of files or rows, and anything else."""
+    if not isinstance(what, list | tuple) or isinstance(what, Paths):
+        return None
+    is_files = bool(what) and all(isinstance(item, str | Path) and may_be_file(item) for item in what)
+    is_rows = bool(what) and all(isinstance(item, Mapping) for item in what)
+    return None if is_files or is_rows else list(what)
+
+
+def _series(values: Any) -> pl.Series:
+    if isinstance(values, np.ma.MaskedArray):
+        return pl.Series(values.data).set(pl.Series(np.ma.getmaskarray(values)), None)
+    return pl.Series(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)

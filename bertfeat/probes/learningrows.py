@@ -1,10 +1,14 @@
-"""Reader of training data: the labelled rows of a level, and their vectors in memory or as a stream."""
+"""Rows that a probe learns from or is scored on: the one place that says which rows of a level have a label.
+
+Labels are a column of the store, of its words, or of a table beside it. Vectors are read in memory or as a stream.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,54 +16,125 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.errors import UserError
+from bertfeat.corpus.tables import read_table
+from bertfeat.durable.files import os_errors
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.heads.base import Labels, check_labels
-from bertfeat.heads.matrices import Matrix, Sequences
-from bertfeat.probes.labels import LabelSource, LabelTable, find_labels, label_rows, none_matches
-from bertfeat.probes.vectorstream import FLOAT32_BYTES, StoreStream, lengths_of
+from bertfeat.heads.sequences import Sequences
+from bertfeat.levels import LEVELS
+from bertfeat.probes.config import LabelTable
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, Vectors
+from bertfeat.vectors.store import StoreVectors, lengths_of
 
-# Fitting may hold the vectors, a standardised copy and values computed from them.
-_COPIES = 3
+_WORD_KEYS = list(LEVELS[Level.WORD].keys)
+#: Whether a token is the first of a word.
+IS_FIRST_TOKEN = pl.col("word_index").is_not_null() & pl.struct(_WORD_KEYS).is_first_distinct()
+# Columns that bertfeat writes; others came with the corpus, and may be labels.
+_OWN = {column.name for entry in LEVELS.values() for column in entry.columns}
+_TYPES: dict[str, type[pl.DataType]] = {"int64": pl.Int64, "int32": pl.Int32, "string": pl.String}
+
+# Fitting may hold the vectors, a standardized copy and values computed from them, of 4 bytes each.
+_BYTES_PER_VALUE = 3 * 4
 # Work on a chunk makes a few copies of it.
 _CHUNK_SHARE = 16
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 8_000_000, 256_000_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelledRows:
-    """The rows of a level that have a label.
+@dataclass(frozen=True, slots=True)
+class LabelSource:
+    """The column with the labels: of a level of the store, or of a table of keys and labels.
 
-    Attributes:
-        rows: int64 (n_rows,), ascending: their numbers in the level.
-        documents: int64 (n_rows,), ascending: the running number of each row's document.
-        labels: (n_rows,).
-        has_vector: bool (n_rows,): whether a row has a vector of the feature.
-        n_total: The number of rows that could take part, with or without a label.
-        first_tokens: Whether the rows are first tokens of words, with the labels of the words.
-        source: The origin of the labels, for messages.
+    `table` has the store's types and unique keys; None for a column of the store. `of_words` says that tokens have the
+    labels of their words. `where` is the name of the labels, and `place` that of the store, for messages.
     """
 
+    name: str
+    level: Level
+    table: pl.DataFrame | None
+    of_words: bool
+    where: str
+    place: str
+
+    def rows(self, shard: Store) -> pl.DataFrame:
+        """Return the rows of one shard: `doc_id`, `label` (null if a row has none), `is_candidate`.
+
+        Of tokens with the labels of words, only the first of a word is a candidate; otherwise every row is.
+        """
+        keys = list(LEVELS[self.level].keys)
+        is_candidate = pl.lit(True)
+        if self.table is not None:
+            rows = shard.polars(self.level, keys).join(self.table, on=keys, how="left", maintain_order="left")
+        elif self.of_words:
+            words = shard.polars(Level.WORD, [*_WORD_KEYS, self.name])
+            tokens = shard.polars(self.level, _WORD_KEYS).with_columns(is_candidate=IS_FIRST_TOKEN)
+            rows = tokens.join(words, on=_WORD_KEYS, how="left", maintain_order="left")
+            is_candidate = pl.col("is_candidate")
+        else:
+            rows = shard.polars(self.level, ["doc_id", self.name])
+        return rows.select("doc_id", label=pl.col(self.name), is_candidate=is_candidate)
+
+    def error_of_none(self, store: Store) -> UserError:
+        """Return the error for a store of which no row has one of the labels."""
+        if self.table is None or not is_given(self.table[self.name]).any():
+            return UserError(f"{self.where}: no row at level {self.level} has a label")
+        first = store.shard(0).polars(self.level, ["doc_id"])["doc_id"].head(1).to_list()
+        example = f" (which has for example {first[0]!r})" if first else ""
+        return UserError(f"{self.where}: none of its {self.table.height} rows is for a row of {self.place}{example}")
+
+
+def find_labels(store: Store, level: Level, name: str, labels: LabelTable | None, place: str) -> LabelSource:
+    """Find the labels of a level, in a table or in a column of the store, called `place` in messages."""
+    if labels is not None:
+        where = "a frame" if isinstance(labels, pl.DataFrame) else str(labels)
+        table = _checked(_read_table(labels, {*LEVELS[level].keys, name}), store, level, name, where)
+        return LabelSource(name, level, table, False, f"{where}: column {name!r}", place)
+    where = f"{place}: column {name!r}"
+    own = [column.name for column in store.schema(level).columns]
+    has_words = level is Level.TOKEN and Level.WORD in store.levels
+    of_words = [column.name for column in store.schema(Level.WORD).columns] if has_words else []
+    if name in own or name in of_words:
+        return LabelSource(name, level, None, name not in own, where, place)
+    there = [*own, *of_words]
+    raise UserError(
+        f"{place}: no label column {name!r} at level {level}; {did_you_mean(name, there) or _hint(level, there)}"
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledRows:
+    """The rows of a level that have a label, of `n_total` that could take part.
+
+    `rows`, int64 (n_rows,), are their ascending numbers in the level, and `documents`, int64 (n_rows,), the running
+    numbers of their documents. `labels` are (n_rows,), and `has_vector`, bool (n_rows,), says which have a vector.
+    """
+
+    level: Level
     rows: IntArray
     documents: IntArray
     labels: Labels
     has_vector: BoolArray
     n_total: int
-    first_tokens: bool
-    source: str
+    source: LabelSource
 
     @property
     def n_without_label(self) -> int:
         """Rows that are left out because their label is null or empty."""
         return self.n_total - len(self.rows)
 
-    def split(self, share: float, seed: int) -> tuple[LabelledRows, LabelledRows]:
-        """Split by documents at random: the second part has a share of them, at least one.
+    @property
+    def lengths(self) -> IntArray | None:
+        """Rows of each document that has any, int64 (n_documents,); None at sentence level."""
+        return None if self.level is Level.SENTENCE else lengths_of(self.documents)
 
-        Raises:
-            UserError: There are fewer than two documents.
-        """
+    @property
+    def with_vector(self) -> LabelledRows:
+        """The rows that have a vector."""
+        return self._only(self.has_vector)
+
+    def split(self, share: float, seed: int) -> tuple[LabelledRows, LabelledRows]:
+        """Split by documents at random: the second part has a share of them, at least one."""
         names = np.unique(self.documents)
         if len(names) < 2:
             raise UserError(f"too few labelled documents ({len(names)}) to hold some out for dev; pass `dev`")
@@ -68,150 +143,37 @@ class LabelledRows:
         is_held = np.isin(self.documents, held)
         return self._only(~is_held), self._only(is_held)
 
+    def stream(self, store: Store, feature: str, chunk_bytes: int = 64_000_000) -> StoreVectors:
+        """Return the vectors of the rows that have one, (n_with_vector, dim), as a stream."""
+        used = self.with_vector
+        documents = None if self.level is Level.SENTENCE else used.documents
+        return StoreVectors(store, self.level, feature, rows=used.rows, documents=documents, chunk_bytes=chunk_bytes)
+
     def _only(self, chosen: BoolArray) -> LabelledRows:
         arrays = {name: getattr(self, name)[chosen] for name in ("rows", "documents", "labels", "has_vector")}
         return dataclasses.replace(self, n_total=int(chosen.sum()), **arrays)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dataset:
-    """Vectors and labels of the rows that have both.
-
-    Attributes:
-        X: Vectors (n_rows, dim), in memory or as a stream.
-        labels: (n_rows,).
-        lengths: int64 (n_sequences,): rows of each document that has any, in order; None at sentence level.
-        rows: int64 (n_rows,): the rows' numbers in the level.
-        labelled: The rows with a label, also those without a vector.
-    """
-
-    X: Matrix
-    labels: Labels
-    lengths: IntArray | None
-    rows: IntArray
-    labelled: LabelledRows
-
-    @property
-    def sequences(self) -> Sequences:
-        """The vectors as one sequence per document; at sentence level as one per row."""
-        lengths = np.ones(len(self.rows), np.int64) if self.lengths is None else self.lengths
-        return Sequences(self.X, lengths)
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether the vectors are read again in every pass."""
-        return isinstance(self.X, StoreStream)
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes in memory of the vectors and of what fitting computes from them."""
-        return 0 if self.is_streamed else _n_bytes(*self.X.shape)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the number of rows, of rows of each class, and of rows that were left out, as JSON values."""
-        classes, counts = np.unique(self.labels, return_counts=True)
-        return {
-            "n_rows": len(self.rows),
-            "n_documents": len(self.rows if self.lengths is None else self.lengths),
-            "n_without_vector": len(self.labelled.rows) - len(self.rows),
-            "n_without_label": self.labelled.n_without_label,
-            "n_classes": len(classes),
-            "counts": {str(name): int(count) for name, count in zip(classes.tolist(), counts, strict=True)},
-        }
-
-
-def read_vectors(store: Store, level: Level, feature: str, labelled: LabelledRows, *, max_memory: int) -> Dataset:
-    """Read the vectors of labelled rows, into memory if they and what fitting computes from them fit.
-
-    Args:
-        store: The store.
-        level: A level of the store.
-        feature: A feature of the level, stored or made from what is stored.
-        labelled: The rows; those without a vector are left out.
-        max_memory: Bytes that may be used.
-
-    Raises:
-        UserError: There is no such feature, or a vector holds NaN.
-        StoreError: A part is missing or damaged.
-    """
-    chunk_bytes = max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, max_memory // _CHUNK_SHARE))
-    stream = stream_of(store, level, feature, labelled, chunk_bytes=chunk_bytes)
-    chosen = labelled.has_vector
-    return Dataset(
-        X=stream.whole() if _n_bytes(*stream.shape) <= max_memory else stream,
-        labels=labelled.labels[chosen],
-        lengths=None if level is Level.SENTENCE else lengths_of(labelled.documents[chosen]),
-        rows=labelled.rows[chosen],
-        labelled=labelled,
-    )
-
-
-def stream_of(store: Store, level: Level, feature: str, labelled: LabelledRows, **settings: int) -> StoreStream:
-    """Return the vectors of the rows that have one as a stream; see `StoreStream`."""
-    chosen = labelled.has_vector
-    documents = None if level is Level.SENTENCE else labelled.documents[chosen]
-    return StoreStream(store, level, feature, rows=labelled.rows[chosen], documents=documents, **settings)
-
-
 def select_rows(
-    store: Store,
-    level: Level,
-    feature: str,
-    label: str,
-    *,
-    labels: LabelTable | None = None,
-    limit: int | None = None,
+    store: Store, level: Level, feature: str, label: str, labels: LabelTable | None, limit: int | None = None
 ) -> LabelledRows:
-    """Find the rows of a level that have a label, neither null nor empty.
-
-    Args:
-        store: The store, whose columns are read shard by shard; no document is in two shards.
-        level: A level of the store.
-        feature: A feature of the level.
-        label: The column with the labels.
-        labels: A file or frame with the labels, joined by `doc_id` (and `word_index` or `token_index`).
-        limit: The number of documents to read from the start; None is all.
-
-    Raises:
-        UserError: There is no such level, feature or label column.
-        StoreError: A part is missing or damaged.
-    """
-    if limit is not None and limit < 1:
-        raise UserError(f"limit {limit} is below 1")
-    source = find_labels(store, level, label, labels)
+    """Find the rows with a label, neither null nor empty, of the first `limit` documents (None is all)."""
+    source = find_labels(store, level, label, labels, str(store.path))
     has_vector = store.valid(level, feature)
-    candidates = pl.concat(list(_candidates(store, level, source, limit)))
+    candidates = pl.concat(list(_candidates(store, source, limit)))
     given = candidates.filter(is_given(candidates["label"]))
-    if (
-        source.table is not None
-        and candidates.height
-        and not given.height
-        and is_given(source.table[source.name]).any()
-    ):
-        raise none_matches(store, level, source)
+    if source.table is not None and candidates.height and not given.height and is_given(source.table[label]).any():
+        raise source.error_of_none(store)
     rows, documents = given["row"].to_numpy(), given["document"].to_numpy()
-    return LabelledRows(
-        rows=rows,
-        documents=documents,
-        labels=as_labels(given["label"], source.where),
-        has_vector=has_vector[rows],
-        n_total=candidates.height,
-        first_tokens=level is Level.TOKEN and source.level is Level.WORD,
-        source=source.where,
-    )
+    found = as_labels(given["label"], source.where)
+    return LabelledRows(level, rows, documents, found, has_vector[rows], candidates.height, source)
 
 
-def is_given(labels: pl.Series) -> pl.Series:
-    """Return which rows have a label; an empty cell of a .csv or .tsv is read as an empty text, which is not one."""
-    given = labels.is_not_null()
-    return given & (labels != "").fill_null(value=False) if labels.dtype == pl.String else given
-
-
-def _candidates(store: Store, level: Level, source: LabelSource, limit: int | None) -> Iterator[pl.DataFrame]:
+def _candidates(store: Store, source: LabelSource, limit: int | None) -> Iterator[pl.DataFrame]:
     """Yield the rows of each shard that may have a label: `row` and `document`, their running numbers, and `label`."""
     n_rows = n_documents = 0
     for entry in store.manifest.shards:
-        frame = label_rows(store.shard(entry.shard), level, source).with_columns(
+        frame = source.rows(store.shard(entry.shard)).with_columns(
             row=pl.int_range(pl.len(), dtype=pl.Int64) + n_rows,
             document=pl.col("doc_id").rle_id().cast(pl.Int64) + n_documents,
         )
@@ -223,12 +185,14 @@ def _candidates(store: Store, level: Level, source: LabelSource, limit: int | No
             return
 
 
-def as_labels(values: pl.Series, where: str) -> Labels:
-    """Return a column without nulls as labels.
+def is_given(labels: pl.Series) -> pl.Series:
+    """Return which rows have a label; an empty cell of a .csv or .tsv is read as an empty text, which is not one."""
+    given = labels.is_not_null()
+    return given & (labels != "").fill_null(value=False) if labels.dtype == pl.String else given
 
-    Raises:
-        UserError: The column holds fractions, lists or dates.
-    """
+
+def as_labels(values: pl.Series, where: str) -> Labels:
+    """Return a column without nulls as labels, (n_rows,)."""
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)
     if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean, pl.Null)):
@@ -239,5 +203,81 @@ def as_labels(values: pl.Series, where: str) -> Labels:
     return check_labels(array, what=where)
 
 
-def _n_bytes(n_rows: int, dim: int) -> int:
-    return n_rows * dim * FLOAT32_BYTES * _COPIES
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """The vectors `X` (n_rows, dim) and labels of the rows that have both, and all rows with a label."""
+
+    X: Vectors
+    rows: LabelledRows
+    labelled: LabelledRows
+
+    @property
+    def sequences(self) -> Sequences:
+        """The vectors as one sequence per document; at sentence level as one per row."""
+        lengths = self.rows.lengths
+        return Sequences(self.X, np.ones(len(self.rows.rows), np.int64) if lengths is None else lengths)
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the vectors are read again in every pass."""
+        return not isinstance(self.X, ArrayVectors)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory of the vectors and of what fitting computes from them."""
+        return 0 if self.is_streamed else self.X.shape[0] * self.X.shape[1] * _BYTES_PER_VALUE
+
+
+def read_vectors(store: Store, feature: str, labelled: LabelledRows, max_memory: int) -> Dataset:
+    """Read the vectors of labelled rows, into memory if they and what fitting computes from them fit."""
+    chunk_bytes = max(_MIN_CHUNK_BYTES, min(_MAX_CHUNK_BYTES, max_memory // _CHUNK_SHARE))
+    stream = labelled.stream(store, feature, chunk_bytes)
+    fits = stream.shape[0] * stream.shape[1] * _BYTES_PER_VALUE <= max_memory
+    return Dataset(ArrayVectors(stream.whole()) if fits else stream, labelled.with_vector, labelled)
+
+
+def _hint(level: Level, columns: Sequence[str]) -> str:
+    if found := [column for column in dict.fromkeys(columns) if column not in _OWN]:
+        return f"columns that could be labels are {', '.join(found)}"
+    option = "`keep_columns`" if level is Level.SENTENCE else "`label_column`"
+    return f"none came with the corpus; extract with {option}, or pass labels with `labels`"
+
+
+@os_errors(UserError)
+def _read_table(labels: LabelTable, needed: set[str]) -> pl.DataFrame:
+    if isinstance(labels, pl.DataFrame):
+        return labels
+    if not isinstance(labels, str | Path):
+        raise UserError(f"labels are a {type(labels).__name__}; pass a file or a polars DataFrame")
+    path = Path(labels)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; pass a .csv, .tsv, .jsonl or .parquet with doc_id and labels")
+    return read_table(str(path), needed)
+
+
+def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:
+    """Return the keys and the label of a table, of the store's types, checked against the store."""
+    keys = LEVELS[level].keys
+    for column in (*keys, name):
+        if column not in table.columns:
+            there = did_you_mean(column, table.columns) or f"columns are {', '.join(table.columns) or 'none'}"
+            raise UserError(f"{where}: no column {column!r}; {there}")
+    types = {column.name: _TYPES[column.type]() for column in store.schema(level).columns if column.name in keys}
+    table = table.select(*keys, name).with_columns(_cast(table[key], types[key], where) for key in keys)
+    if table.select(keys).is_duplicated().any():
+        *first, times = table.group_by(keys, maintain_order=True).len().filter(pl.col("len") > 1).row(0)
+        named = ", ".join(f"{name} {value!r}" for name, value in zip(keys, first, strict=True))
+        raise UserError(f"{where}: {named} occurs {times} times; label it once")
+    return table
+
+
+def _cast(values: pl.Series, kind: pl.DataType, where: str) -> pl.Series:
+    if values.dtype.is_float() or values.dtype.is_nested():
+        raise UserError(f"{where}: {values.name} is of type {values.dtype}; write whole numbers or strings")
+    cast = values.cast(kind, strict=False)
+    wrong = values.filter(cast.is_null())
+    if len(wrong):
+        raise UserError(
+            f"{where}: {values.name} {wrong[0]!r} is not {'a whole number' if kind.is_integer() else 'an id'}"
+        )
+    return cast

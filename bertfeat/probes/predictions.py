@@ -1,56 +1,49 @@
-"""Predictions for the rows of a store: as a frame, or written shard by shard."""
+"""Predicted labels of rows, the columns beside them, and the file that they are written to."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
+from bertfeat.corpus import Reader
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_file
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
-from bertfeat.heads.base import Labels, Probe
-from bertfeat.heads.matrices import Matrix, Sequences, chunk_ranges, read_chunk
+from bertfeat.heads.base import Labels, Probe, require_same_kind
+from bertfeat.heads.sequences import Sequences
 from bertfeat.levels import LEVELS
-from bertfeat.probes.labels import IS_FIRST_TOKEN
-from bertfeat.probes.predictedcolumns import PREDICTION, PROBABILITY, Beside
-from bertfeat.probes.vectorstream import StoreStream, lengths_of
-from bertfeat.records import BoolArray, Float32Array, IntArray, LevelTable
+from bertfeat.probes.config import LabelTable
+from bertfeat.probes.learningrows import LabelSource, as_labels, find_labels, is_given
+from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.storage import local_path
-from bertfeat.store.provenance import FeatureSpec
-from bertfeat.store.reader import Store
+from bertfeat.store.reader import Store, read_columns, row_columns
+from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
-_TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
-
-
-class Predicted(NamedTuple):
-    """The predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any."""
-
-    labels: Labels
-    probabilities: Float32Array | None
+PREDICTION, PROBABILITY = "prediction", "probability"
 
 
-def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> Predicted:
-    """Predict the label of each row, chunk by chunk, in memory that stays flat for a stream.
+def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
+    """Return the predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any.
 
-    Args:
-        probe: A fitted probe.
-        X: Vectors (n_rows, dim), in memory or as a stream whose chunks end between sequences.
-        lengths: int64 (n_sequences,): the rows of each sequence, for a tagger.
+    The vectors `X` (n_rows, dim) may be a stream whose chunks end between sequences, of `lengths` (n_sequences,) rows.
     """
     labels = np.empty(X.shape[0], probe.classes_.dtype)
     probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
-    # Chunks of a matrix in memory may end inside a sequence: a tagger takes it whole.
-    whole = probe.is_tagger and isinstance(X, np.ndarray)
-    for chunk, rows in enumerate([range(X.shape[0])] if whole else chunk_ranges(X)):
-        vectors = X if whole else read_chunk(X, chunk)
+    chunks = chunks_of(X)
+    if probe.is_tagger and isinstance(X, ArrayVectors):
+        # Its chunks may end inside a sequence.
+        chunks = iter([(range(X.shape[0]), X.whole())])
+    for rows, vectors in chunks:
         part: Any = vectors
         if probe.is_tagger:
             assert lengths is not None
@@ -63,7 +56,7 @@ def predict_rows(probe: Probe, X: Matrix, lengths: IntArray | None) -> Predicted
             best = found.argmax(axis=1)
             labels[span] = probe.classes_[best]
             probabilities[span] = found[np.arange(len(best)), best]
-    return Predicted(labels, probabilities)
+    return labels, probabilities
 
 
 def _flat(probe: Probe, found: Any) -> npt.NDArray[Any]:
@@ -77,95 +70,91 @@ def _lengths_within(lengths: IntArray, rows: range) -> IntArray:
     return lengths[first:last]
 
 
-def _label_type(probe: Probe) -> pl.DataType:
-    return _TYPES[probe.classes_.dtype.kind]()
+@dataclass(frozen=True, slots=True)
+class OutputColumns:
+    """The columns beside predictions: `names`, of the level or of its documents, and the gold labels if there are any.
 
-
-def predicted_frames(
-    probe: Probe, store: Store, level: Level, feature: str, beside: Beside, *, first_tokens: bool
-) -> Iterator[pl.DataFrame]:
-    """Yield the predictions of each shard: every row of the level, in order; null for a row without a vector.
-
-    Args:
-        probe: A fitted probe.
-        store: The store.
-        level: A level of the store.
-        feature: The feature that the probe was fitted on.
-        beside: The columns before the predictions.
-        first_tokens: Whether the probe labels first tokens of words only; other tokens have no prediction.
-
-    Raises:
-        StoreError: A part is missing or damaged.
+    With `only_errors`, rows are left out that are right or have no gold label.
     """
-    for entry in store.manifest.shards:
-        shard = store.shard(entry.shard)
-        frame = beside.read(shard, level, _columns(level, first_tokens))
-        has_vector = shard.valid(level, feature)
 
-        def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Matrix:
-            return StoreStream(shard, level, feature, rows=rows, documents=documents)
+    names: tuple[str, ...]
+    gold: LabelSource | None
+    only_errors: bool
 
-        found = _predicted(probe, frame, level, has_vector, vectors, first_tokens=first_tokens)
-        yield found.select(*beside.shown(level), PREDICTION, PROBABILITY)
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        place: str,
+        level: Level,
+        names: tuple[str, ...],
+        gold: str | None,
+        labels: LabelTable | None,
+        *,
+        only_errors: bool,
+    ) -> Self:
+        """Find the columns and the gold labels in a store, called `place` in messages."""
+        source = None if gold is None else find_labels(store, level, gold, labels, place)
+        there = [name for columns in row_columns(store, level) for name in columns]
+        for name in (*names, *(() if gold is None else (gold,))):
+            if name in (PREDICTION, PROBABILITY):
+                raise UserError(f"{place}: column {name!r} has the name of a result of the probe; leave it out")
+            if name not in there and name != gold:
+                hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
+                raise UserError(f"{place}: no column {name!r} at level {level}; {hint}")
+        return cls(names, source, only_errors)
+
+    def shown(self, level: Level) -> list[str]:
+        """Return the names of the columns before the prediction."""
+        gold = () if self.gold is None else (self.gold.name,)
+        return list(dict.fromkeys([*LEVELS[level].names, *self.names, *gold]))
+
+    def read(self, shard: Store, level: Level, further: Sequence[str]) -> pl.DataFrame:
+        """Return the shown and further columns of a shard's rows; rows that need no label have a null for it."""
+        names = list(dict.fromkeys([*self.shown(level), *further]))
+        if self.gold is None:
+            return read_columns(shard, level, names)
+        gold = self.gold.rows(shard).select(pl.when("is_candidate").then("label"))
+        frame = read_columns(shard, level, [name for name in names if name != self.gold.name])
+        return frame.with_columns(gold.to_series().alias(self.gold.name))
+
+    def errors(self, frame: pl.DataFrame, classes: Labels, mine: str) -> tuple[BoolArray, int]:
+        """Return bool (n_rows,), which predictions are wrong or missing, and the number of gold labels."""
+        assert self.gold is not None
+        given = is_given(frame[self.gold.name]).to_numpy()
+        wrong = np.zeros(frame.height, np.bool_)
+        if given.any():
+            gold = as_labels(frame[self.gold.name].filter(given), self.gold.where)
+            require_same_kind(gold, self.gold.where, classes, mine)
+            wrong[given] = [a != b for a, b in zip(gold.tolist(), frame[PREDICTION].filter(given), strict=True)]
+        return wrong, int(given.sum())
 
 
-def predict_table(probe: Probe, table: LevelTable, spec: FeatureSpec, *, first_tokens: bool) -> pl.DataFrame:
-    """Return the predictions for rows in memory, with the columns that name a row.
+def names_in(columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of columns, from a list or a text with commas, each once."""
+    listed = columns.split(",") if isinstance(columns, str) else columns
+    return tuple(dict.fromkeys(name.strip() for name in listed if name.strip()))
 
-    Args:
-        probe: A fitted probe.
-        table: The rows of a level, extracted with the settings of the feature.
-        spec: The feature.
-        first_tokens: See `predicted_frames`.
+
+def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: type[Reader]) -> dict[str, Any]:
+    """Return the settings of an extraction whose store has some columns, among them that of gold labels.
+
+    Columns of a table are kept for documents; CoNLL has columns of words.
     """
-    frame = pl.DataFrame({name: _series(table.columns[name]) for name in _columns(table.level, first_tokens)})
-    has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
-    vectors = spec.vectors_in(table)
-    found = _predicted(probe, frame, table.level, has_vector, lambda rows, _: vectors[rows], first_tokens=first_tokens)
-    return found.select(*LEVELS[table.level].names, PREDICTION, PROBABILITY)
-
-
-def _columns(level: Level, first_tokens: bool) -> list[str]:
-    return [*LEVELS[level].names, *(["word_index"] if first_tokens else [])]
-
-
-def _predicted(
-    probe: Probe,
-    frame: pl.DataFrame,
-    level: Level,
-    has_vector: BoolArray,
-    vectors: Callable[[IntArray, IntArray | None], Matrix],
-    *,
-    first_tokens: bool,
-) -> pl.DataFrame:
-    """Add predictions to a frame of rows; null for rows without one.
-
-    Args:
-        probe: A fitted probe.
-        frame: The columns of all rows.
-        level: Their level.
-        has_vector: bool (n_rows,).
-        vectors: Returns the vectors of some rows, given also the document of each, or None at sentence level.
-        first_tokens: See `predicted_frames`.
-    """
-    if first_tokens:
-        has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
-    rows = np.flatnonzero(has_vector)
-    documents = None if level is Level.SENTENCE else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
-    found = predict_rows(probe, vectors(rows, documents), None if documents is None else lengths_of(documents))
-    place = np.full(frame.height, -1)
-    place[rows] = np.arange(len(rows))
-    at = pl.Series(place).replace(-1, None)
-    labels = pl.Series(PREDICTION, found.labels, dtype=_label_type(probe))
-    values = [None] * len(rows) if found.probabilities is None else found.probabilities
-    probabilities = pl.Series(PROBABILITY, values, dtype=pl.Float32)
-    return frame.with_columns(labels.gather(at), probabilities.gather(at))
-
-
-def _series(values: Any) -> pl.Series:
-    if isinstance(values, np.ma.MaskedArray):
-        return pl.Series(values.data).set(pl.Series(np.ma.getmaskarray(values)), None)
-    return pl.Series(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
+    own = {column.name for column in LEVELS[level].columns}
+    of_documents = {column.name for column in LEVELS[Level.SENTENCE].columns} - own
+    of_input = [name for name in names if name not in own | of_documents and name != gold]
+    wanted = [*of_input, *([] if gold is None else [gold])]
+    if wanted and not (reader.has_columns or reader.has_words):
+        what = "leave it out of `columns`" if of_input else "pass gold labels with `labels`, or do not ask for them"
+        raise UserError(f"the input is {reader.format}, which has no column {wanted[0]!r}; {what}")
+    kept = (wanted if level is Level.SENTENCE else of_input) if reader.has_columns else ()
+    levels = {level}
+    if kept or not of_documents.isdisjoint(names):
+        levels.add(Level.SENTENCE)
+    if gold is not None and level is Level.TOKEN:
+        levels.add(Level.WORD)
+    return {"keep_columns": tuple(kept), "levels": tuple(levels)}
 
 
 class Written(NamedTuple):
@@ -184,11 +173,7 @@ class Written(NamedTuple):
 
 
 def check_output(path: str | Path, *, overwrite: bool) -> Path:
-    """Return the path of a Parquet or CSV file to write, its folder made.
-
-    Raises:
-        UserError: The name has another ending, something is already there, or no folder can be made for it.
-    """
+    """Return the path of a Parquet or CSV file to write, its folder made."""
     out = local_path(path, "a file of predictions")
     check_file(out, overwrite=overwrite, endings=ENDINGS)
     make_parents(out)
@@ -196,12 +181,7 @@ def check_output(path: str | Path, *, overwrite: bool) -> Path:
 
 
 def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> Written:
-    """Write frames with equal columns as one Parquet or CSV file, one after the other, in memory that stays flat.
-
-    Raises:
-        UserError: CSV cannot hold a column.
-        RunError: The system refused; the old file is unchanged, or the new file is there whole.
-    """
+    """Write frames with equal columns as one Parquet or CSV file, in memory that stays flat."""
     counts: Counter[Any] = Counter()
     with publish_file(path) as sink, frame_writer(path, sink) as write:
         for frame in frames:

@@ -28,20 +28,11 @@ _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """The scores of one feature.
+    """The scores of one feature, or mix of layers.
 
-    Attributes:
-        feature: The feature, or a mix of layers.
-        layers: Its layers.
-        dim: Its width.
-        metric: The score.
-        score: The mean over seeds.
-        deviation: The deviation over seeds; None for one seed.
-        low: The lower end of the bootstrap interval of the first seed's score; None where the score has none.
-        high: Its upper end.
-        seconds: The time of reading and fitting.
-        values: The score of each seed.
-        mixes: The learned mix of each seed: the weights of the layers, and gamma.
+    `score` is the mean over seeds and `deviation` theirs (None for one seed); `low` and `high` are the ends of the
+    bootstrap interval of the first seed's score. `values` are the scores of the seeds, and `mixes` the learned weights
+    of layers, and gamma.
     """
 
     feature: str
@@ -61,37 +52,12 @@ class SweepRow:
         return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in _HEADERS]
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """The documents that are held out for scoring."""
-
-    share_of_documents: float
-    seed: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """The scores of a head on each feature; the content of `result.json`.
+    """The scores of a head on each feature, layers first; the content of `result.json`.
 
-    Attributes:
-        store: The name of the store.
-        plan_hash: The hash of its plan.
-        model: The model of its features.
-        level: The level of the rows.
-        label: The column with the labels.
-        head: The head.
-        params: Its parameters.
-        metric: The score.
-        seeds: The seeds that were fitted; empty for a head without randomness.
-        dev: The name of the store that was scored on; None if documents were held out.
-        held_out: The documents that were held out; None with a dev store.
-        n_train: The rows to learn from.
-        n_dev: The rows that were scored on.
-        n_classes: The number of labels.
-        limit: The number of documents to learn from; None for all.
-        bertfeat: The version that made it.
-        rows: The scores, layers first.
-        format_version: The version of the format.
+    `seeds` is empty for a head without randomness. Scores are on the store `dev`, or on the share `held_out` of the
+    documents, drawn by `seed`.
     """
 
     store: str
@@ -103,8 +69,9 @@ class Sweep:
     params: Mapping[str, Any]
     metric: str
     seeds: tuple[int, ...]
+    seed: int
     dev: str | None
-    held_out: HeldOut | None
+    held_out: float | None
     n_train: int
     n_dev: int
     n_classes: int
@@ -139,25 +106,16 @@ class Sweep:
 
     def best_line(self) -> str:
         """Return the best feature with its score, and what it was scored on."""
-        best, held = self.best, self.held_out
-        scored_on = f"{held.share_of_documents:.0%} of the documents, held out" if held else self.dev
+        best = self.best
+        scored_on = self.dev if self.held_out is None else f"{self.held_out:.0%} of the documents, held out"
         return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
 
     def plot(self) -> Axes:
-        """Draw the scores against the layers; return matplotlib's axes, so that `.figure.savefig(FILE)` writes them.
-
-        Raises:
-            UserError: matplotlib is not installed.
-        """
+        """Draw the scores against the layers; return matplotlib's axes, so that `.figure.savefig(FILE)` writes them."""
         return draw_layer_scores(self._series())
 
     def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written.
-
-        Raises:
-            UserError: The folder holds something else, or matplotlib is not installed.
-            RunError: The system refused a write; what was there before is unchanged.
-        """
+        """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written."""
         out = check_sweep_folder(folder, overwrite=overwrite)
         with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
             write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
@@ -187,20 +145,12 @@ def _bar(row: SweepRow) -> ScoreBar:
 
 @os_errors(UserError)
 def read_sweep(folder: str | Path) -> Sweep:
-    """Return the sweep that was written to a folder.
-
-    Raises:
-        UserError: The folder has no sweep, or its result is damaged.
-    """
+    """Return the sweep that was written to a folder."""
     return read_record(Sweep, standing(local_path(folder, "a sweep")), "sweep", FORMAT_VERSION, "sweep again")
 
 
 def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return a folder for a sweep's files, which need not be there yet.
-
-    Raises:
-        UserError: Something else is already there, or a sweep that must not be replaced, or no folder can be made.
-    """
+    """Return a folder for a sweep's files, which need not be there yet, if they may be written there."""
     out = local_path(folder, "a sweep")
     recover(out)
     check_folder(out, "a sweep", _FILES, overwrite=overwrite)

@@ -68,6 +68,12 @@ class ArrayVectors:
         n_rows, dim = self.array.shape
         return n_rows, dim
 
+    def whole(self) -> FloatArray:
+        """Return all vectors, float (n_rows, dim); see `read`."""
+        for chunk in range(len(self.chunks)):
+            self.read(chunk)
+        return self.array
+
     def read(self, chunk: int) -> FloatArray:
         """Return the vectors of a chunk, float (rows of the chunk, dim); see `Vectors`."""
         rows = self.chunks[chunk]

@@ -37,13 +37,13 @@ class Scaling:
 
 
 def fit_scaling(source: Vectors) -> Scaling:
-    """Return the mean and the (population) deviation of each dimension, in one pass and in float64.
+    """Return the mean and the (population) deviation of each dimension of float32 values, in one pass and in float64.
 
     A dimension that is constant gets scale 1.
     """
     moments = Moments(source.shape[1], "squares")
     for _, vectors in chunks_of(source):
-        moments.add(vectors)
+        moments.add(vectors.astype(np.float32, copy=False))
     deviation = np.sqrt(moments.squares / max(1, moments.n_rows))
     constant = deviation <= _ROUNDING * np.abs(moments.mean)
     scale = np.where(constant, 1.0, deviation).astype(np.float32)

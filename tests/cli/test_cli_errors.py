@@ -1,4 +1,4 @@
-"""Errors under `--json`, names of commands that are nearly right, and `bertfeat help`."""
+"""Errors under `--json`, and names of commands that are nearly right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from bertfeat.extraction.run import extract
-from tests.support.command_line import bertfeat, good, refused
+from tests.support.command_line import bertfeat, refused
 
 
 def error_of(*arguments: str | Path) -> tuple[int, dict[str, object]]:
@@ -37,7 +37,15 @@ def error_of(*arguments: str | Path) -> tuple[int, dict[str, object]]:
         "probe sweep none -o out",
         "index build none -o out",
         "index update none none",
-        "index info none",
+        "export none --to npy -o out",
+        "static none -o out",
+        "layers none -o out",
+        "map none -o out.parquet",
+        "card none",
+        "compact none",
+        "convert none -o out",
+        "import none.npy -o out --level word",
+        "serve none",
         "index eval none",
     ],
 )
@@ -59,19 +67,22 @@ def test_file_and_row(tmp_path: Path) -> None:
     assert str(error["message"]).startswith(f"{corpus}:2: not JSON")
 
 
-@pytest.mark.parametrize(
-    "command", ["extract --json", "models --json --jso", "inspct x --json", "search a b -k x --json"]
-)
+@pytest.mark.parametrize("command", ["extract --json", "models --json --jso", "search a b -k x --json"])
 def test_usage(command: str) -> None:
     code, error = error_of(*command.split())
     assert (code, error["kind"], error["path"], error["row"]) == (2, "UsageError", None, None)
 
 
 def test_without_json_and_after_two_dashes_stdout_stays_empty() -> None:
-    for arguments in (("inspct", "x"), ("inspct", "--", "--json")):
+    for arguments in (("inspct", "x"), ("inspct", "x", "--json"), ("inspct", "--", "--json")):
         result = bertfeat(*arguments)
         assert (result.code, result.out) == (2, "")
         assert "Did you mean 'inspect'?" in result.err
+
+
+def test_json_is_a_flag_of_the_command_and_no_value_of_an_option() -> None:
+    assert bertfeat("extract", "none.txt", "-o", "--json").out == ""
+    assert bertfeat("search", "none", "--", "--json").out == ""
 
 
 def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,16 +120,9 @@ def test_a_check_that_fails_prints_its_report_alone(tiny_folder: Path, tmp_path:
     [
         ("inspct", "No such command 'inspct'. Did you mean 'inspect'? (see bertfeat --help)"),
         ("probe ftt", "No such command 'ftt'. Did you mean 'fit'? (see bertfeat probe --help)"),
-        ("index inof", "Did you mean 'info'?"),
-        ("help serch", "Did you mean 'search' or 'serve'? (see bertfeat --help)"),
+        ("serch", "Did you mean "),
         ("zzz", "No such command 'zzz'. (see bertfeat --help)"),
-        ("help verify all", "bertfeat verify has no commands, and 'all' is not one"),
     ],
 )
 def test_commands_that_are_nearly_right(command: str, said: str) -> None:
     assert said in refused(*command.split())
-
-
-@pytest.mark.parametrize("command", ["", "extract", "probe", "probe fit", "index info"])
-def test_help_is_that_of_the_flag(command: str) -> None:
-    assert good("help", *command.split()).out == good(*command.split(), "--help").out

@@ -175,7 +175,7 @@ def test_kept_columns_agree_over_files(tmp_path: Path) -> None:
     assert _kept(tmp_path / "a.csv", _jsonl(tmp_path, {"k": None})) == {"k": "string"}
     with pytest.raises(InputError, match=r"kept column 'k' is int64, in .*a\.csv it is string"):
         _kept(tmp_path / "a.csv", _jsonl(tmp_path, {"k": 1}))
-    with pytest.raises(InputError, match="no row has a column 'missing'; check `keep_columns`"):
+    with pytest.raises(InputError, match="no row has a column 'missing'; check the names"):
         _kept(_jsonl(tmp_path, {"k": 1}), keep="k,missing")
     (row,) = documents(
         _jsonl(tmp_path, {}, name="b.jsonl"), _jsonl(tmp_path, {"k": 1}), keep_columns="k", levels="sentence"

@@ -74,7 +74,7 @@ def test_a_missing_column_shows_the_first_row_and_the_settings_for_another_one(
 
 def test_a_near_column_is_suggested(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "text,intent\na,b\n")
-    with pytest.raises(InputError, match=r"no column 'intnet' for `keep_columns`; did you mean 'intent'[?]$"):
+    with pytest.raises(InputError, match=r"no column 'intnet' to keep; did you mean 'intent'[?]$"):
         read_all(path, keep_columns="intnet", levels="sentence")
 
 

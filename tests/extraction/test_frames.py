@@ -284,7 +284,7 @@ def test_estimates_and_predictions_take_frames(tmp_path, settings):
     labelled = TABLE.filter(pa.compute.is_valid(TABLE["kind"]))
     store = extract(labelled, tmp_path / "s", **settings)
     probe = bertfeat.fit_probe(store, "kind", level="sentence", head="centroid")
-    written = probe.predict_input(pl.DataFrame(COLUMNS), tmp_path / "p.parquet", id_column="id")
+    written = probe.predict(pl.DataFrame(COLUMNS), tmp_path / "p.parquet", id_column="id")
     assert pl.read_parquet(written.path)["doc_id"].to_list() == COLUMNS["id"]
 
 
@@ -327,7 +327,7 @@ def test_a_list_of_texts_and_a_series_are_extracted_also_by_the_deep_check_and_a
     bertfeat.append(store, ["one more text", "and another"])
     labels = pl.DataFrame({"doc_id": range(7), "kind": ["a", "b"] * 3 + ["a"]})
     probe = bertfeat.fit_probe(store.path, "kind", level="sentence", head="centroid", labels=labels)
-    assert probe.predict_input(IN_MEMORY, tmp_path / "p.parquet").n_rows == 5
+    assert probe.predict(IN_MEMORY, tmp_path / "p.parquet").n_rows == 5
 
 
 @pytest.mark.parametrize(

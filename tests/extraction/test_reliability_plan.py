@@ -192,9 +192,9 @@ def test_texts_are_not_encoded_with_another_configuration_for_a_probe_or_an_inde
         with pytest.raises(UserError, match=said):
             index.search(["a text"])
     with pytest.raises(UserError, match=said):
-        probe.predict_texts(["a text"])
+        probe.predict(["a text"])
     with pytest.raises(UserError, match=said):
-        probe.predict_input(settings["inputs"], tmp_path / "o.parquet")
+        probe.predict(settings["inputs"], tmp_path / "o.parquet")
     # Rows of the store need no model.
     assert len(probe.predict(store)) == len(ids)
 

@@ -255,12 +255,12 @@ def test_a_changed_dense_layer_is_another_model_for_indexes_and_probes(tiny, tmp
     store = extract(tmp_path / "c.jsonl", tmp_path / "s", keep_columns="label", **settings)
     build_index(store, tmp_path / "i").encode(["the sea"])
     fit_probe(store, "label", head="centroid").save(tmp_path / "p")
-    assert load_probe(tmp_path / "p").predict_texts(["the sea 1"]).height == 1
+    assert load_probe(tmp_path / "p").predict(["the sea 1"]).height == 1
     path = model / "2_Dense" / "model.safetensors"
     save_file({name: values + 1 for name, values in load_file(path).items()}, path)
     for use in (
         lambda: open_index(tmp_path / "i").encode(["the sea"]),
-        lambda: load_probe(tmp_path / "p").predict_texts(["the sea"]),
+        lambda: load_probe(tmp_path / "p").predict(["the sea"]),
     ):
         with pytest.raises(
             UserError, match=r"has sentence embedding of the model .*; model .* has sentence embedding of the model "

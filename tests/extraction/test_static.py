@@ -158,7 +158,7 @@ def test_unknown_words_may_be_zeros(tmp_path: Path, glove: Path) -> None:
     assert (zero.plan.fields["unknown_words"], null.plan.fields["unknown_words"]) == ("zero", "null")
     assert "have no vector (zeros at the word level)" in good("inspect", tmp_path / "zero").out
     probe = bertfeat.fit_probe(zero, "label", level="word", head="centroid")
-    assert probe.predict_texts(["the qqq"])["prediction"].null_count() == 0
+    assert probe.predict(["the qqq"])["prediction"].null_count() == 0
     with pytest.raises(UserError, match="unknown words"):
         probe.score(null)
 
@@ -177,7 +177,7 @@ def test_a_store_grows_is_verified_and_probed(tmp_path: Path, glove: Path) -> No
     assert estimate["n_rows"]["word"] == sum(map(len, conll_words()))
     store = bertfeat.open_store(path)
     probe = bertfeat.fit_probe(store, "label", level="word", head="centroid")
-    assert probe.predict_texts(["the zzzz"])["prediction"].is_null().to_list() == [False, True]
+    assert probe.predict(["the zzzz"])["prediction"].is_null().to_list() == [False, True]
     sweep = bertfeat.sweep_probes(store, "label", level="word", head="centroid")
     assert [row.feature for row in sweep.rows] == ["layer_00"]
 

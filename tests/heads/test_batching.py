@@ -11,8 +11,8 @@ import pytest
 
 from bertfeat.errors import UserError
 from bertfeat.heads.batching import BatchSize, hold_out, ordered_batches, shuffled_batches
-from bertfeat.heads.matrices import Sequences
-from bertfeat.heads.mlp import MLPProbe
+from bertfeat.heads.neural import MLPProbe
+from bertfeat.heads.sequences import Sequences
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -144,7 +144,7 @@ def test_a_tenth_is_held_out_class_by_class(n_chunks):
     data = numbered(np.ones(1000, np.int64), n_chunks)
     held, rows, is_left = hold_out(data, 0.1, np.random.default_rng(0), y)
     assert np.bincount(y[rows]).tolist() == [70, 25, 5]
-    np.testing.assert_array_equal(held.vectors[:, 0], rows)
+    np.testing.assert_array_equal(held.vectors.array[:, 0], rows)
     np.testing.assert_array_equal(np.flatnonzero(~is_left), rows)
 
 
@@ -152,7 +152,7 @@ def test_whole_sequences_are_held_out_and_not_learned_from():
     data = numbered(lengths_with_gaps(), n_chunks=4)
     held, rows, is_left = hold_out(data, 0.2, np.random.default_rng(0), None)
     assert len(held) == int(0.2 * (data.lengths > 0).sum())
-    np.testing.assert_array_equal(held.vectors[:, 0], rows)
+    np.testing.assert_array_equal(held.vectors.array[:, 0], rows)
     np.testing.assert_array_equal(held.lengths, data.lengths[~is_left])
     batches = shuffled_batches(data, BatchSize(10, 40), np.random.default_rng(0), is_left)
     learned = np.concatenate([batch.rows for batch in batches])

@@ -20,7 +20,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from bertfeat.errors import UserError
 from bertfeat.heads.linear import LinearSVMProbe, LogisticRegressionProbe, RidgeProbe
 from bertfeat.heads.objectives import LinearObjective, LogisticLoss, SquaredHingeLoss
-from bertfeat.heads.scaling import Scaling, fit_scaling, standardised
+from bertfeat.vectors.array import ArrayVectors
+from bertfeat.vectors.standardized import Scaling, fit_scaling, standardized
 from tests.support.probe_streams import ArrayStream, noisy_rows
 
 LINEAR = (LogisticRegressionProbe, LinearSVMProbe, RidgeProbe)
@@ -105,9 +106,9 @@ def test_a_stream_and_memory_find_the_same_solution_at_the_defaults(cls, standar
 @pytest.mark.numeric
 @pytest.mark.parametrize("n_classes", [2, 4])
 @pytest.mark.parametrize(
-    ("loss", "penalises_intercept"), [(LogisticLoss, False), (SquaredHingeLoss, True)], ids=["logistic", "hinge"]
+    ("loss", "penalizes_intercept"), [(LogisticLoss, False), (SquaredHingeLoss, True)], ids=["logistic", "hinge"]
 )
-def test_gradients_are_those_of_the_value(loss, penalises_intercept, n_classes):
+def test_gradients_are_those_of_the_value(loss, penalizes_intercept, n_classes):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3)).astype(np.float32)
     codes = rng.integers(n_classes, size=40)
@@ -115,7 +116,7 @@ def test_gradients_are_those_of_the_value(loss, penalises_intercept, n_classes):
         ArrayStream(X, (7, 30)),
         loss(codes, rng.uniform(0.5, 2, n_classes)),
         strength=0.3,
-        penalises_intercept=penalises_intercept,
+        penalizes_intercept=penalizes_intercept,
     )
     assert objective.shape == (1 if n_classes == 2 else n_classes, 4)
     point = rng.normal(size=objective.shape).ravel()
@@ -275,8 +276,9 @@ def test_scaling_leaves_the_vectors_alone_and_identity_changes_nothing():
     X, _ = noisy_rows(dtype=np.float16)
     before = X.copy()
     assert np.array_equal(Scaling.identity(20).apply(X), X.astype(np.float32))
-    scaled = standardised(X, fit_scaling(X))
+    source = ArrayVectors(X)
+    scaled = standardized(source, fit_scaling(source)).array
     np.testing.assert_allclose(scaled, exact(X), atol=1e-5)
-    stream = standardised(ArrayStream(X, (7, 100)), fit_scaling(X))
+    stream = standardized(ArrayStream(X, (7, 100)), fit_scaling(source))
     np.testing.assert_array_equal(np.concatenate([stream.read(n) for n in range(3)]), scaled)
     np.testing.assert_array_equal(X, before)

@@ -57,7 +57,6 @@ def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
         assert scores.accuracy == pytest.approx(sk.accuracy_score(y_true, y_pred))
         macro = sk.f1_score(y_true, y_pred, average="macro", zero_division=0)
         assert [scores.macro_f1, macro_f1(np.array(y_true), np.array(y_pred))] == pytest.approx([macro] * 2)
-        assert scores.micro_f1 == pytest.approx(sk.f1_score(y_true, y_pred, average="micro", zero_division=0))
     assert list(scores.per_class) == list(scores.confusion.labels) == labels
     for label, (precision, recall, f1, support) in scores.per_class.items():
         theirs = report[str(label)]
@@ -86,7 +85,6 @@ def test_rows_without_a_prediction_are_errors(rows: list[tuple[str, str]], data:
     assert scores.macro_f1 == pytest.approx(
         sk.f1_score(y_true, replaced, labels=labels, average="macro", zero_division=0)
     )
-    assert scores.micro_f1 == pytest.approx(scores.accuracy)
     assert list(scores.per_class) == labels
     assert scores.n_without_vector == has_guess.count(False)
     supports = scores.confusion.matrix.sum(axis=1) + scores.confusion.unpredicted
@@ -118,9 +116,9 @@ def test_words_without_a_vector_are_outside_of_entities() -> None:
 
 def test_a_score_is_found_by_its_name() -> None:
     scores = score_labels(["a", "b"], ["a", "a"], ["a", "b"])
-    assert scores.value("accuracy") == scores.value("micro_f1") == 0.5
+    assert scores.value("accuracy") == 0.5
     assert scores.value("macro_f1") == pytest.approx(1 / 3)
-    with pytest.raises(UserError, match=r"no score 'f1'; choose accuracy, macro_f1, micro_f1$"):
+    with pytest.raises(UserError, match=r"no score 'f1'; choose accuracy, macro_f1$"):
         scores.value("f1")
     with pytest.raises(UserError, match="no score 'entity_f1'; the labels are not tags of entities; choose accuracy"):
         scores.value("entity_f1")
@@ -176,7 +174,6 @@ def naive_interval(score: Callable[[np.ndarray], float], n_units: int, level: fl
 
 SKLEARN: dict[str, Callable[[Any, Any], float]] = {
     "accuracy": sk.accuracy_score,
-    "micro_f1": lambda t, p: sk.f1_score(t, p, average="micro"),
     "macro_f1": lambda t, p: sk.f1_score(t, p, average="macro", zero_division=0),
 }
 
@@ -241,7 +238,7 @@ def test_words_that_fail_together_make_the_interval_of_sequences_wider() -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"metric": "f2"}, "no metric 'f2'; choose accuracy, macro_f1, micro_f1, entity_f1"),
+        ({"metric": "f2"}, "no metric 'f2'; choose accuracy, macro_f1, entity_f1"),
         ({"metric": "entity_f1"}, "entity_f1 needs sequences"),
         ({"level": 1.0}, "level 1.0 is not between 0 and 1"),
         ({"n_resamples": 0}, "n_resamples 0 is below 1"),

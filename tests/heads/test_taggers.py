@@ -12,8 +12,8 @@ from sklearn.model_selection import KFold, cross_val_score
 from bertfeat.errors import UserError
 from bertfeat.heads.batching import BatchSize, ordered_batches
 from bertfeat.heads.entities import entity_scores
-from bertfeat.heads.matrices import Sequences
-from bertfeat.heads.taggers import BiLSTMTagger, LinearTagger
+from bertfeat.heads.neural import BiLSTMTagger, LinearTagger
+from bertfeat.heads.sequences import Sequences
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -59,7 +59,7 @@ def stream_of(x, n_chunks: int) -> Sequences:
     """Return the same sequences over a stream whose chunks end between sequences."""
     data = Sequences.of(x)
     borders = sorted({int(data.starts[len(data) * i // n_chunks]) for i in range(1, n_chunks)})
-    return Sequences(ArrayStream(data.vectors, borders), data.lengths)
+    return Sequences(ArrayStream(data.vectors.array, borders), data.lengths)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_a_document_of_thousands_of_words_is_a_batch_alone():
 
 def test_the_same_seed_gives_the_same_weights():
     x, y = previous(40, seed=1)
-    states = [BiLSTMTagger(**SMALL, max_epochs=2, seed=seed).fit(x, y).get_state()[0] for seed in (0, 0, 1)]
+    states = [BiLSTMTagger(**SMALL, max_epochs=2, seed=seed).fit(x, y).get_state() for seed in (0, 0, 1)]
     for name, array in states[0].items():
         np.testing.assert_array_equal(array, states[1][name])
     assert not np.array_equal(states[0]["body.lstm.weight_hh_l0"], states[2]["body.lstm.weight_hh_l0"])
@@ -205,7 +205,7 @@ def test_wrong_data_is_refused(fitted):
     for call, message in (
         (lambda: tagger.fit(x, y[::-1]), "different lengths"),
         (lambda: tagger.fit([], []), "X is not a list of arrays"),
-        (lambda: tagger.fit(x, y, dev=([], [])), "dev has no rows"),
+        (lambda: tagger.fit(x, y, dev=([], [])), "X is not a list of arrays"),
         (lambda: tagger.fit(x, y, dev=(no_words, [[]])), "dev has no rows"),
         (lambda: tagger.fit(no_words, [[]]), "holds no labels"),
         (lambda: tagger.fit([x[longest]], [y[longest]]), "one sequence alone"),

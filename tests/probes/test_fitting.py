@@ -23,6 +23,7 @@ from bertfeat.errors import UserError
 from bertfeat.heads.probefolder import save_probe
 from bertfeat.heads.registry import make_head
 from bertfeat.probes import learningrows
+from bertfeat.probes.config import ProbeConfig
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.probes.probedescription import MeanScore
 from bertfeat.store.reader import Store
@@ -148,15 +149,15 @@ class TestFit:
         token = fit_probe(store, "label", level="token", feature="layer_06", limit=limit, head="ridge")
         assert word.training.n_rows == token.training.n_rows
         assert word.training.n_documents == limit
-        np.testing.assert_array_equal(word.probe.get_state()[0]["coef"], token.probe.get_state()[0]["coef"])
-        assert token.first_tokens
+        np.testing.assert_array_equal(word.probe.get_state()["coef"], token.probe.get_state()["coef"])
+        assert token.training.first_tokens
 
     def test_labels_from_a_file(self, stores: Stores, tmp_path: Path) -> None:
         frame = stores.train.polars("sentence", ["doc_id", "domain"]).rename({"domain": "kind"})
         frame.write_csv(tmp_path / "kinds.csv")
         fitted = fit_probe(stores.train, "kind", labels=tmp_path / "kinds.csv")
         same = fit_probe(stores.train, "domain")
-        np.testing.assert_array_equal(fitted.probe.get_state()[0]["coef"], same.probe.get_state()[0]["coef"])
+        np.testing.assert_array_equal(fitted.probe.get_state()["coef"], same.probe.get_state()["coef"])
         assert fitted.training.labels == "kinds.csv"
         assert fitted.score(stores.dev, label="domain").value == same.score(stores.dev).value
         assert fitted.score(stores.train, labels=frame).value == same.score(stores.train).value
@@ -204,10 +205,12 @@ class TestRefusals:
     def test_settings_that_cannot_be_used(self, stores: Stores, tmp_path: Path) -> None:
         for arguments, message in (
             ({"C": -1}, "C -1 is not a number above 0"),
-            ({"metric": "macro_f1"}, "`metric='macro_f1'` has no effect for head logreg without `dev`; add it"),
             ({"metric": "entity_f1", "dev": stores.dev}, "metric 'entity_f1' must be one of auto, accuracy, macro_f1"),
             ({"mix": "last4", "head": "mlp", "feature": "layer_06"}, "name two features"),
-            ({"seeds": 0}, "seeds 0 is below 1"),
+            ({"seeds": 0}, "`seeds=0` is below 1"),
+            ({"limit": 0}, "`limit=0` is below 1"),
+            ({"features": "layer_06"}, "`features` has no effect here; it is for sweep_probes"),
+            ({"config": ProbeConfig(), "head": "ridge"}, "'head' beside config"),
             ({"seeds": 2, "head": "mlp"}, "seeds 2 and there is no dev split to choose the best of them on"),
         ):
             with pytest.raises(UserError, match=message):
@@ -230,7 +233,7 @@ class TestRefusals:
             rf"features: probe logreg has model '{METADATA['model']}', model weights aaaa.*…, pooling 'first'; store "
             r"other has model 'x', model weights 9999.*…, pooling 'mean'; extract with the settings of probe logreg, "
         )
-        for use in (fitted.score, fitted.predict, lambda s: fitted.predict_to(s, tmp_path / "o.parquet")):
+        for use in (fitted.score, fitted.predict, lambda s: fitted.predict(s, tmp_path / "o.parquet")):
             with pytest.raises(UserError, match=message):
                 use(other)
         with pytest.raises(UserError, match=r"store s and store other hold different features"):
@@ -259,13 +262,12 @@ class TestSaving:
         for name, (fitted, store) in used.items():
             assert pl.read_parquet(tmp_path / f"{name}.parquet").equals(fitted.predict(store))
             loaded = load_probe(tmp_path / name)
-            assert (loaded.spec, loaded.label, loaded.first_tokens) == (fitted.spec, fitted.label, fitted.first_tokens)
             assert to_values(loaded.training) == to_values(fitted.training)
             assert (loaded.name, loaded.summary()["head"]) == (name, fitted.probe.head)
 
     def test_a_head_that_was_saved_alone_is_not_a_probe_of_a_store(self, tmp_path: Path) -> None:
         save_probe(make_head("centroid").fit(np.eye(2), ["a", "b"]), tmp_path / "p", {"label": "x"})
-        with pytest.raises(UserError, match=r"probe\.json: extra: .*`spec`; fit the probe again"):
+        with pytest.raises(UserError, match=r"probe\.json: extra: .*; fit the probe again"):
             load_probe(tmp_path / "p")
 
 

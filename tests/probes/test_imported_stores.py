@@ -92,7 +92,7 @@ def test_what_needs_the_model_is_refused(tmp_path, stores, imported):
     probe = bertfeat.fit_probe(store, "domain", head="centroid")
     probe.save(tmp_path / "p")
     with pytest.raises(UserError, match=r"was imported \(imported\), so no model is known that encodes new texts"):
-        probe.predict_texts(["one"])
+        probe.predict(["one"])
     said = refused("probe", "predict", tmp_path / "p", tmp_path / "t.txt", "-o", tmp_path / "out.parquet")
     assert "import vectors of these texts too and pass their store" in said
     said = refused("extract", tmp_path / "t.txt", "-o", store, "--append")

@@ -11,18 +11,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.heads.matrices import VectorStream, chunks_of
-from bertfeat.probes import learningrows, vectorstream
-from bertfeat.probes.features import Choice, choose_feature
-from bertfeat.probes.labels import LabelTable
+from bertfeat.probes import learningrows
+from bertfeat.probes.config import LabelTable
+from bertfeat.probes.features import FeatureChoice, choose_feature
 from bertfeat.probes.learningrows import Dataset, read_vectors, select_rows
-from bertfeat.probes.vectorstream import StoreStream
 from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, chunks_of
+from bertfeat.vectors.store import StoreVectors
 from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN
 
@@ -40,8 +38,8 @@ def read_dataset(
     limit: int | None = None,
     max_memory: int = 1 << 40,
 ) -> Dataset:
-    rows = select_rows(store, Level(level), feature, label, labels=labels, limit=limit)
-    return read_vectors(store, Level(level), feature, rows, max_memory=max_memory)
+    rows = select_rows(store, Level(level), feature, label, labels, limit)
+    return read_vectors(store, feature, rows, max_memory)
 
 
 def label_of(doc: int, word: int) -> str | None:
@@ -81,15 +79,15 @@ class TestDataset:
     def test_rows_without_vector_or_label_are_left_out_and_counted(self, words: Store) -> None:
         data = read_dataset(words, "word", "concat_last4", "label")
         rows = expected_rows(words)
-        assert data.rows.tolist() == [row for row, _, _ in rows]
-        assert data.labels.tolist() == [label for _, _, label in rows]
-        assert isinstance(data.X, np.ndarray)
-        np.testing.assert_array_equal(data.X, numbered(Level.WORD, 0, 17)[data.rows])
+        assert data.rows.rows.tolist() == [row for row, _, _ in rows]
+        assert data.rows.labels.tolist() == [label for _, _, label in rows]
+        assert isinstance(data.X, ArrayVectors)
+        np.testing.assert_array_equal(data.X.array, numbered(Level.WORD, 0, 17)[data.rows.rows])
         docs = [doc for _, doc, _ in rows]
-        assert data.lengths.tolist() == [docs.count(doc) for doc in sorted(set(docs))]
+        assert data.rows.lengths.tolist() == [docs.count(doc) for doc in sorted(set(docs))]
         n_null = sum(label is None for label in words.polars("word", ["label"])["label"])
         assert (data.labelled.n_total, data.labelled.n_without_label) == (17, n_null)
-        assert data.summary()["n_without_vector"] == 17 - n_null - len(rows)
+        assert len(data.labelled.rows) - len(data.rows.rows) == 17 - n_null - len(rows)
 
     def test_a_stream_reads_the_same(self, words: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = read_dataset(words, "word", "concat_last4", "label")
@@ -97,11 +95,11 @@ class TestDataset:
         data = read_dataset(words, "word", "concat_last4", "label", max_memory=1)
         assert data.is_streamed
         assert not whole.is_streamed
-        assert isinstance(data.X, VectorStream)
+        assert isinstance(data.X, StoreVectors)
         assert len(data.X.chunks) > 3
-        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X)
-        assert data.labels.tolist() == whole.labels.tolist()
-        borders = {0, *np.cumsum(data.lengths).tolist()}
+        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X.array)
+        assert data.rows.labels.tolist() == whole.rows.labels.tolist()
+        borders = {0, *np.cumsum(data.rows.lengths).tolist()}
         assert {chunk.start for chunk in data.X.chunks} <= borders
         np.testing.assert_array_equal(data.sequences.starts, whole.sequences.starts)
 
@@ -114,11 +112,11 @@ class TestDataset:
     @pytest.mark.parametrize("limit", [1, 3, 4, 6, 100])
     def test_limit_takes_the_first_documents(self, words: Store, limit: int) -> None:
         data = read_dataset(words, "word", "concat_last4", "label", limit=limit)
-        assert data.rows.tolist() == [row for row, doc, _ in expected_rows(words) if doc < limit]
+        assert data.rows.rows.tolist() == [row for row, doc, _ in expected_rows(words) if doc < limit]
         assert data.labelled.n_total == sum([n for shard in LENGTHS for n in shard][:limit])
 
     def test_documents_are_split_whole(self, words: Store) -> None:
-        found = select_rows(words, Level.WORD, "concat_last4", "label")
+        found = select_rows(words, Level.WORD, "concat_last4", "label", None)
         train, held = found.split(0.3, seed=1)
         assert not set(train.documents) & set(held.documents)
         assert sorted([*train.rows, *held.rows]) == found.rows.tolist()
@@ -126,9 +124,7 @@ class TestDataset:
         again = found.split(0.3, seed=1)[1]
         assert again.rows.tolist() == held.rows.tolist()
         with pytest.raises(UserError, match="too few labelled documents"):
-            select_rows(words, Level.WORD, "concat_last4", "label", limit=1).split(0.3, seed=0)
-        with pytest.raises(UserError, match="limit 0 is below 1"):
-            select_rows(words, Level.WORD, "concat_last4", "label", limit=0)
+            select_rows(words, Level.WORD, "concat_last4", "label", None, limit=1).split(0.3, seed=0)
 
 
 class TestTokens:
@@ -143,63 +139,42 @@ class TestTokens:
             if key[1] is not None and key not in seen:
                 seen.add(key)
                 want.append((row, labels[key]))
-        assert data.rows.tolist() == [row for row, _ in want]
-        assert data.labels.tolist() == [label for _, label in want]
-        assert data.labelled.first_tokens
+        assert data.rows.rows.tolist() == [row for row, _ in want]
+        assert data.rows.labels.tolist() == [label for _, label in want]
+        assert data.labelled.source.of_words
         assert data.labelled.n_total == len(want)
         # The first token's vector is the word's, as the words were pooled.
         words_with_vector = read_dataset(store, "word", "layer_06", "label")
-        np.testing.assert_array_equal(data.X, words_with_vector.X)
+        np.testing.assert_array_equal(data.X.array, words_with_vector.X.array)
 
     def test_integer_labels_with_nulls(self, stores: Stores) -> None:
         data = read_dataset(stores.train, "sentence", "concat_last4", "is_medical")
-        assert data.labels.dtype.kind == "i"
-        assert set(data.labels.tolist()) == {0, 1}
+        assert data.rows.labels.dtype.kind == "i"
+        assert set(data.rows.labels.tolist()) == {0, 1}
         assert data.labelled.n_without_label == data.labelled.n_total // 2
-        assert data.lengths is None
+        assert data.rows.lengths is None
 
 
 class TestStream:
-    @given(
-        lengths=st.lists(st.integers(1, 9), min_size=1, max_size=30), max_rows=st.integers(1, 12), gap=st.integers(1, 3)
-    )
-    def test_chunks_cover_all_rows_and_cut_no_document(self, lengths: list[int], max_rows: int, gap: int) -> None:
-        documents = np.repeat(np.arange(len(lengths)) * gap, lengths)
-        chunks = vectorstream._cut(len(documents), documents, max_rows)
-        assert [row for chunk in chunks for row in chunk] == list(range(len(documents)))
-        starts = {0, *np.cumsum(lengths).tolist()}
-        for chunk in chunks:
-            assert {chunk.start, chunk.stop} <= starts
-            n_documents = len(np.unique(documents[chunk.start : chunk.stop]))
-            assert len(chunk) <= max_rows or n_documents == 1
-        assert vectorstream._cut(len(documents), None, max_rows)[:-1] == [
-            range(n, n + max_rows) for n in range(0, len(documents) - max_rows, max_rows)
-        ]
-
     @pytest.mark.parametrize("feature", ["layer_04", "concat_03_05", "mean_last4", "concat_last4"])
     def test_chunks_in_any_order_and_across_row_groups(
         self, tmp_path: Path, feature: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("bertfeat.store.schema._ROW_GROUP_BYTES", 3 * 4 * DIM)
         store = write_fake(tmp_path / "s", shards_of_words(), numbered)
-        rows = np.array([0, 2, 3, 7, 8, 9, 11, 16])
-        stream = StoreStream(store, "word", feature, rows=rows, chunk_bytes=3 * 4 * store.feature("word", feature).dim)
+        rows, documents = np.array([0, 2, 3, 7, 8, 9, 11, 16]), np.array([0, 0, 1, 2, 3, 3, 4, 5])
+        n_bytes = 3 * 4 * store.feature("word", feature).dim
+        stream = StoreVectors(store, "word", feature, rows=rows, documents=documents, chunk_bytes=n_bytes)
         assert stream.shape == (8, store.feature("word", feature).dim)
         want = store.numpy("word", feature)[rows]
+        assert [(chunk.start, chunk.stop) for chunk in stream.chunks] == [(0, 3), (3, 6), (6, 8)]
         for chunk in (2, 0, 1, 0):
             span = stream.chunks[chunk]
             np.testing.assert_array_equal(stream.read(chunk), want[span.start : span.stop])
         np.testing.assert_array_equal(stream.whole(), want)
-        np.testing.assert_array_equal(StoreStream(store, "word", feature).whole(), store.numpy("word", feature))
-
-    def test_what_is_handed_out_is_not_what_is_kept(self, words: Store) -> None:
-        stream = StoreStream(words, "word", "layer_03", rows=np.array([0, 1, 2]))
-        first = stream.read(0).copy()
-        stream.read(0)[:] = -1
-        np.testing.assert_array_equal(stream.read(0), first)
 
     def test_no_rows(self, words: Store) -> None:
-        stream = StoreStream(words, "word", "layer_03", rows=np.zeros(0, np.int64))
+        stream = StoreVectors(words, "word", "layer_03", rows=np.zeros(0, np.int64))
         assert stream.chunks == []
         assert stream.whole().shape == (0, HIDDEN)
 
@@ -234,14 +209,14 @@ class TestLabels:
         elif ending is not None:
             table.write_csv(path, separator="\t" if ending == "tsv" else ",")
         data = read_dataset(words, "word", "layer_03", "tag", labels=table if ending is None else path)
-        assert data.rows.tolist() == [row for row in range(0, 17, 2) if row not in (4, 12)]
-        assert data.labels.tolist() == [f"T{row % 3}" for row in data.rows]
+        assert data.rows.rows.tolist() == [row for row in range(0, 17, 2) if row not in (4, 12)]
+        assert data.rows.labels.tolist() == [f"T{row % 3}" for row in data.rows.rows]
 
     def test_text_ids_match_numbers_in_a_table(self, stores: Stores) -> None:
         table = pl.DataFrame({"doc_id": ["medical-3", "python-1", "unknown"], "tag": [1, 2, 3]})
         data = read_dataset(stores.train, "sentence", "concat_last4", "tag", labels=table)
-        ids = stores.train.rows("sentence", data.rows, ["doc_id"])["doc_id"].to_list()
-        assert dict(zip(ids, data.labels.tolist(), strict=True)) == {"medical-3": 1, "python-1": 2}
+        ids = stores.train.rows("sentence", data.rows.rows, ["doc_id"])["doc_id"].to_list()
+        assert dict(zip(ids, data.rows.labels.tolist(), strict=True)) == {"medical-3": 1, "python-1": 2}
 
     @pytest.mark.parametrize(
         ("table", "message"),
@@ -311,14 +286,14 @@ class TestLabels:
 class TestFeatures:
     def test_features_and_mixes(self, words: Store) -> None:
         for feature, mix, choice in (
-            (None, None, Choice("concat_last4")),
-            ("layer_05", None, Choice("layer_05")),
-            (None, "last4", Choice("concat_last4", 4)),
-            (None, "3..6", Choice("concat_last4", 4)),
-            (None, "-2..-1", Choice("concat_05_06", 2)),
-            (None, "5..6", Choice("concat_05_06", 2)),
-            (None, [6, 5], Choice("concat_05_06", 2)),
-            (None, "4,6", Choice("concat_04_06", 2)),
+            (None, None, FeatureChoice("concat_last4")),
+            ("layer_05", None, FeatureChoice("layer_05")),
+            (None, "last4", FeatureChoice("concat_last4", 4)),
+            (None, "3..6", FeatureChoice("concat_last4", 4)),
+            (None, "-2..-1", FeatureChoice("concat_05_06", 2)),
+            (None, "5..6", FeatureChoice("concat_05_06", 2)),
+            (None, [6, 5], FeatureChoice("concat_05_06", 2)),
+            (None, "4,6", FeatureChoice("concat_04_06", 2)),
         ):
             assert choose_feature(words, Level.WORD, feature, mix) == choice
 
@@ -330,7 +305,6 @@ class TestFeatures:
 
     def test_missing_features_are_refused(self, words: Store) -> None:
         for feature, mix, message in (
-            ("layer_03", "3..6", "name two features"),
             (None, "3..x", "`mix` '3..x' is not a layer"),
             (None, "0..6", "no feature 'concat_00_01.*' at level word"),
             (None, "3..9", "`mix`: layer 9 is out of range"),

@@ -25,12 +25,6 @@ SMALL = {"hidden_size": 8, "max_epochs": 2, "early_stopping": False}
 
 
 @pytest.fixture(scope="module")
-def sentences(stores: Stores) -> FittedProbe:
-    """A sum that is not stored, so that it has to be added up from rounded layers."""
-    return fit_probe(stores.train, "domain", feature="mean_05_06")
-
-
-@pytest.fixture(scope="module")
 def tagger(stores: Stores) -> FittedProbe:
     return fit_probe(stores.words_train, "label", level="word", head="bilstm", mix="last4", **SMALL)
 
@@ -40,13 +34,13 @@ class TestRawText:
         want = sentences.predict(stores.dev)
         assert want.columns == ["doc_id", "prediction", "probability"]
         assert want["probability"].null_count() == want["prediction"].null_count() == 3
-        written = sentences.predict_input(stores.files["dev"], tmp_path / "o.parquet", id_column="id", device="cpu")
+        written = sentences.predict(stores.files["dev"], tmp_path / "o.parquet", id_column="id", device="cpu")
         assert pl.read_parquet(tmp_path / "o.parquet").equals(want)
         assert [path.name for path in tmp_path.iterdir()] == ["o.parquet"], "the features are gone"
         assert (written.n_rows, written.n_without) == (len(want), 3)
         assert written.counts == dict(want["prediction"].drop_nulls().value_counts().rows())
         texts = stores.dev.polars("sentence", ["text"])["text"].to_list()
-        in_memory = sentences.predict_texts(texts)
+        in_memory = sentences.predict(texts)
         assert in_memory["doc_id"].to_list() == list(range(len(texts)))
         assert in_memory.drop("doc_id").equals(want.drop("doc_id"))
 
@@ -56,7 +50,7 @@ class TestRawText:
         assert want.select("doc_id", "word_index", "word").equals(
             stores.words_dev.polars("word", ["doc_id", "word_index", "word"])
         )
-        tagger.predict_input(stores.files["words_dev"], tmp_path / "o.parquet")
+        tagger.predict(stores.files["words_dev"], tmp_path / "o.parquet")
         got = pl.read_parquet(tmp_path / "o.parquet")
         assert got.equals(want), "with the probe's own max_length and on_overlong"
         assert got["prediction"].null_count() > 0
@@ -66,11 +60,11 @@ class TestRawText:
         (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
         store = bertfeat.extract(tmp_path / "a.txt", tmp_path / "s", tagger.spec.extract_config())
         want = tagger.predict(store)
-        in_memory = tagger.predict_texts(texts)
+        in_memory = tagger.predict(texts)
         assert in_memory.equals(want)
         assert in_memory.schema == want.schema
         assert in_memory["word"].to_list()[:4] == ["Aspirin", "lowers", "fever", "."]
-        tagger.predict_input(tmp_path / "a.txt", tmp_path / "o.parquet")
+        tagger.predict(tmp_path / "a.txt", tmp_path / "o.parquet")
         assert pl.read_parquet(tmp_path / "o.parquet").equals(want)
 
     def test_tokens(self, stores: Stores, tmp_path: Path) -> None:
@@ -83,34 +77,34 @@ class TestRawText:
         )
         assert want["prediction"].is_not_null().to_list() == first.to_series().to_list()
         texts = ["Aspirin lowers fever.", "electroencephalographically"]
-        in_memory = probe.predict_texts(texts)
+        in_memory = probe.predict(texts)
         (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
-        probe.predict_input(tmp_path / "a.txt", tmp_path / "o.parquet")
+        probe.predict(tmp_path / "a.txt", tmp_path / "o.parquet")
         assert pl.read_parquet(tmp_path / "o.parquet").equals(in_memory)
         assert in_memory.filter(pl.col("prediction").is_not_null())["token"].to_list()[:2] == ["as", "lowers"]
 
     def test_the_encoder_is_loaded_once(self, sentences: FittedProbe, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = sentences.predict_texts(["a patient with fever"])
+        first = sentences.predict(["a patient with fever"])
         monkeypatch.setattr("bertfeat.extraction.flow.load_encoder", None)
-        assert sentences.predict_texts(["a patient with fever"]).equals(first)
-        assert sentences.predict_texts([" "])["prediction"].to_list() == [None]
+        assert sentences.predict(["a patient with fever"]).equals(first)
+        assert sentences.predict([" "])["prediction"].to_list() == [None]
 
     @pytest.mark.parametrize(
         ("texts", "message"),
-        [("one text", "one string"), ([], "texts is empty"), ([1], r"texts\[0\] must be a string, not 1")],
+        [("one text", "pass texts as a list"), ([], "texts is empty"), ([1], r"texts\[0\] must be a string, not 1")],
     )
     def test_what_is_no_list_of_texts(self, sentences: FittedProbe, texts: list, message: str) -> None:
         with pytest.raises(UserError, match=message):
-            sentences.predict_texts(texts)
+            sentences.predict(texts)
 
     def test_another_model_of_the_same_name_is_refused(
         self, sentences: FittedProbe, stores: Stores, tmp_path: Path
     ) -> None:
         spec = dataclasses.replace(sentences.spec, weights_sha256="0" * 64)
-        other = FittedProbe(sentences.probe, spec, "domain", False, sentences.training, "old")
+        other = FittedProbe(sentences.probe, dataclasses.replace(sentences.training, spec=spec), "old")
         for use in (
-            lambda: other.predict_texts(["x"]),
-            lambda: other.predict_input(stores.files["dev"], tmp_path / "o.parquet"),
+            lambda: other.predict(["x"]),
+            lambda: other.predict(stores.files["dev"], tmp_path / "o.parquet"),
         ):
             with pytest.raises(
                 UserError,
@@ -122,9 +116,9 @@ class TestRawText:
     def test_nothing_is_left_of_an_input_that_cannot_be_read(self, sentences: FittedProbe, tmp_path: Path) -> None:
         (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"text"\n')
         with pytest.raises(UserError, match=r"bad\.jsonl:2: "):
-            sentences.predict_input(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet")
+            sentences.predict(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet")
         assert list((tmp_path / "out").iterdir()) == []
-        written = sentences.predict_input(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet", bad_rows="quarantine")
+        written = sentences.predict(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet", bad_rows="quarantine")
         assert (written.n_rows, written.n_set_aside) == (1, 1)
 
 
@@ -146,7 +140,7 @@ class TestOutput:
         probe = fit_probe(store, "label", level="word", head=head, **params)
         want = probe.predict(store)
         out = tmp_path / "new" / "o.parquet"
-        written = probe.predict_to(store, out)
+        written = probe.predict(store, out)
         assert pl.read_parquet(out).equals(want)
         assert [path.name for path in out.parent.iterdir()] == ["o.parquet"]
         has = store.valid("word", "concat_last4")
@@ -174,11 +168,11 @@ class TestOutput:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(RunError, match=r"o\.parquet: no space left on device after \d+ bytes; free space and"):
-                probe.predict_to(store, out, overwrite=True)
+                probe.predict(store, out, overwrite=True)
         part = part_at(store.path, "word", 2)
         part.write_bytes(part.read_bytes()[:50])
         with pytest.raises(UserError, match=r"part-00002-.*: cannot be read"):
-            probe.predict_to(store, out, overwrite=True)
+            probe.predict(store, out, overwrite=True)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["o.parquet", "store"]
         assert out.read_text() == "mine"
 
@@ -188,7 +182,7 @@ class TestOutput:
             labels = keys.with_columns(x=pl.Series([values[n % 2] for n in range(keys.height)]))
             probe = fit_probe(store, "x", level="word", head="knn", k=1, labels=labels)
             probe.save(tmp_path / "p", overwrite=True)
-            bertfeat.load_probe(tmp_path / "p").predict_to(store, tmp_path / "o.parquet", overwrite=True)
+            bertfeat.load_probe(tmp_path / "p").predict(store, tmp_path / "o.parquet", overwrite=True)
             found = pl.read_parquet(tmp_path / "o.parquet")
             assert found["prediction"].dtype == kind
             has = store.valid("word", "concat_last4")
@@ -223,10 +217,10 @@ class TestColumnsAndErrors:
             stores.dev.polars("sentence", ["doc_id", "text", "domain"])
         )
         given = {"columns": ["text", "domain"], "id_column": "id"}
-        sentences.predict_input(stores.files["dev"], tmp_path / "o.parquet", **given)
+        sentences.predict(stores.files["dev"], tmp_path / "o.parquet", **given)
         assert pl.read_parquet(tmp_path / "o.parquet").equals(found)
         frame = pl.read_ndjson(stores.files["dev"])
-        sentences.predict_input(frame, tmp_path / "o.csv", **given)
+        sentences.predict(frame, tmp_path / "o.csv", **given)
         assert (
             pl.read_csv(tmp_path / "o.csv", schema=found.schema).drop("probability").equals(found.drop("probability"))
         )
@@ -238,7 +232,7 @@ class TestColumnsAndErrors:
         assert wrong.equals(everything.filter(pl.col("domain").ne_missing(pl.col("prediction"))))
         scores = sentences.score(stores.dev, bootstrap=False).scores
         assert wrong.height == round((1 - scores.accuracy) * scores.n_rows) > wrong["prediction"].null_count() == 3
-        written = sentences.predict_input(stores.files["dev"], tmp_path / "o.csv", errors=True, id_column="id")
+        written = sentences.predict(stores.files["dev"], tmp_path / "o.csv", errors=True, id_column="id")
         assert (written.n_rows, written.n_without, written.n_gold) == (wrong.height, 3, everything.height)
 
     @pytest.mark.parametrize(
@@ -275,7 +269,7 @@ class TestColumnsAndErrors:
         wrong = probe.predict(words, errors=True)
         assert wrong.height == round((1 - scores.accuracy) * scores.n_rows) > 0
         assert wrong.equals(found.drop("text").filter(pl.col("label").ne_missing(pl.col("prediction"))))
-        written = probe.predict_input(stores.files["words_dev"], tmp_path / "o.parquet", columns="text", errors=True)
+        written = probe.predict(stores.files["words_dev"], tmp_path / "o.parquet", columns="text", errors=True)
         assert written.n_gold == len(gold)
         assert pl.read_parquet(tmp_path / "o.parquet").drop("text").equals(wrong)
 
@@ -287,7 +281,7 @@ class TestColumnsAndErrors:
         assert wrong["x"].unique().to_list() == ["new"]
         table.write_csv(tmp_path / "l.csv")
         given = {"label": "x", "labels": tmp_path / "l.csv", "id_column": "id"}
-        sentences.predict_input(stores.files["dev"], tmp_path / "o.csv", errors=True, **given)
+        sentences.predict(stores.files["dev"], tmp_path / "o.csv", errors=True, **given)
         assert pl.read_csv(tmp_path / "o.csv")["doc_id"].to_list() == wrong["doc_id"].to_list()
 
     def test_what_cannot_be_shown_is_refused(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
@@ -302,9 +296,9 @@ class TestColumnsAndErrors:
             "'probability' has the name of a result": lambda: sentences.predict(dev, columns="probability"),
             "none of its 1 rows is for a row of": lambda: sentences.predict(dev, errors=True, labels=others),
             "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
-            "'domain'; pass gold labels with `labels`": lambda: sentences.predict_input(text, out, errors=True),
-            "is txt, which has no column 'x'; leave it": lambda: sentences.predict_input(text, out, columns="x"),
-            "no row has a column 'nix'; check `columns`": lambda: sentences.predict_input(
+            "'domain'; pass gold labels with `labels`": lambda: sentences.predict(text, out, errors=True),
+            "is txt, which has no column 'x'; leave it": lambda: sentences.predict(text, out, columns="x"),
+            "no row has a column 'nix'; check the names": lambda: sentences.predict(
                 stores.files["dev"], out, columns="nix"
             ),
         }
@@ -316,5 +310,5 @@ class TestColumnsAndErrors:
     def test_a_column_without_a_label_is_refused(self, sentences: FittedProbe, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("text,domain\nfever,\nrash,\n")
         with pytest.raises(UserError, match=r"^.*/a\.csv: column 'domain': no row at level sentence has a label"):
-            sentences.predict_input(tmp_path / "a.csv", tmp_path / "o.csv", errors=True)
+            sentences.predict(tmp_path / "a.csv", tmp_path / "o.csv", errors=True)
         assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]

@@ -48,7 +48,6 @@ def test_scores_are_shown(stores, probe):
     assert repr(score) == f"ProbeScore(accuracy {score.value:.4f} ({between}), {score.scores.n_rows} rows)"
     cells = html_cells(score._repr_html_())
     assert cells[1:9] == ["score", "value", "low", "high", "accuracy", f"{score.value:.4f}", *between.split(" to ")]
-    assert cells[cells.index("micro F1") :][:4] == ["micro F1", f"{score.value:.4f}", "-", "-"]
     row = score.scores.per_class["medical"]
     assert cells[cells.index("medical") + 1 :][:4] == [*(f"{v:.4f}" for v in row[:3]), str(row.support)]
     assert repr(probe.score(stores.dev, bootstrap=False)).endswith(

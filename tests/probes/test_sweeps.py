@@ -11,7 +11,7 @@ import pytest
 
 from bertfeat import fit_probe, sweep_probes
 from bertfeat.errors import UserError
-from bertfeat.probes.sweepresult import HeldOut, Sweep
+from bertfeat.probes.sweepresult import Sweep
 from tests.support.probe_stores import Stores
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,7 +80,7 @@ class TestSweep:
         found, again = (sweep_probes(stores.train, "domain", **arguments) for _ in range(2))
         n_rows = stores.train.n_rows("sentence")
         assert (found.n_dev, found.n_train) == (round(n_rows / 5), n_rows - round(n_rows / 5))
-        assert found.held_out == HeldOut(0.2, 3)
+        assert (found.held_out, found.seed) == (0.2, 3)
         assert found.seeds == ()
         row = found.rows[0]
         assert row.low <= row.score <= row.high

@@ -243,7 +243,7 @@ def test_another_value_is_refused_in_one_line(value: Any, tmp_path: Path) -> Non
 LONG = [
     *(bertfeat.append, bertfeat.compact),
     *(bertfeat.extract, bertfeat.verify, bertfeat.fit_probe, bertfeat.sweep_probes, bertfeat.build_index),
-    *(bertfeat.Index.update, bertfeat.FittedProbe.predict_input),
+    *(bertfeat.Index.update, bertfeat.FittedProbe.predict),
 ]
 
 

@@ -18,7 +18,6 @@ from torch import nn
 import bertfeat
 from bertfeat.errors import UserError
 from bertfeat.heads.networks import Network, RowByRow
-from bertfeat.heads.scaling import Scaling
 from bertfeat.pipelines import _training
 from bertfeat.pipelines._answering import PaddedBiLSTM, SpanHead
 from bertfeat.pipelines._spans import Sequences, best_span, stored_sequences, window_sequences
@@ -33,6 +32,7 @@ from bertfeat.pipelines._squad import (
 )
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.vectors.standardized import Scaling
 from tests.support.families import build_model
 from tests.support.pipeline_runs import refusal, result_of
 from tests.support.places import TESTS

@@ -12,6 +12,7 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.heads.registry import HEADS, HeadSettings, head_class
+from bertfeat.probes.config import ProbeConfig, ProbeSettings
 from bertfeat.settings import ExtractSettings
 
 
@@ -27,6 +28,10 @@ def accepted(name: str, kind: Any) -> Any:
 def test_settings_of_an_extraction_are_the_fields_of_the_config() -> None:
     fields = get_type_hints(ExtractConfig)
     assert get_type_hints(ExtractSettings) == {name: accepted(name, kind) for name, kind in fields.items()}
+
+
+def test_settings_of_a_probe_are_the_fields_of_the_config_and_the_parameters_of_heads() -> None:
+    assert get_type_hints(ProbeSettings) == get_type_hints(HeadSettings) | get_type_hints(ProbeConfig)
 
 
 def test_settings_of_heads_are_the_parameters_of_all_heads() -> None:
@@ -46,9 +51,9 @@ def test_settings_of_heads_are_the_parameters_of_all_heads() -> None:
     [
         (bertfeat.extract, ExtractSettings),
         (bertfeat.append, ExtractSettings),
-        (bertfeat.FittedProbe.predict_input, ExtractSettings),
-        (bertfeat.fit_probe, HeadSettings),
-        (bertfeat.sweep_probes, HeadSettings),
+        (bertfeat.FittedProbe.predict, ExtractSettings),
+        (bertfeat.fit_probe, ProbeSettings),
+        (bertfeat.sweep_probes, ProbeSettings),
     ],
     ids=lambda value: value.__name__,
 )

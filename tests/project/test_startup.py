@@ -86,11 +86,11 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
     vectors = str(write_npy(place / "vectors.npy", np.eye(5)))
     # Libraries stay loaded: a command comes after those that may load less.
     cases: list[tuple[list[str], int, str, str]] = [
-        (["inspect", store], 0, "5 documents", warm),
-        (["inspect", str(tiny_folder)], 0, "3 layers, 32 wide", warm),
-        (["inspect", str(place / "glove.txt")], 0, "1 in GloVe text", warm),
-        (["inspect", index], 0, "5 vectors of", warm),
-        (["inspect", probe], 0, "centroid on layer_03", warm),
+        (["inspect", store], 0, "documents", warm),
+        (["inspect", str(tiny_folder)], 0, "hidden size", warm),
+        (["inspect", str(place / "glove.txt")], 0, "GloVe text", warm),
+        (["inspect", index], 0, "vectors", warm),
+        (["inspect", probe], 0, "centroid", warm),
         (["probe", "fit", none, *new], 2, "no such folder", warm),
         (["probe", "fit", store, *new, "--level", "word"], 2, "no level 'word'", warm),
         (["probe", "fit", store, *new, "--head", "lgreg"], 2, "did you mean 'logreg'", warm),
@@ -113,7 +113,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["import", f"{none}.npy", *new, *sentences], 2, "no such file", warm),
         (["import", vectors, *new, "--level", "token"], 2, "--level 'token' must be", warm),
         (["import", vectors, *new, *sentences, "--ids", table], 2, "table.csv has 2 rows", warm),
-        (["import", vectors, "-o", str(tmp_path / "imported"), *sentences], 0, "5 sentence rows", warm),
+        (["import", vectors, "-o", str(tmp_path / "imported"), *sentences], 0, "sentence 5", warm),
         (["import", vectors, "-o", str(tmp_path / "imported"), *sentences], 0, "already complete", warm),
         (["extract", f"{none}.txt", *new, *model], 2, "no such file", cold),
         (["extract", table, *new, *model, "--text-column", "body"], 2, "no column 'body'", cold),

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import make_classification
 
+from bertfeat.vectors.array import check_finite
+
 
 def noisy_rows(n_classes: int = 3, dtype: npt.DTypeLike = np.float32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return 300 vectors, 20 wide, and their labels; a fifth of the labels is random."""
@@ -20,7 +22,7 @@ def noisy_rows(n_classes: int = 3, dtype: npt.DTypeLike = np.float32) -> tuple[n
 
 
 class ArrayStream:
-    """A `VectorStream` over an array (n_rows, dim).
+    """`Vectors` over an array (n_rows, dim), read in chunks and checked each time.
 
     Args:
         array: The vectors.
@@ -43,4 +45,6 @@ class ArrayStream:
         """Return a copy of a chunk's vectors."""
         self.n_reads += 1
         rows = self.chunks[chunk]
-        return self._array[rows.start : rows.stop].copy()
+        vectors = self._array[rows.start : rows.stop].copy()
+        check_finite(vectors, "row", rows)
+        return vectors

@@ -106,6 +106,7 @@ SWEEP: dict[str, Any] = {
     "params": {},
     "metric": "accuracy",
     "seeds": (),
+    "seed": 0,
 }
 
 

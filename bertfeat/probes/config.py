@@ -1,0 +1,130 @@
+"""The settings of a fit and of a sweep: one frozen object, made from flags or Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bertfeat.errors import ConfigError
+from bertfeat.heads.registry import HeadSettings
+from bertfeat.progress import Progress
+from bertfeat.settings import ExtractSettings
+from bertfeat.store.reader import Store
+
+#: A file (.csv, .tsv, .jsonl, .parquet) or frame with labels.
+LabelTable = str | Path | pl.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeConfig:
+    """Every setting of `fit_probe` and `sweep_probes`.
+
+    Attributes:
+        level: token, word or sentence; None for the only one that is stored.
+        feature: The feature of a fit, or the number of a layer (-1 is the last one); None for the only one that is
+            stored, or `concat_last4`.
+        mix: Layers that a neural head weights in a scalar mix (`9..12`, or a list), instead of a feature.
+        features: The features of a sweep: layers by number, features, and mixes such as `mix_last4`, as a list or with
+            commas. None is each layer, the concatenation and mean of the last four layers and of all, other stored
+            features, and for neural heads a scalar mix of the last four layers and of all layers but the embeddings.
+        head: logreg, svm, ridge, centroid, knn, mlp; at word and token level also the taggers linear and bilstm.
+        params: The parameters of the head; a call takes them by name too.
+        dev: A store to choose settings and seeds by, and to score a sweep on, extracted like the first one.
+        hold_out: The share of the documents that a sweep without `dev` scores on.
+        seeds: The number of seeds of a random head. The best fit on dev is kept; more than one seed needs a dev split.
+        seed: The first seed, and the seed of the documents that are held out.
+        labels: A file or frame with the labels, instead of a column of the store. Its columns are `doc_id`, at word and
+            token level `word_index` or `token_index`, and the label's.
+        dev_labels: The same for dev.
+        max_memory: Bytes that vectors may take; if they do not fit, they are streamed. None is half of the free memory.
+        limit: The number of documents to learn from, the first ones of the store; None is all.
+
+    Raises:
+        ConfigError: A number is out of its range, two settings name the features, or labels of dev have no dev store.
+
+    Examples:
+        >>> ProbeConfig(head="ridge", params={"alpha": 10.0}).seeds
+        1
+    """
+
+    level: str | None = None
+    feature: str | int | None = None
+    mix: str | Sequence[int] | None = None
+    features: str | Sequence[str | int] | None = None
+    head: str = "logreg"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    dev: str | Path | Store | None = None
+    hold_out: float = 0.2
+    seeds: int = 1
+    seed: int = 0
+    labels: LabelTable | None = None
+    dev_labels: LabelTable | None = None
+    max_memory: int | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"`{name}={value}` is below 1")
+        if not 0 < self.hold_out < 1:
+            raise ConfigError(f"`hold_out={self.hold_out}` is not between 0 and 1")
+        if self.feature is not None and self.mix is not None:
+            raise ConfigError(f"feature {self.feature!r} and mix {self.mix!r} name two features; pass one of them")
+        if self.dev is None and self.dev_labels is not None:
+            raise ConfigError("dev labels without a dev store; pass `dev` too")
+
+    @classmethod
+    def of(cls, config: ProbeConfig | None, settings: Mapping[str, Any], unused: Mapping[str, str]) -> ProbeConfig:
+        """Return the settings of a call, given as an object or by name; names of no setting are the head's parameters.
+
+        `unused` has the settings that the call does not take, and what to do instead.
+        """
+        if config is not None and settings:
+            raise ConfigError(
+                f"setting {next(iter(settings))!r} beside config; put it into config, or pass all by name"
+            )
+        known = {one.name: one.default for one in dataclasses.fields(cls)}
+        if config is None:
+            own = {name: value for name, value in settings.items() if name in known}
+            params = {name: value for name, value in settings.items() if name not in known}
+            config = cls(**{**own, "params": {**own.get("params", {}), **params}})
+        for name, instead in unused.items():
+            if getattr(config, name) != known[name]:
+                raise ConfigError(f"`{name}` has no effect here; {instead}")
+        return config
+
+
+class ProbeSettings(HeadSettings, total=False):
+    """The fields of `ProbeConfig` and the parameters of all heads, as `fit_probe` and `sweep_probes` take them."""
+
+    level: str | None
+    feature: str | int | None
+    mix: str | Sequence[int] | None
+    features: str | Sequence[str | int] | None
+    head: str
+    params: Mapping[str, Any]
+    dev: str | Path | Store | None
+    hold_out: float
+    seeds: int
+    seed: int
+    labels: LabelTable | None
+    dev_labels: LabelTable | None
+    max_memory: int | None
+    limit: int | None
+
+
+class PredictSettings(ExtractSettings, total=False):
+    """The settings of `FittedProbe.predict`, and those of the extraction of a corpus."""
+
+    columns: str | Sequence[str]
+    errors: bool
+    label: str | None
+    labels: LabelTable | None
+    overwrite: bool
+    progress: bool | Progress | None
