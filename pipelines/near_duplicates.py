@@ -58,14 +58,12 @@ def main(
     corpus: str,
     text_column: str,
     id_column: str | None,
-    model: str,
-    layers: str,
-    pooling: str,
     transform: str,
     threshold: float,
     index: str | None,
     out: str,
     limit: int | None,
+    **settings: Any,
 ) -> None:
     """Find clusters of near-identical documents."""
     started = time.perf_counter()
@@ -78,8 +76,7 @@ def main(
     # The row of a text in the store is its place in `texts`.
     path = folder / "corpus" / "texts.jsonl"
     write(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
-    settings: dict[str, Any] = {"levels": "sentence", "combine": "concat", "layers": layers, "pooling": pooling}
-    store = extract(path, folder / "features", model=model, **settings)
+    store = extract(path, folder / "features", levels="sentence", combine="concat", **settings)
     feature = store.features("sentence")[0].name
     index = index or ("Flat" if len(texts) <= MAX_FLAT else "auto")
     # Each index and transform has a folder of its own.
@@ -110,7 +107,7 @@ def main(
         "limit": limit,
         "model": store.metadata["model"],
         "feature": feature,
-        "pooling": pooling,
+        "pooling": settings["pooling"],
         "transform": spec,
         "threshold": threshold,
         "index": index,
@@ -200,20 +197,18 @@ def _roots(n_texts: int, pairs: Pairs) -> npt.NDArray[np.int64]:
 
 def _show(result: dict[str, Any], clusters: pl.DataFrame) -> None:
     """Print the largest clusters, each text once."""
-    click.echo(
-        f"{result['n_clusters']} clusters with {result['n_in_clusters']} of {result['n_documents']} documents; "
-        f"{result['n_superfluous']} could go"
-    )
-    texts = clusters.group_by("cluster", "text", maintain_order=True).agg(pl.len(), pl.col("score", "doc_id").first())
-    rows = [
-        (row["cluster"], row["score"], row["len"], row["doc_id"], row["text"][:80])
-        for row in texts.filter(pl.col("cluster") <= N_SHOWN)
+    found = f"{result['n_clusters']} clusters with {result['n_in_clusters']} of {result['n_documents']} documents"
+    click.echo(f"{found}; {result['n_superfluous']} could go")
+    texts = (
+        clusters.filter(pl.col("cluster") <= N_SHOWN)
+        .group_by("cluster", "text", maintain_order=True)
+        .agg(pl.col("score").first(), pl.len().alias("documents"), pl.col("doc_id").first().alias("first"))
         .group_by("cluster", maintain_order=True)
         .head(5)
-        .to_dicts()
-    ]
-    if rows:
-        click.echo(text_table(["cluster", "score", "documents", "first", "text"], rows))
+        .select("cluster", "score", "documents", "first", pl.col("text").str.head(80))
+    )
+    if len(texts):
+        click.echo(text_table(texts.columns, texts.rows()))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,6 @@ from bertfeat.pipelines._outputs import write
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 
-POOLINGS = ("mean", "max", "cls", "lasttoken", "weightedmean", "pooler", "model")
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")
 N_HITS = 100
 
@@ -59,7 +58,9 @@ Qrels = dict[str, dict[str, int]]
 @click.option("--id-column", help="Of both; by default id, _id, or query_id.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
-@click.option("--poolings", default="mean,max,cls", show_default=True, help=f"Of {', '.join(POOLINGS)}.")
+@click.option(
+    "--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, weightedmean, pooler, model."
+)
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
 @click.option(
@@ -76,28 +77,19 @@ def main(
     qrels: str | None,
     text_column: str,
     id_column: str | None,
-    model: str,
-    layers: str,
     poolings: str,
     query_prompt: str | None,
     document_prompt: str | None,
     transforms: str,
-    include_special_tokens: bool,
-    max_length: int | None,
-    on_overlong: str,
     out: str,
     limit: int | None,
+    **settings: Any,
 ) -> None:
     """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
     started = time.perf_counter()
     folder = Path(out)
     chosen = list(dict.fromkeys(name.strip() for name in poolings.split(",")))
-    for name in chosen:
-        if name not in POOLINGS:
-            raise click.UsageError(f"--poolings {name!r} is not one of {', '.join(POOLINGS)}")
     specs = [TransformSpec.parse(name.strip()) for name in transforms.split(",")]
-    settings: dict[str, Any] = {"model": model, "layers": layers, "on_overlong": on_overlong, "max_length": max_length}
-    settings["include_special_tokens"] = include_special_tokens
     warn_of_poolings(chosen, {**settings, "levels": "sentence"})
     documents, questions, judged = _read(corpus, queries, qrels, text_column, id_column)
     documents = dict(islice(documents.items(), limit))

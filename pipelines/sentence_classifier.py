@@ -50,8 +50,6 @@ def main(
     text_column: str,
     label: str,
     model: str,
-    layers: str,
-    pooling: str,
     head: str,
     out: str,
     limit: int | None,
@@ -59,6 +57,7 @@ def main(
     with_finetuning: bool,
     finetuning_epochs: int,
     finetuning_rate: float,
+    **settings: str,
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     started = time.perf_counter()
@@ -74,8 +73,7 @@ def main(
     for name in ("train", "dev", "test"):
         path = folder / "corpus" / f"{name}.parquet"
         write(path, frames[name])
-        settings = {"model": model, "layers": layers, "combine": "concat", "pooling": pooling, **columns}
-        stores[name] = extract(path, folder / "features" / name, **settings)
+        stores[name] = extract(path, folder / "features" / name, model=model, combine="concat", **settings, **columns)
     params: dict[str, Any] = {CHOSEN_BY[head]: L2} if head in CHOSEN_BY else {}
     probe = fit_probe(stores["train"], label, level="sentence", head=head, dev=stores["dev"], seed=seed, **params)
     score = probe.score(stores["test"])
@@ -89,7 +87,7 @@ def main(
         "test": None if test is None else Path(test).name,
         "model": stores["train"].metadata["model"],
         "feature": probe.spec.feature,
-        "pooling": pooling,
+        "pooling": settings["pooling"],
         "head": head,
         "n_rows": {name: store.n_rows("sentence") for name, store in stores.items()},
         "training": asdict(probe.training),

@@ -4,8 +4,8 @@ Devlin et al. 2019 (arXiv 1810.04805v2, section 5.4): frozen features of one ext
 word, maximal document context, a two-layer BiLSTM of 768 units, no CRF, the mean of 5 seeds. Their corpus, CoNLL-2003,
 may not be redistributed; the table also shows their figures, of BERT-base, cased, on its development set.
 
-    python -m bertfeat.pipelines.table7 --corpus FOLDER --out table7  # with *train*, *dev*, *test* in FOLDER
-    python -m bertfeat.pipelines.table7 --train a.conll --dev b.conll --test c.conll --out table7 --limit 1000 --seeds 2
+    python -m bertfeat.pipelines.table7 --train eng.train --dev eng.testa --test eng.testb --out table7
+    python -m bertfeat.pipelines.table7 --train a.conllu --dev b.conllu --label upos --out pos --limit 1000 --seeds 2
 
 With --with-finetuning, one more row is the model trained itself, and the table has the seconds and bytes of each row.
 With --static FILE, one more row has the vectors of GloVe, word2vec or fastText: words without context.
@@ -13,18 +13,21 @@ With --static FILE, one more row has the vectors of GloVe, word2vec or fastText:
 
 from __future__ import annotations
 
+import io
 import statistics
 import time
+from codecs import BOM_UTF8
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 
 from bertfeat import Store, extract, fit_probe, report_failures
+from bertfeat.durable.publication import publish_bytes
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.errors import ConfigError
-from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentences, marks_documents
+from bertfeat.errors import ConfigError, InputError
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._options import recipe, refuse_given
@@ -45,9 +48,8 @@ PAPER_TUNED = 96.4
 
 
 @recipe("sklearn")
-@click.option("--corpus", type=click.Path(exists=True, file_okay=False), help="Folder with train, dev and test files.")
-@click.option("--train", type=click.Path(exists=True, dir_okay=False), help="Instead of --corpus: the train file.")
-@click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The dev file.")
+@click.option("--train", type=click.Path(exists=True, dir_okay=False), required=True, help="Sentences to learn from.")
+@click.option("--dev", type=click.Path(exists=True, dir_okay=False), required=True, help="The file to choose on.")
 @click.option("--test", type=click.Path(exists=True, dir_okay=False), help="The test file, if there is one.")
 @click.option("--label", default="label", show_default=True, help="Column with the tags (CoNLL: the last one).")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
@@ -69,6 +71,9 @@ PAPER_TUNED = 96.4
 @click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 @finetuning_options
 def main(
+    train: str,
+    dev: str,
+    test: str | None,
     label: str,
     model: str,
     out: str,
@@ -82,7 +87,6 @@ def main(
     with_finetuning: bool,
     finetuning_epochs: int,
     finetuning_rate: float,
-    **corpus: str | None,
 ) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
     params: dict[str, Any] = {"max_epochs": max_epochs}
@@ -90,20 +94,21 @@ def main(
         params["hidden_size"] = hidden_size
     else:
         refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
-    folder, files = Path(out), find_files(**corpus)
+    folder = Path(out)
+    files = {name: Path(path) for name, path in {"train": train, "dev": dev, "test": test}.items() if path is not None}
     if open_checkpoint(model).static is not None:
         raise ConfigError(f"`model={model!r}` holds static vectors, without layers to compare; pass it as `static`")
     static_settings = {} if static is None else _static_settings(static)
     check_finetuning(model, "tag", asked=with_finetuning)
-    context = document_context == "on" or (document_context == "auto" and all(map(marks_documents, files.values())))
+    context = document_context == "on" or (document_context == "auto" and all(map(_marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
-    inputs = {name: first_sentences(path, limit, folder, name) for name, path in files.items()}
+    inputs = {name: _first_sentences(path, limit, folder, name) for name, path in files.items()}
     columns: dict[str, Any] = {"label_column": None if label == "label" else label, "document_context": context}
 
     def extracted(ending: str, **settings: Any) -> dict[str, Store]:
         settings = {"levels": "word", "combine": "none", **columns, **settings}
         return {
-            name: extract(path, folder / "features" / f"{name}{ending}", format=conll_kind(path), **settings)
+            name: extract(path, folder / "features" / f"{name}{ending}", format=_kind(path), **settings)
             for name, path in inputs.items()
         }
 
@@ -203,7 +208,7 @@ def _finetune(
     """Fine-tune the model with each seed on the sentences of the features, and score dev and test."""
     from bertfeat.pipelines._finetuning import finetune
 
-    splits = {name: read_documents(path, format=conll_kind(path), **columns) for name, path in inputs.items()}
+    splits = {name: read_documents(path, format=_kind(path), **columns) for name, path in inputs.items()}
     context = columns["document_context"]
     tuned = [
         finetune("tag", splits, "label", model, replace(settings, seed=seed), path, context=context)
@@ -219,6 +224,41 @@ def _finetune(
         "seconds_of_one": tuned[0].history.seconds,
         "n_bytes": tuned[0].n_bytes,
     }
+
+
+def _kind(path: Path) -> str:
+    return "conllu" if ".conllu" in path.suffixes else "conll"
+
+
+def _marks_documents(path: Path) -> bool:
+    return any(line.startswith((b"-DOCSTART-", b"# newdoc")) for line in _lines(path))
+
+
+def _first_sentences(path: Path, n_sentences: int | None, folder: Path, name: str) -> Path:
+    """Copy the first sentences of a CoNLL file, if there is a limit; lines that only mark a document do not count."""
+    if n_sentences is None:
+        return path
+    n, inside, kept = 0, False, list[bytes]()
+    for line in _lines(path):
+        if n == n_sentences:
+            break
+        if line.strip() and not line.startswith((b"#", b"-DOCSTART-")):
+            inside = True
+        elif inside and not line.strip():
+            n, inside = n + 1, False
+        kept.append(line)
+    target = folder / f"{name}.{n_sentences}.{_kind(path)}"
+    publish_bytes(target, b"".join(kept))
+    return target
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the lines of a file with their ends; a .gz or .zst is decompressed."""
+    try:
+        with pa.input_stream(str(path)) as stream:
+            return [*io.BytesIO(stream.read().removeprefix(BOM_UTF8))]
+    except OSError as error:
+        raise InputError(f"cannot be read ({error})", path=str(path)) from error
 
 
 def _summary(scores: list[float]) -> dict[str, Any]:

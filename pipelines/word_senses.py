@@ -54,14 +54,13 @@ def main(
     word: str,
     corpus: str | None,
     store_path: str | None,
-    text_column: str,
-    model: str,
     layer: int,
     senses: int | None,
     max_senses: int,
     out: str,
     limit: int,
     seed: int,
+    **settings: str,
 ) -> None:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     from sklearn.decomposition import PCA
@@ -78,8 +77,8 @@ def main(
         store = open_store(store_path)
     else:
         # The sentence level has the texts, so that examples are shown as they were written.
-        settings: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
-        store = extract(corpus, folder / "features", model=model, text_column=text_column, **settings)
+        own: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
+        store = extract(corpus, folder / "features", **own, **settings)
     feature = store.feature("word", f"layer_{layer:02d}").name
     rows, n_found = _occurrences(store, word, feature, limit, seed)
     vectors = store.take("word", feature, rows).astype(np.float64)
@@ -127,6 +126,8 @@ def _unit(vectors: Vectors) -> Vectors:
 
 def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> tuple[Rows, dict[str, Any]]:
     """Cluster (n, dim) vectors into the given number of senses, or the one with the highest silhouette."""
+    from sklearn.metrics import silhouette_score
+
     n_different = len(np.unique(vectors, axis=0))
     if n_different < max(3 if senses is None else 2, senses or 1):
         raise UserError(f"{n_different} different occurrences are too few; pass --senses up to that, or more text")
@@ -134,7 +135,7 @@ def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) ->
         return _cluster(vectors, senses, seed), {"chosen_by": "--senses", "n_clusters": senses}
     counts = range(2, max(2, min(max_senses, n_different // MEAN_SIZE)) + 1)
     numbers = {n: _cluster(vectors, n, seed) for n in counts}
-    silhouettes = {n: _silhouette(vectors, numbers[n]) for n in counts}
+    silhouettes = {n: float(silhouette_score(vectors, numbers[n])) for n in counts}
     best = max(counts, key=lambda n: silhouettes[n])
     bar = max(LEAST_SILHOUETTE, _highest_of_clouds(vectors, numbers[best], counts, seed))
     return numbers[best], {
@@ -157,17 +158,13 @@ def _cluster(vectors: Vectors, n_clusters: int, seed: int, n_tries: int = 10) ->
     return ranks[labels] + 1
 
 
-def _silhouette(vectors: Vectors, numbers: Rows) -> float:
-    from sklearn.metrics import silhouette_score
-
-    return float(silhouette_score(vectors, numbers))
-
-
 def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int) -> float:
     """Return the highest silhouette of as many random points from one normal cloud with the spread of the clusters.
 
     Few points in many dimensions form clusters by chance; such a silhouette does not show senses.
     """
+    from sklearn.metrics import silhouette_score
+
     random = np.random.default_rng(seed)
     means = np.stack([vectors[numbers == n].mean(axis=0) for n in range(1, numbers.max() + 1)])
     _, deviations, axes = np.linalg.svd(vectors - means[numbers - 1], full_matrices=False)
@@ -176,7 +173,7 @@ def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int
         cloud = random.standard_normal((len(vectors), len(axes))) @ (deviations[:, None] * axes)
         cloud = _unit(cloud - cloud.mean(axis=0))
         for n in counts:
-            highest = max(highest, _silhouette(cloud, _cluster(cloud, n, seed, n_tries=1)))
+            highest = max(highest, float(silhouette_score(cloud, _cluster(cloud, n, seed, n_tries=1))))
     return highest
 
 
@@ -216,7 +213,7 @@ def _typical_words(store: Store, rows: Rows, number: Rows, word: str) -> list[li
         .group_by("sense", "word")
         .agg(pl.col("in_corpus").first(), n=pl.len())
     )
-    total = len(counts) and counts["n"].sum()
+    total = counts["n"].sum()
     # The prior has the weight of all contexts together.
     prior = pl.col("in_corpus") * (total / len(words))
     here, size = pl.col("n") + prior, pl.col("n").sum().over("sense") + total
@@ -232,19 +229,16 @@ def _typical_words(store: Store, rows: Rows, number: Rows, word: str) -> list[li
 
 def _describe(frame: pl.DataFrame, typical: list[list[str]]) -> list[dict[str, Any]]:
     """Return each sense with its size, its typical words, and different examples."""
-    senses = []
-    for n, words in enumerate(typical, 1):
-        members = frame.filter(pl.col("sense") == n)
-        examples = members.unique(["left", "word", "right"], keep="first", maintain_order=True).head(N_EXAMPLES)
-        senses.append(
-            {
-                "sense": n,
-                "n_occurrences": len(members),
-                "typical_words": words,
-                "examples": examples.select("left", "word", "right", "closeness", "doc_id", "word_index").to_dicts(),
-            }
-        )
-    return senses
+    names = ["left", "word", "right", "closeness", "doc_id", "word_index"]
+    return [
+        {
+            "sense": n,
+            "n_occurrences": len(members),
+            "typical_words": words,
+            "examples": members.unique(names[:3], keep="first", maintain_order=True)[names].head(N_EXAMPLES).to_dicts(),
+        }
+        for n, (members, words) in enumerate(zip(frame.partition_by("sense"), typical, strict=True), 1)
+    ]
 
 
 def _plot(stem: Path, result: dict[str, Any], frame: pl.DataFrame, shares: Vectors) -> None:
