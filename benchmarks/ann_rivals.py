@@ -1,23 +1,21 @@
-"""One index library: builds its index of a folder's vectors, and searches it at several settings.
+"""Index libraries: each builds an index of a folder's vectors, and searches it at several settings.
 
-    python benchmarks/ann_rivals.py FOLDER RIVAL        run by foreign_queries.py, in the environment of the rival
-
-FOLDER has base.npy and queries.npy, float16 (n, dim). Writes the hits of each setting as found-RIVAL-SETTING.npy and
-the rest as result-RIVAL.json.
+`benchmarks.index` runs them, each in its environment. The folder has base.npy, queries.npy and tune.npy, float16
+(n, dim), and the store of the first.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
-import sys
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.measured import peak_bytes
 
 K = 10
 _N_ALONE = 300
@@ -26,28 +24,26 @@ _STEPS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 
 
 class Rival(ABC):
-    """A library: `build` fills an index, `search` returns positions (n_queries, K) at one of the `settings`."""
+    """A library; `settings` are those to search at, None for its own parameters."""
 
-    settings: tuple[Any, ...] = _STEPS
+    settings: tuple[int | None, ...] = _STEPS
 
-    def __init__(self, folder: Path, kind: str, n_threads: int) -> None:
-        self.folder, self.kind, self.n_threads = folder, kind, n_threads
+    def __init__(self, folder: Path, kind: str, max_memory: int) -> None:
+        self.folder, self.kind, self.max_memory = folder, kind, max_memory
+        self.n_threads = os.cpu_count() or 1
+        self.saved = folder / "rival.index"
 
     @abstractmethod
-    def build(self) -> None:
-        """Build the index of the folder's vectors."""
+    def build(self) -> dict[str, Any] | None:
+        """Build the index of the folder's vectors, and return what else is to be reported."""
 
     @abstractmethod
     def search(self, queries: np.ndarray, setting: Any, n_threads: int) -> np.ndarray:
         """Return the positions of the nearest vectors, int64 (n_queries, K)."""
 
     @abstractmethod
-    def n_bytes(self) -> int:
-        """Return the size of the saved index."""
-
-    def about(self) -> dict[str, Any]:
-        """Return what else is to be reported."""
-        return {}
+    def save(self) -> None:
+        """Write the index to `saved`, a file or a folder."""
 
     def vectors(self) -> np.ndarray:
         """Return the vectors at length 1, float32."""
@@ -59,62 +55,28 @@ class Rival(ABC):
 class Bertfeat(Rival):
     """bertfeat, with the index that `auto` chooses, or with that of a factory string."""
 
-    settings = _PROBES
+    def build(self) -> dict[str, Any]:
+        """Build the index and tune it by the given queries."""
+        from bertfeat import build_index
 
-    def build(self) -> None:
-        """Build the index."""
-        from bertfeat.ann.buildsettings import BuildSettings
-        from bertfeat.ann.indexbuild import build
-        from bertfeat.vectors.array import ArrayVectors
+        kind, self.saved = self.kind or "auto", self.folder / f"index-{self.kind}" / "index.faiss"
+        tuning = {"index": kind, "max_memory": self.max_memory, "tune_queries": self.folder / "tune.npy"}
+        self.index = build_index(self.folder / "store", self.saved.parent, overwrite=True, **tuning)
+        found = self.index.description
+        self.own = dict(found.parameters)
+        self.settings = (None, *(_PROBES if "IVF" in found.factory else ()))
+        return {"factory": found.factory, "parameters": self.own, "measured": dict(found.measured)}
 
-        base = np.load(self.folder / "base.npy", mmap_mode="r")
-        settings = BuildSettings(index=self.kind or "auto", n_threads=self.n_threads)
-        self.built = build(ArrayVectors(base), self.folder / f"built-{self.kind}", settings)
-
-    def about(self) -> dict[str, Any]:
-        """Return what was built, its own recall, and the parameters that the other half of the queries finds."""
-        from bertfeat.ann.buildsettings import BuildSettings
-        from bertfeat.ann.tuning import HeldOut, tune
-        from bertfeat.vectors.array import ArrayVectors
-
-        base = ArrayVectors(np.load(self.folder / "base.npy", mmap_mode="r"))
-        given = np.load(self.folder / "tune.npy").astype(np.float32)
-        started = time.perf_counter()
-        held = HeldOut.of(base, None, BuildSettings(n_queries=2), given=given)
-        tuned = tune(self._index(), held, base, BuildSettings().recall)
-        self.tuned = tuned["parameters"]
-        return {
-            "factory": self.built.factory,
-            "parameters": self.built.parameters,
-            "recall_of_own": self.built.measured["recall_at_10"],
-            "seconds": self.built.seconds,
-            "parameters_by_queries": tuned["parameters"],
-            "measured_by_queries": tuned["given"],
-            "tuning_by_queries_s": time.perf_counter() - started,
-        }
-
-    def _index(self) -> Any:
-        import faiss
-
-        from bertfeat.ann.vectorindex import VectorIndex
-        from bertfeat.vectors.nearest import Metric
-
-        if not hasattr(self, "opened"):
-            self.opened = VectorIndex(faiss.read_index(str(self.built.path)), Metric.COSINE)
-        return self.opened
-
-    def search(self, queries: np.ndarray, setting: int, n_threads: int) -> np.ndarray:
-        """Search at a setting, with the refinement that the queries to tune by find."""
+    def search(self, queries: np.ndarray, setting: int | None, n_threads: int) -> np.ndarray:
+        """Search with another number of lists, or with the parameters that were tuned."""
         import faiss
 
         faiss.omp_set_num_threads(n_threads)
-        index = self._index()
-        index.parameters = {**self.tuned, "nprobe": setting}
-        return index.search(queries, K).positions
+        self.index._vectors.parameters = self.own if setting is None else {**self.own, "nprobe": setting}
+        return self.index.nearest(queries, K)[1]
 
-    def n_bytes(self) -> int:
-        """Return the size of the saved index."""
-        return self.built.path.stat().st_size
+    def save(self) -> None:
+        """Do nothing: the build saves it."""
 
 
 class Faiss(Rival):
@@ -123,7 +85,7 @@ class Faiss(Rival):
     refined = 6
 
     def build(self) -> None:
-        """Build the index."""
+        """Build the index; of bertfeat's own choice, its parameters are a setting too."""
         import faiss
 
         vectors = self.vectors()
@@ -131,28 +93,54 @@ class Faiss(Rival):
         self.index = faiss.index_factory(vectors.shape[1], self.kind, faiss.METRIC_INNER_PRODUCT)
         self.index.train(vectors)
         self.index.add(vectors)
-        self.settings = _PROBES if "IVF" in self.kind else _STEPS
+        self.settings = _PROBES if "IVF" in self.kind else _STEPS if "HNSW" in self.kind else ()
+        chosen = self.folder / "result-bertfeat.json"
+        same = json.loads(chosen.read_text(encoding="utf-8")) if chosen.exists() else {"factory": ""}
+        if same["factory"] == self.kind:
+            self.own = same["parameters"]
+            self.settings = (None, *self.settings)
 
-    def search(self, queries: np.ndarray, setting: int, n_threads: int) -> np.ndarray:
+    def search(self, queries: np.ndarray, setting: int | None, n_threads: int) -> np.ndarray:
         """Search at a setting."""
         import faiss
 
         faiss.omp_set_num_threads(n_threads)
-        space, name = faiss.ParameterSpace(), "nprobe" if "IVF" in self.kind else "efSearch"
-        space.set_index_parameter(self.index, name, setting)
-        if "Refine" in self.kind:
+        name = "nprobe" if "IVF" in self.kind else "efSearch"
+        for known, value in (self.own if setting is None else {name: setting}).items():
+            faiss.ParameterSpace().set_index_parameter(self.index, known, value)
+        if setting is not None and "Refine" in self.kind:
             self.index.k_factor = self.refined
         queries = queries.astype(np.float32)
         faiss.normalize_L2(queries)
         return self.index.search(queries, K)[1]
 
-    def n_bytes(self) -> int:
-        """Return the size of the saved index."""
+    def save(self) -> None:
+        """Write the index."""
         import faiss
 
-        path = self.folder / "rival.index"
-        faiss.write_index(self.index, str(path))
-        return path.stat().st_size
+        faiss.write_index(self.index, str(self.saved))
+
+
+class Autofaiss(Faiss):
+    """autofaiss, which chooses the index and its parameters within the same memory."""
+
+    settings = (None,)
+
+    def build(self) -> dict[str, Any]:
+        """Build the index, with its parameters set."""
+        from autofaiss import build_index
+
+        self.own = {}
+        self.index, info = build_index(
+            self.vectors(),
+            save_on_disk=False,
+            metric_type="ip",
+            nb_cores=self.n_threads,
+            max_index_memory_usage=f"{self.max_memory / 1e6:.0f}MB",
+            current_memory_available=f"{3 * self.max_memory / 1e6:.0f}MB",
+            verbose=40,
+        )
+        return {"factory": info["index_key"], "parameters": info["index_param"]}
 
 
 class Hnswlib(Rival):
@@ -173,11 +161,9 @@ class Hnswlib(Rival):
         self.index.set_ef(setting)
         return self.index.knn_query(queries.astype(np.float32), K, num_threads=n_threads)[0].astype(np.int64)
 
-    def n_bytes(self) -> int:
-        """Return the size of the saved index."""
-        path = self.folder / "rival.index"
-        self.index.save_index(str(path))
-        return path.stat().st_size
+    def save(self) -> None:
+        """Write the index."""
+        self.index.save_index(str(self.saved))
 
 
 class Usearch(Rival):
@@ -197,11 +183,9 @@ class Usearch(Rival):
         found = self.index.search(queries.astype(np.float32), K, threads=n_threads).keys
         return np.atleast_2d(found).astype(np.int64)
 
-    def n_bytes(self) -> int:
-        """Return the size of the saved index."""
-        path = self.folder / "rival.index"
-        self.index.save(str(path))
-        return path.stat().st_size
+    def save(self) -> None:
+        """Write the index."""
+        self.index.save(str(self.saved))
 
 
 class Svs(Rival):
@@ -215,15 +199,12 @@ class Svs(Rival):
         stored: Any = vectors.astype(np.float16) if self.kind == "float16" else vectors
         if self.kind.startswith("LVQ"):
             bits = [int(part) for part in self.kind.removeprefix("LVQ").split("x")]
-            loader = svs.VectorDataLoader(self._saved(svs, vectors), svs.DataType.float32, dims=vectors.shape[1])
+            path = str(self.folder / "base.fvecs")
+            svs.write_vecs(vectors, path)
+            loader = svs.VectorDataLoader(path, svs.DataType.float32, dims=vectors.shape[1])
             stored = svs.LVQLoader(loader, primary=bits[0], residual=bits[1] if bits[1:] else 0)
         how = svs.VamanaBuildParameters(alpha=0.95, graph_max_degree=32, window_size=64, prune_to=30)
         self.index = svs.Vamana.build(how, stored, svs.DistanceType.MIP, num_threads=self.n_threads)
-
-    def _saved(self, svs: Any, vectors: np.ndarray) -> str:
-        path = str(self.folder / "base.fvecs")
-        svs.write_vecs(vectors, path)
-        return path
 
     def search(self, queries: np.ndarray, setting: int, n_threads: int) -> np.ndarray:
         """Search at a setting."""
@@ -232,26 +213,45 @@ class Svs(Rival):
         self.index.search_window_size = setting
         return self.index.search(queries.astype(np.float32), K)[0].astype(np.int64)
 
-    def n_bytes(self) -> int:
-        """Return the size of the saved index."""
-        folders = [str(self.folder / f"svs-{part}") for part in ("config", "graph", "data")]
-        self.index.save(*folders)
-        return sum(path.stat().st_size for folder in folders for path in Path(folder).iterdir())
+    def save(self) -> None:
+        """Write the index."""
+        self.index.save(*(str(self.saved / part) for part in ("config", "graph", "data")))
 
 
-RIVALS = {"bertfeat": Bertfeat, "faiss": Faiss, "hnswlib": Hnswlib, "usearch": Usearch, "svs": Svs}
+RIVALS: dict[str, type[Rival]] = {
+    "bertfeat": Bertfeat,
+    "faiss": Faiss,
+    "autofaiss": Autofaiss,
+    "hnswlib": Hnswlib,
+    "usearch": Usearch,
+    "svs": Svs,
+}
 
 
-def peak_bytes() -> int:
-    """Return the peak of this process's memory."""
-    status = Path("/proc/self/status")
-    if not status.exists():  # macOS, which counts in bytes
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
+def run(folder: str, library: str, kind: str, max_memory: int) -> dict[str, Any]:
+    """Build and search; the hits of each setting are in the file that `found` names."""
+    rival = RIVALS[library](Path(folder), kind, max_memory)
+    before, started = peak_bytes(), time.perf_counter()
+    about = rival.build() or {}
+    result: dict[str, Any] = {"build_s": time.perf_counter() - started, "build_bytes": peak_bytes() - before, **about}
+    rival.save()
+    files = [rival.saved] if rival.saved.is_file() else [path for path in rival.saved.rglob("*") if path.is_file()]
+    result |= {"n_bytes": sum(path.stat().st_size for path in files), "settings": []}
+    queries = np.load(Path(folder) / "queries.npy")
+    for setting in rival.settings:
+        found, fast = _rate(rival, queries, setting, rival.n_threads)
+        path = Path(folder) / f"found-{library}-{kind}-{setting}.npy"
+        np.save(path, found)
+        started = time.perf_counter()
+        for query in queries[:_N_ALONE]:
+            rival.search(query[None], setting, rival.n_threads)
+        alone = _N_ALONE / (time.perf_counter() - started)
+        rates = {"queries_per_s": fast, "one_thread": _rate(rival, queries, setting, 1)[1], "one_at_a_time": alone}
+        result["settings"].append({"setting": setting, "found": str(path), **rates})
+    return result
 
 
-def rate(rival: Rival, queries: np.ndarray, setting: Any, n_threads: int) -> tuple[np.ndarray, float]:
+def _rate(rival: Rival, queries: np.ndarray, setting: Any, n_threads: int) -> tuple[np.ndarray, float]:
     """Return the hits, and the queries per second of the median of three calls with all queries."""
     seconds = []
     for _ in range(3):
@@ -259,29 +259,3 @@ def rate(rival: Rival, queries: np.ndarray, setting: Any, n_threads: int) -> tup
         found = rival.search(queries, setting, n_threads)
         seconds.append(time.perf_counter() - started)
     return found, len(queries) / sorted(seconds)[1]
-
-
-def main() -> None:
-    folder, name = Path(sys.argv[1]), sys.argv[2]
-    library, _, kind = name.partition(" ")
-    n_threads = os.cpu_count() or 1
-    rival = RIVALS[library](folder, kind, n_threads)
-    before, started = peak_bytes(), time.perf_counter()
-    rival.build()
-    result: dict[str, Any] = {"build_s": time.perf_counter() - started, "peak_build_bytes": peak_bytes() - before}
-    result |= {"n_bytes": rival.n_bytes(), "n_threads": n_threads, "settings": [], **rival.about()}
-    queries = np.load(folder / "queries.npy")
-    for setting in rival.settings:
-        found, fast = rate(rival, queries, setting, n_threads)
-        np.save(folder / f"found-{name}-{setting}.npy", found)
-        started = time.perf_counter()
-        for query in queries[:_N_ALONE]:
-            rival.search(query[None], setting, n_threads)
-        alone = _N_ALONE / (time.perf_counter() - started)
-        rates = {"queries_per_s": fast, "one_thread": rate(rival, queries, setting, 1)[1], "one_at_a_time": alone}
-        result["settings"].append({"setting": setting, **rates})
-    (folder / f"result-{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

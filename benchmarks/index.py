@@ -1,13 +1,16 @@
-"""Indexes against plain faiss and autofaiss on the same vectors: build time, recall@10, queries/s, peak memory.
+"""Indexes against faiss, autofaiss, hnswlib, usearch and SVS: recall against speed, build time and memory.
 
-    python benchmarks/index.py --store features --level word --feature layer_06 [--json FILE]
-    python benchmarks/index.py --quick                  20,000 clustered random vectors
+    python -m benchmarks.index --folder WORK --store STORE [--n-vectors 1000000]      queries of the same text
+    python -m benchmarks.index --folder WORK --store STORE --queries STORE            queries of another text
+    python -m benchmarks.index --folder WORK --rival "hnswlib 16"                     one rival more, or again
+    python -m benchmarks.index --folder WORK --table
+    python -m benchmarks.index --folder WORK --quick                                  20,000 random vectors, no rivals
 
-bertfeat chooses an index with `auto`; plain faiss gets the same factory string and the same search parameters, and
-trains on its default number of vectors; autofaiss chooses within the same memory, in its own environment:
-AUTOFAISS_PYTHON=<python with autofaiss>. Each builds in its own process; the memory before the first vector is
-subtracted from its peak. All search for the same 1,000 vectors, which are in no index, on the same threads, and are
-compared with exact search.
+STORE and the store of the queries hold the same feature. 1,000 vectors, which are in no index, are searched for; 1,000
+others are given to tune by. Each rival builds in a process of its own: autofaiss in the environment of
+AUTOFAISS_PYTHON, hnswlib, usearch and SVS in that of ANN_PYTHON (benchmarks/requirements-ann.txt). Each is searched
+with its own parameters, where it has some, and at ten settings, and compared with exact search; the speed at a recall
+is interpolated between two settings. All results stay in WORK, so that one rival can be measured again.
 """
 
 from __future__ import annotations
@@ -15,185 +18,133 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-N_QUERIES = 1000
-K = 10
+from benchmarks.machine import report
+from benchmarks.measured import measure
+from bertfeat import import_vectors, nearest_rows, open_store
+from bertfeat.reports.tables import markdown_table
 
-_PRELUDE = """
-import json, resource, sys, time
-from pathlib import Path
-import numpy as np
-
-def peak():
-    status = Path("/proc/self/status")
-    if not status.exists():  # macOS, which counts in bytes
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    lines = status.read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-
-folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
-"""
-# Reads the queries, searches three times, and prints what was measured.
-_REPORT = """
-queries = np.load(folder / "queries.npy")
-times = []
-for _ in range(3):
-    start = time.perf_counter()
-    found = search(queries)
-    times.append(time.perf_counter() - start)
-np.save(folder / f"found-{asked['name']}.npy", found)
-print("RESULT" + json.dumps({**chosen, "build_s": build_s, "queries_per_s": len(queries) / sorted(times)[1],
-    "peak_build_mib": (after - before) / 2**20}))
-"""
-_FAISS_SEARCH = """
-def search(queries):
-    queries = queries.astype(np.float32)
-    faiss.normalize_L2(queries)
-    return index.search(queries, 10)[1]
-"""
-_OURS = (
-    _PRELUDE
-    + """
-import faiss
-from bertfeat.ann.indexbuild import BuildSettings, build
-from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.vectors.nearest import Metric
-from bertfeat.vectors.array import ArrayVectors
-before = peak()
-vectors = np.load(folder / "base" / "base.npy", mmap_mode="r")
-start = time.perf_counter()
-built = build(ArrayVectors(vectors), folder / "ours", BuildSettings(max_memory_bytes=asked["max_memory"]))
-build_s, after = time.perf_counter() - start, peak()
-index = VectorIndex(faiss.read_index(str(built.path)), Metric.COSINE, parameters=built.parameters)
-chosen = {"factory": built.factory, "parameters": built.parameters, "n_bytes": built.path.stat().st_size}
-search = lambda queries: index.search(queries, 10).positions
-"""
-    + _REPORT
-)
-_PLAIN = (
-    _PRELUDE
-    + """
-import faiss
-before = peak()
-start = time.perf_counter()
-vectors = np.load(folder / "base" / "base.npy").astype(np.float32)
-faiss.normalize_L2(vectors)
-index = faiss.index_factory(vectors.shape[1], asked["factory"], faiss.METRIC_INNER_PRODUCT)
-index.train(vectors)
-index.add(vectors)
-build_s, after = time.perf_counter() - start, peak()
-if asked["parameters"]:
-    faiss.ParameterSpace().set_index_parameters(index, ",".join(f"{k}={v}" for k, v in asked["parameters"].items()))
-faiss.write_index(index, str(folder / "plain.faiss"))
-chosen = {"factory": asked["factory"], "parameters": asked["parameters"],
-    "n_bytes": (folder / "plain.faiss").stat().st_size}
-"""
-    + _FAISS_SEARCH
-    + _REPORT
-)
-_AUTOFAISS = (
-    _PRELUDE
-    + """
-import faiss
-from autofaiss import build_index
-before = peak()
-start = time.perf_counter()
-vectors = np.load(folder / "base" / "base.npy").astype(np.float32)
-faiss.normalize_L2(vectors)
-index, info = build_index(vectors, save_on_disk=False, metric_type="ip", nb_cores=asked["threads"],
-    max_index_memory_usage=f"{asked['max_memory'] / 1e6:.0f}MB",
-    current_memory_available=f"{3 * asked['max_memory'] / 1e6:.0f}MB", verbose=40)
-build_s, after = time.perf_counter() - start, peak()
-faiss.write_index(index, str(folder / "auto.faiss"))
-chosen = {"factory": info["index_key"], "parameters": info["index_param"],
-    "n_bytes": (folder / "auto.faiss").stat().st_size}
-"""
-    + _FAISS_SEARCH
-    + _REPORT
-)
+RIVALS = ("bertfeat", "faiss AUTO", "autofaiss", "hnswlib 16", "usearch i8", "usearch f16", "svs LVQ8")
+PYTHONS = {"autofaiss": "AUTOFAISS_PYTHON", **dict.fromkeys(("hnswlib", "usearch", "svs"), "ANN_PYTHON")}
+TARGETS = (0.9, 0.95, 0.98)
+N_QUERIES, K = 1000, 10
 
 
-def clustered(n_vectors: int, dim: int) -> np.ndarray:
-    """Return random vectors around common centres, float16 (n_vectors, dim)."""
+def prepare(folder: Path, arguments: argparse.Namespace) -> None:
+    """Write the vectors, as an array and as a store, the queries, and the scores of their nearest vectors."""
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(200, dim))
-    return (centres[rng.integers(0, 200, n_vectors)] + 0.7 * rng.normal(size=(n_vectors, dim))).astype(np.float16)
-
-
-def read_vectors(arguments: argparse.Namespace) -> np.ndarray:
-    """Return the vectors to index and to search for, float16 (n_vectors, dim), in random order."""
     if arguments.quick:
-        return clustered(20_000 + N_QUERIES, 64)
-    import bertfeat
-
-    store = bertfeat.open_store(arguments.store)
-    vectors = store.numpy(arguments.level, arguments.feature)[store.valid(arguments.level, arguments.feature)]
-    order = np.random.default_rng(0).permutation(len(vectors))
-    return vectors[order[: arguments.n_vectors + N_QUERIES]]
-
-
-def run(python: str, script: str, folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """Build and search in a fresh process."""
-    command = [python, "-c", script, str(folder), json.dumps(asked)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
-    measured: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
-    # A run takes a while, and a later rival may fail.
-    print(f"{asked['name']}: {measured}", file=sys.stderr, flush=True)
-    return measured
+        centres = rng.normal(size=(200, 64))
+        found = centres[rng.integers(0, 200, 22_000)] + 0.7 * rng.normal(size=(22_000, 64))
+        base, queries = found[2 * N_QUERIES :].astype(np.float16), found[: 2 * N_QUERIES].astype(np.float16)
+    else:
+        base = _some_of(arguments.store, arguments, rng, arguments.n_vectors + 2 * N_QUERIES)
+        queries, base = base[: 2 * N_QUERIES], base[2 * N_QUERIES :]
+        if arguments.queries is not None:
+            queries = _some_of(arguments.queries, arguments, rng, 2 * N_QUERIES)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in {"queries": queries[:N_QUERIES], "tune": queries[N_QUERIES:], "base": base}.items():
+        np.save(folder / f"{name}.npy", array)
+    store = import_vectors(folder / "base.npy", folder / "store", level="sentence")
+    np.save(folder / "least.npy", nearest_rows(store, queries[:N_QUERIES], K)[0][:, -1])
 
 
-def measure(folder: Path, vectors: np.ndarray, max_memory: int) -> dict[str, Any]:
-    """Run bertfeat and its peers, and compare what they find with exact search."""
-    from bertfeat.ann.evaluation import recall_of_each
-    from bertfeat.ann.exact import exact_search
-    from bertfeat.vectors.array import ArrayVectors
-    from bertfeat.vectors.nearest import Metric
+def _some_of(path: str, arguments: argparse.Namespace, rng: np.random.Generator, n_rows: int) -> np.ndarray:
+    """Return vectors of a store, in random order."""
+    store = open_store(path)
+    rows = np.flatnonzero(store.valid(arguments.level, arguments.feature))
+    return store.numpy(arguments.level, arguments.feature)[rng.permutation(rows)[:n_rows]]
 
-    base, queries = vectors[N_QUERIES:], vectors[:N_QUERIES]
-    (folder / "base").mkdir()
-    np.save(folder / "base" / "base.npy", base)
-    np.save(folder / "queries.npy", queries)
-    _, truth = exact_search(ArrayVectors(base), queries, K, Metric.COSINE)
-    asked: dict[str, Any] = {"name": "bertfeat", "max_memory": max_memory, "threads": os.cpu_count()}
-    results = {"bertfeat": run(sys.executable, _OURS, folder, asked)}
-    asked |= {name: results["bertfeat"][name] for name in ("factory", "parameters")}
-    results["faiss"] = run(sys.executable, _PLAIN, folder, {**asked, "name": "faiss"})
-    if python := os.environ.get("AUTOFAISS_PYTHON"):
-        results["autofaiss"] = run(python, _AUTOFAISS, folder, {**asked, "name": "autofaiss"})
-    for name, found in results.items():
-        found["recall_at_10"] = float(recall_of_each(np.load(folder / f"found-{name}.npy"), truth, K).mean())
-        found["bytes_per_vector"] = found.pop("n_bytes") / len(base)
-    return {"n_vectors": len(base), "dim": base.shape[1], "max_memory": max_memory, "results": results}
+
+def recall_of(folder: Path, found: np.ndarray) -> float:
+    """Return the recall@10 of hits; vectors as close as the last true one count."""
+    base, queries = np.load(folder / "base.npy", mmap_mode="r"), np.load(folder / "queries.npy").astype(np.float32)
+    near = base[found].astype(np.float32)
+    norms = np.linalg.norm(near, axis=2) * np.linalg.norm(queries, axis=1)[:, None]
+    scores = np.einsum("nkd,nd->nk", near, queries) / norms
+    good = (scores >= np.load(folder / "least.npy")[:, None] - 1e-6) & (found >= 0)
+    distinct = [len(np.unique(hits[right])) for hits, right in zip(found, good, strict=True)]
+    return float(np.minimum(distinct, K).mean() / K)
+
+
+def run(folder: Path, rival: str, max_memory: int) -> None:
+    """Run a rival in its own process and environment, and write its result into the folder."""
+    library = rival.split()[0]
+    variable = PYTHONS.get(library)
+    python = sys.executable if variable is None else os.environ.get(variable)
+    if python is None:
+        print(f"{rival}: left out; set {variable} to the Python of its environment", file=sys.stderr)
+        return
+    if "AUTO" in rival:
+        chosen = json.loads((folder / "result-bertfeat.json").read_text(encoding="utf-8"))
+        rival = rival.replace("AUTO", chosen["factory"])
+    asked = {"folder": folder, "library": library, "kind": rival.partition(" ")[2], "max_memory": max_memory}
+    found = measure("benchmarks.ann_rivals:run", python=python, **asked)
+    for one in found["settings"]:
+        one["recall"] = recall_of(folder, np.load(one["found"]))
+    print(f"{rival}: {found}", file=sys.stderr)
+    (folder / f"result-{rival}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def rate_at(settings: list[dict[str, Any]], target: float, name: str) -> float | None:
+    """Return the queries per second at a recall, interpolated between two settings; None if it is not reached."""
+    recalls = np.maximum.accumulate([one["recall"] for one in settings])
+    rates = [one[name] for one in settings]
+    if recalls[-1] < target:
+        return None
+    at = int(np.searchsorted(recalls, target))
+    if at == 0:
+        return float(rates[0])
+    part = (target - recalls[at - 1]) / (recalls[at] - recalls[at - 1])
+    return float(np.exp((1 - part) * np.log(rates[at - 1]) + part * np.log(rates[at])))
+
+
+def table(folder: Path) -> str:
+    """Return the results as Markdown."""
+    n_vectors = len(np.load(folder / "base.npy", mmap_mode="r"))
+    head = ["index", "build, s", "peak, GB", "bytes per vector", "own recall@10", "own queries/s"]
+    head += [f"queries/s at {target}" for target in TARGETS] + ["one thread, 0.95", "one at a time, 0.95"]
+    lines = []
+    for path in sorted(folder.glob("result-*.json"), key=lambda path: path.stat().st_mtime):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        own = next((one for one in found["settings"] if one["setting"] is None), {})
+        others = [one for one in found["settings"] if one["setting"] is not None]
+        rates = [rate_at(others, target, "queries_per_s") if others else None for target in TARGETS]
+        rates += [rate_at(others, 0.95, kind) if others else None for kind in ("one_thread", "one_at_a_time")]
+        size = f"{found['n_bytes'] / n_vectors:.0f}"
+        cells: list[object] = [path.stem.removeprefix("result-"), f"{found['build_s']:.0f}"]
+        cells += [f"{found['build_bytes'] / 1e9:.1f}", size, own.get("recall"), own.get("queries_per_s")]
+        lines.append([*cells, *(None if rate is None else f"{rate:,.0f}" for rate in rates)])
+    return markdown_table(head, lines)
 
 
 def main() -> None:
-    from machine import describe_machine
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--store")
+    parser.add_argument("--queries")
     parser.add_argument("--level", default="word")
     parser.add_argument("--feature", default="layer_06")
     parser.add_argument("--n-vectors", type=int, default=1_000_000)
     parser.add_argument("--max-memory", type=int, default=4_000_000_000)
+    parser.add_argument("--rival", action="append", help="`bertfeat FACTORY`, `faiss FACTORY`, ...; all by default")
+    parser.add_argument("--table", action="store_true", help="only print what was measured")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if not arguments.quick and arguments.store is None:
-        parser.error("name a store with --store, or pass --quick")
-    with tempfile.TemporaryDirectory() as folder:
-        measured = measure(Path(folder), read_vectors(arguments), arguments.max_memory)
-    result = {"machine": describe_machine(), **measured}
-    print(json.dumps(result, indent=1))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if not (arguments.folder / "least.npy").exists():
+        if arguments.store is None and not arguments.quick:
+            parser.error("name a store with --store, or pass --quick")
+        prepare(arguments.folder, arguments)
+    all_rivals = RIVALS[:2] if arguments.quick else RIVALS
+    for rival in () if arguments.table else arguments.rival or all_rivals:
+        run(arguments.folder, rival, arguments.max_memory)
+    print(table(arguments.folder))
+    report({"command": " ".join(sys.argv[1:])}, arguments.folder / "machine.json")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
-"""The machine that a figure was measured on, and its ceiling at that moment."""
+"""Reports of figures, with the machine that they were measured on."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
-import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 
 def describe_machine() -> dict[str, Any]:
     """Return processor, cores, memory, versions and date."""
+    import torch
+
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -36,12 +37,10 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def gemm_gflops(n_tokens: int = 2048, hidden: int = 384, inner: int = 1536, seconds: float = 1.0) -> float:
-    """Return the rate of plain float32 matrix products of a BERT block's shapes, in GFLOP/s."""
-    x, up, down = torch.randn(n_tokens, hidden), torch.randn(hidden, inner), torch.randn(inner, hidden)
-    (x @ up) @ down
-    start, n_done = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        (x @ up) @ down
-        n_done += 1
-    return 4 * n_tokens * hidden * inner * n_done / (time.perf_counter() - start) / 1e9
+def report(result: Mapping[str, Any], path: Path | None = None) -> None:
+    """Print a result and the machine as JSON, and write it to a file too."""
+    text = json.dumps({"machine": describe_machine(), **result}, indent=1)
+    print(text)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")

@@ -2,154 +2,71 @@
 
     python -m benchmarks.probe_memory [--quick] [--heads logreg,svm,mlp]
 
-A store of random vectors whose classes a linear rule decides, with noise: 960 MB of float32, or 240 MB with --quick.
+A store of random vectors whose classes a linear rule decides, with noise: 960 MB of float32, or 230 MB with --quick.
 Each fit runs in a process of its own; `own_mib` is its peak less that of a fit on the first 500 rows. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
-from benchmarks.machine import describe_machine
-from bertfeat.choices import Level
-from bertfeat.durable.records import hash_of_json
-from bertfeat.records import (
-    Column,
-    FeatureColumn,
-    FileSlice,
-    InputFile,
-    LevelSchema,
-    LevelTable,
-    ModelInfo,
-    Plan,
-    ShardResult,
-    ShardSpec,
-)
-from bertfeat.store.writer import open_for_writing
+from benchmarks.machine import report
+from benchmarks.measured import measure
+from bertfeat import fit_probe, import_vectors
 
-DIM = 384
-N_CLASSES = 5
-SHARD_ROWS = 25_000
-HEADS = ("logreg", "svm", "ridge", "centroid", "mlp")
-FEATURE = "layer_06"
-
-_FIT = """
-import json, resource, sys
-import bertfeat
-store, dev, head, max_memory, limit = sys.argv[1:]
-params = {"max_epochs": 4} if head == "mlp" else {}
-probe = bertfeat.fit_probe(
-    store, "label", head=head, feature="layer_06", max_memory=int(max_memory), limit=int(limit) or None, **params
-)
-score = probe.score(dev, bootstrap=False)
-print(json.dumps({
-    "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10),
-    "accuracy": score.scores.accuracy,
-    "streamed": probe.training.streamed,
-    "seconds": probe.training.seconds,
-}))
-"""
+DIM, N_CLASSES, N_DEV = 384, 5, 25_000
 
 
-def make_plan(n_shards: int) -> Plan:
-    """Plan a store of `n_shards` shards of one level and one feature."""
-    columns = (
-        Column("doc_id", "int64", nullable=False),
-        Column("text", "string", nullable=False),
-        Column("label", "int64", nullable=False),
-    )
-    feature = FeatureColumn(FEATURE, (6,), "none", DIM)
-    fields = {"store_dtype": "float32", "vector_encoding": "array", "layers": [6], "n_shards": n_shards}
-    shards = tuple(
-        ShardSpec(i, i * SHARD_ROWS, SHARD_ROWS, (FileSlice(0, i * SHARD_ROWS, i * SHARD_ROWS + 1, SHARD_ROWS),))
-        for i in range(n_shards)
-    )
-    metadata = {
-        "model": "random",
-        "revision": None,
-        "family": "bert",
-        "weights_sha256": "00",
-        "tokenizer_sha256": "11",
-        "n_layers": 6,
-        "word_pooling": "first",
-        "pooling": "mean",
-        "include_special_tokens": False,
-        "document_context": False,
-        "max_length": 128,
-        "stride": 32,
-        "on_overlong": "window",
-        "store_dtype": "float32",
-        "compute_dtype": "float32",
-    }
-    return Plan(
-        plan_hash=hash_of_json(fields),
-        fields=fields,
-        inputs=(InputFile("random", "txt", None, 1, "00"),),
-        model=ModelInfo("random", None, "bert", "00", "11", 6, DIM, 128),
-        schemas={Level.SENTENCE: LevelSchema(Level.SENTENCE, columns, (feature,))},
-        shards=shards,
-        metadata=metadata,
-    )
-
-
-def write_store(path: Path, n_shards: int, seed: int) -> int:
-    """Write a store of random vectors; return the bytes of its vectors."""
+def write_store(folder: Path, name: str, n_rows: int, seed: int) -> Path:
+    """Import random vectors with the class that a rule gives them; return the store."""
     rule = np.random.default_rng(0).normal(size=(DIM, N_CLASSES)).astype(np.float32)
-    plan = make_plan(n_shards)
-    with open_for_writing(path, plan) as writer:
-        for shard in writer.pending():
-            rng = np.random.default_rng((seed, shard.index))
-            vectors = rng.normal(size=(shard.n_rows, DIM)).astype(np.float32)
-            logits = vectors @ rule + rng.gumbel(scale=10.0, size=(shard.n_rows, N_CLASSES))
-            ids = np.arange(shard.first_row, shard.first_row + shard.n_rows)
-            columns = {"doc_id": ids, "text": [""] * shard.n_rows, "label": logits.argmax(axis=1)}
-            table = LevelTable(Level.SENTENCE, shard.n_rows, columns, {FEATURE: vectors})
-            result = ShardResult({Level.SENTENCE: table}, [], {"n_documents": shard.n_rows}, {})
-            writer.commit(shard, result)
-        writer.complete()
-    return n_shards * SHARD_ROWS * DIM * 4
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(n_rows, DIM)).astype(np.float32)
+    labels = (vectors @ rule + rng.gumbel(scale=10.0, size=(n_rows, N_CLASSES))).argmax(axis=1)
+    np.save(folder / f"{name}.npy", vectors)
+    pl.DataFrame({"doc_id": range(n_rows), "label": labels}).write_parquet(folder / f"{name}.parquet")
+    settings: dict[str, Any] = {"level": "sentence", "store_dtype": "float32", "shard_bytes": "40MB"}
+    import_vectors(folder / f"{name}.npy", folder / name, ids=folder / f"{name}.parquet", **settings)
+    return folder / name
 
 
-def fit(store: Path, dev: Path, head: str, max_memory: int, limit: int = 0) -> dict[str, Any]:
-    """Fit and score in a new process, and return its measurements."""
-    command = [sys.executable, "-c", _FIT, str(store), str(dev), head, str(max_memory), str(limit)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    measured: dict[str, Any] = json.loads(done.stdout)
-    return measured
+def fitted(store: str, dev: str, **settings: Any) -> dict[str, Any]:
+    """Fit and score a probe."""
+    probe = fit_probe(store, "label", **settings)
+    score = probe.score(dev, bootstrap=False)
+    return {"accuracy": score.scores.accuracy, "streamed": probe.training.streamed, "seconds": probe.training.seconds}
 
 
-def measure(folder: Path, heads: list[str], n_shards: int) -> dict[str, Any]:
+def run(folder: Path, heads: list[str], n_rows: int) -> dict[str, Any]:
     """Fit each head in memory and streamed."""
-    n_bytes = write_store(folder / "train", n_shards, seed=1)
-    write_store(folder / "dev", 1, seed=2)
-    budget = n_bytes // 5
+    stores = {"store": write_store(folder, "train", n_rows, seed=1), "dev": write_store(folder, "dev", N_DEV, seed=2)}
+    n_bytes = n_rows * DIM * 4
     results = {}
     for head in heads:
-        least = fit(folder / "train", folder / "dev", head, budget, limit=500)
-        streamed = fit(folder / "train", folder / "dev", head, budget)
-        whole = fit(folder / "train", folder / "dev", head, 100 * n_bytes)
+        how = {**stores, "head": head, **({"max_epochs": 4} if head == "mlp" else {})}
+        least = measure("benchmarks.probe_memory:fitted", max_memory=n_bytes // 5, limit=500, **how)
+        streamed = measure("benchmarks.probe_memory:fitted", max_memory=n_bytes // 5, **how)
+        whole = measure("benchmarks.probe_memory:fitted", max_memory=100 * n_bytes, **how)
         for found in (streamed, whole):
-            found["own_mib"] = found["peak_mib"] - least["peak_mib"]
-        results[head] = {"streamed": streamed, "in_memory": whole, "least_peak_mib": least["peak_mib"]}
-    return {"store_mib": n_bytes / 2**20, "max_memory_mib": budget / 2**20, "heads": results}
+            found["own_mib"] = (found["peak_bytes"] - least["peak_bytes"]) / 2**20
+        results[head] = {"streamed": streamed, "in_memory": whole, "least_peak_mib": least["peak_bytes"] / 2**20}
+    return {"store_mib": n_bytes / 2**20, "max_memory_mib": n_bytes / 5 / 2**20, "heads": results}
 
 
 def main() -> None:
+    """Fit the heads of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--heads", default=",".join(HEADS))
+    parser.add_argument("--heads", default="logreg,svm,ridge,centroid,mlp")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(Path(folder), arguments.heads.split(","), 6 if arguments.quick else 25)
-    print(json.dumps({"machine": describe_machine(), **result}, indent=1))
+        report(run(Path(folder), arguments.heads.split(","), 150_000 if arguments.quick else 625_000))
 
 
 if __name__ == "__main__":

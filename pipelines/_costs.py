@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertfeat.reports.tables import markdown_table
-from bertfeat.store.provenance import FeatureSpec
-from bertfeat.store.reader import Store
+import numpy as np
 
-_WIDTHS = {"float16": 2, "float32": 4}
+from bertfeat import Store
+from bertfeat.reports.tables import markdown_table
 
 
 def extraction_seconds(stores: Iterable[Store]) -> float:
@@ -17,11 +16,11 @@ def extraction_seconds(stores: Iterable[Store]) -> float:
     return sum(sum(receipt.seconds.values()) for store in stores for receipt in store.receipts())
 
 
-def feature_bytes(stores: Iterable[Store], spec: FeatureSpec) -> int:
-    """Return the size of the vectors of stores that a feature reads."""
+def feature_bytes(stores: Iterable[Store], spec: Any) -> int:
+    """Return the size of the vectors of stores that the feature of a probe reads."""
     # A sum or a mean that is not stored reads all of its layers.
     n_values = spec.dim * (len(spec.layers) if spec.is_added_up else 1)
-    return sum(store.n_rows(spec.level) for store in stores) * n_values * _WIDTHS[spec.store_dtype]
+    return sum(store.n_rows(spec.level) for store in stores) * n_values * np.dtype(spec.store_dtype).itemsize
 
 
 def cost_cells(seconds: float, n_bytes: int) -> list[object]:
@@ -30,10 +29,7 @@ def cost_cells(seconds: float, n_bytes: int) -> list[object]:
 
 
 def cost_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of scores and costs, in Markdown.
-
-    Each row has `features`, its name; `score`, as `to_dict` of a score gives it; `seconds`; and `n_bytes`.
-    """
+    """Return a table in Markdown of rows with `features`, `score` as `to_dict` gives it, `seconds` and `n_bytes`."""
     metric = rows[0]["score"]["metric"]
     lines = []
     for row in rows:

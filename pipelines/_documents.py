@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,11 @@ from bertfeat.records import Document
 
 
 def read_documents(path: str | Path, **settings: Any) -> list[Document]:
-    """Return the documents of a file, in order, with their kept columns and the annotations of their words.
-
-    Args:
-        path: The file.
-        settings: Those of an extraction that say how files are read: `text_column`, `keep_columns`, `format`, ...
-
-    Raises:
-        InputError: The file or a row cannot be read, or a column is missing.
-    """
+    """Return the documents of a file in order, with kept columns and annotations; `settings` are of `ExtractConfig`."""
     # At all levels, no setting that says how files are read is ignored.
     config = ExtractConfig.from_dict({"levels": tuple(Level), **settings})
     files = resolve_inputs([str(path)], config.format)
     check_text_column(files, config)
-    corpus = Corpus(files, config)
-    everything = cut_shards(corpus.scan(), lambda _: 0, 1, keep_groups=False)
-    documents = [document for shard in everything for document in corpus.read(shard)]
-    corpus.close()
-    return [document for document in documents if isinstance(document, Document)]
+    with closing(Corpus(files, config)) as corpus:
+        everything = cut_shards(corpus.scan(), lambda _: 0, 1, keep_groups=False)
+        return [row for shard in everything for row in corpus.read(shard) if isinstance(row, Document)]

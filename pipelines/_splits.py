@@ -16,11 +16,7 @@ def draw_rows(n_rows: int, limit: int | None) -> list[int]:
 
 
 def hold_out(n_rows: int, seed: int, names: Collection[str] = ("test", "dev")) -> dict[str, list[int]]:
-    """Return the rows of train and of each of `names`: a fifth for test, and a tenth of the rest for dev.
-
-    Raises:
-        InputError: No row is left to train on.
-    """
+    """Return the rows of train and of each of `names`: a fifth for test, and a tenth of the rest for dev."""
     rows = pl.int_range(n_rows, eager=True).sample(fraction=1.0, shuffle=True, seed=seed).to_list()
     held = {}
     for name, share in {"test": 5, "dev": 10}.items():

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 
-import bertfeat
+from bertfeat import report_failures
 from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe
-from bertfeat.pipelines._vectortable import Sentence, Words, write_table
+from bertfeat.pipelines._vectortable import Sentence, Vectors, Words, write_table
 
 _INDEX = "sentence_to_index"
 
@@ -38,47 +36,37 @@ def main(vectors: str, ids: str | None, out: str) -> None:
     """Write the vectors of words in an HDF5 file as a table."""
     if find_spec("h5py") is None:
         raise UserError("this recipe needs h5py: pip install 'bertfeat[hdf5]'")
+    write_table(Path(out), "elmo_vectors", "word", _sentences(vectors), ids)
+
+
+def _sentences(path: str) -> Iterator[Sentence]:
     import h5py
 
-    with _readable(vectors):
-        file = h5py.File(vectors)
-    with file:
-        with _readable(vectors):
-            shape = file["0"].shape
-        layers = range(shape[0]) if len(shape) == 3 else ()
-        write_table(Path(out), "elmo_vectors", "word", layers, _sentences(vectors, file), ids)
-
-
-@contextmanager
-def _readable(path: str) -> Iterator[None]:
     try:
-        yield
+        with h5py.File(path) as file:
+            text = file[_INDEX][()].reshape(-1)[0] if _INDEX in file else b"{}"
+            words = {number: sentence.split() for sentence, number in json.loads(text).items()}
+            for number in range(max(1, len(file) - (_INDEX in file))):
+                array = file[str(number)][()]
+                layers = enumerate(array) if array.ndim == 3 else ()
+                vectors = {f"layer_{layer:02d}": values for layer, values in layers} or {"embedding": array}
+                yield partial(_compared, words.get(str(number)), vectors)
     except (OSError, KeyError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as sentences 0, 1, ... in HDF5 ({error!s:.120})") from error
 
 
-def _sentences(path: str, file: Any) -> Iterator[Sentence]:
-    with _readable(path):
-        text = file[_INDEX][()].reshape(-1)[0] if _INDEX in file else b"{}"
-        words = {number: sentence.split() for sentence, number in json.loads(text).items()}
-        n_sentences = len(file) - (_INDEX in file)
-        first = file["0"].shape
-    for number in range(n_sentences):
-        with _readable(path):
-            array = file[str(number)][()]
-        if (*array.shape[:-2], array.shape[-1]) != (*first[:-2], first[-1]):
-            raise UserError(f"sentence {number} has shape {array.shape}, the first one {first}")
-        own: Words | None = words.get(str(number))
-        if own is not None and len(own) != array.shape[-2]:
-            raise UserError(f"sentence {number} has {len(own)} words in {_INDEX}, the vectors have {array.shape[-2]}")
-        found: tuple[Words | None, Any] = own, array if array.ndim == 3 else array[None]
-        yield partial(_same, found)
-
-
-def _same(found: tuple[Words | None, Any], _: Words | None) -> tuple[Words | None, Any]:
-    return found
+def _compared(own: Words, vectors: Vectors, said: str, given: Words) -> tuple[Words, Vectors]:
+    """Return the words of a sentence with its vectors."""
+    words = own or given or ()
+    for place, (mine, theirs) in enumerate(zip(given or words, words, strict=False)):
+        if mine != theirs:
+            raise UserError(f"{said} has the word {mine!r} at {place}, the vectors have {theirs!r}")
+    n_rows = len(next(iter(vectors.values())))
+    if own is not None and len(own) != n_rows:
+        raise UserError(f"{said} has {len(own)} words in {_INDEX}, the vectors have {n_rows}")
+    return words, vectors
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

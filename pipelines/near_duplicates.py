@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-import bertfeat
+from bertfeat import Index, QueryFile, TransformSpec, build_index, extract, report_failures
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._outputs import write
 from bertfeat.reports.tables import text_table
@@ -57,35 +58,46 @@ def main(
     corpus: str,
     text_column: str,
     id_column: str | None,
-    model: str,
-    layers: str,
-    pooling: str,
     transform: str,
     threshold: float,
     index: str | None,
     out: str,
     limit: int | None,
+    **settings: Any,
 ) -> None:
     """Find clusters of near-identical documents."""
     started = time.perf_counter()
     folder = Path(out)
-    spec = bertfeat.TransformSpec.parse(transform)
-    documents = _read(corpus, text_column, id_column, limit)
+    spec = str(TransformSpec.parse(transform))
+    file = QueryFile(corpus, text_column=text_column, id_column=id_column)
+    rows = [(row.query_id, row.text) for batch in file.batches() for row in batch][:limit]
+    documents = pl.DataFrame(rows, schema=["doc_id", "text"], orient="row", infer_schema_length=None)
     texts = documents["text"].unique(maintain_order=True)
-    store = _extract(texts, folder, model=model, layers=layers, pooling=pooling)
+    # The row of a text in the store is its place in `texts`.
+    path = folder / "corpus" / "texts.jsonl"
+    write(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
+    store = extract(path, folder / "features", levels="sentence", combine="concat", **settings)
     feature = store.features("sentence")[0].name
     index = index or ("Flat" if len(texts) <= MAX_FLAT else "auto")
     # Each index and transform has a folder of its own.
     path = folder / "indexes" / re.sub(r"\W+", "-", f"{index}-{spec}")
     path.parent.mkdir(exist_ok=True)
-    built = bertfeat.build_index(
-        store, path, level="sentence", feature=feature, index=index, metric="cosine", transform=str(spec)
-    )
-    with built:
-        candidates = _neighbours(built, threshold)
-        scored = _Scores(built, candidates)
-    pairs = candidates[scored.of(candidates) >= threshold]
-    clusters = _table(documents, texts, pairs, scored)
+    with build_index(
+        store, path, level="sentence", feature=feature, index=index, metric="cosine", transform=spec
+    ) as built:
+        candidates = _neighbors(built, threshold)
+        numbers = np.unique(candidates)
+        vectors = built.prepare(store.take("sentence", feature, numbers))
+
+    def cosines(pairs: Pairs) -> npt.NDArray[np.float64]:
+        scores = np.empty(len(pairs))
+        for start in range(0, len(pairs), BATCH_SIZE):
+            one, other = vectors[np.searchsorted(numbers, pairs[start : start + BATCH_SIZE].T)]
+            scores[start : start + BATCH_SIZE] = np.einsum("ij,ij->i", one, other, dtype=np.float64)
+        return scores.clip(-1, 1)
+
+    pairs = candidates[cosines(candidates) >= threshold]
+    clusters = _table(documents, texts, pairs, cosines)
     write(folder / "clusters.parquet", clusters)
     write(folder / "clusters.jsonl", clusters)
     n_clusters = clusters["cluster"].n_unique()
@@ -95,8 +107,8 @@ def main(
         "limit": limit,
         "model": store.metadata["model"],
         "feature": feature,
-        "pooling": pooling,
-        "transform": str(spec),
+        "pooling": settings["pooling"],
+        "transform": spec,
         "threshold": threshold,
         "index": index,
         "n_documents": len(documents),
@@ -112,21 +124,7 @@ def main(
     _show(result, clusters)
 
 
-def _read(corpus: str, text_column: str, id_column: str | None, limit: int | None) -> pl.DataFrame:
-    """Return a frame of doc_id and text, in corpus order."""
-    file = bertfeat.QueryFile(corpus, text_column=text_column, id_column=id_column)
-    rows = [(row.query_id, row.text) for batch in file.batches() for row in batch]
-    return pl.DataFrame(rows[:limit], schema=["doc_id", "text"], orient="row", infer_schema_length=None)
-
-
-def _extract(texts: pl.Series, folder: Path, **settings: Any) -> bertfeat.Store:
-    """Encode each different text once; its row in the store is its place in `texts`."""
-    path = folder / "corpus" / "texts.jsonl"
-    write(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return bertfeat.extract(path, folder / "features", levels="sentence", combine="concat", **settings)
-
-
-def _neighbours(index: bertfeat.Index, threshold: float) -> Pairs:
+def _neighbors(index: Index, threshold: float) -> Pairs:
     """Return pairs (n, 2) of rows, lower first, that may reach the threshold; an exact index gives all that do."""
     store, feature = index.store, index.spec.feature
     # Flat scores differ from exact ones by rounding only.
@@ -150,23 +148,9 @@ def _neighbours(index: bertfeat.Index, threshold: float) -> Pairs:
     return different
 
 
-class _Scores:
-    """Exact cosines of rows that occur in some pairs, after the transform."""
-
-    def __init__(self, index: bertfeat.Index, pairs: Pairs) -> None:
-        self._rows = np.unique(pairs)
-        self._vectors = index.prepare(index.store.take("sentence", index.spec.feature, self._rows))
-
-    def of(self, pairs: Pairs) -> npt.NDArray[np.float64]:
-        """Return the cosine of each pair (n, 2)."""
-        scores = np.empty(len(pairs))
-        for start in range(0, len(pairs), BATCH_SIZE):
-            one, other = self._vectors[np.searchsorted(self._rows, pairs[start : start + BATCH_SIZE].T)]
-            scores[start : start + BATCH_SIZE] = np.einsum("ij,ij->i", one, other, dtype=np.float64)
-        return scores.clip(-1, 1)
-
-
-def _table(documents: pl.DataFrame, texts: pl.Series, pairs: Pairs, scored: _Scores) -> pl.DataFrame:
+def _table(
+    documents: pl.DataFrame, texts: pl.Series, pairs: Pairs, cosines: Callable[[Pairs], npt.NDArray[np.float64]]
+) -> pl.DataFrame:
     """Return a row for each document in a cluster: largest cluster first, its representative first, then by score."""
     numbered = pl.DataFrame(
         {
@@ -187,7 +171,7 @@ def _table(documents: pl.DataFrame, texts: pl.Series, pairs: Pairs, scored: _Sco
     differs = ends[:, 0] != ends[:, 1]
     # Equal texts have score 1, without rounding errors.
     scores = np.ones(len(frame))
-    scores[differs] = scored.of(ends[differs])
+    scores[differs] = cosines(ends[differs])
     return (
         frame.with_columns(pl.Series("score", scores), pl.Series("differs", differs))
         .sort("size", "first", "differs", "score", "row", descending=[True, False, False, True, False])
@@ -199,40 +183,34 @@ def _table(documents: pl.DataFrame, texts: pl.Series, pairs: Pairs, scored: _Sco
     )
 
 
-def _roots(n_texts: int, pairs: Pairs) -> list[int]:
-    """Return a number for each text, the same for all that pairs join, directly or through others (union-find)."""
-    parents = list(range(n_texts))
-
-    def root(text: int) -> int:
-        while parents[text] != text:
-            parents[text] = parents[parents[text]]
-            text = parents[text]
-        return text
-
-    for one, other in pairs.tolist():
-        low, high = sorted((root(one), root(other)))
-        parents[high] = low
-    return [root(text) for text in range(n_texts)]
+def _roots(n_texts: int, pairs: Pairs) -> npt.NDArray[np.int64]:
+    """Return the lowest text that pairs join with each text, directly or through others."""
+    roots = np.arange(n_texts)
+    while True:
+        low, high = np.sort(roots[pairs], axis=1).T
+        if (low == high).all():
+            return roots
+        np.minimum.at(roots, high, low)
+        while (roots[roots] != roots).any():
+            roots = roots[roots]
 
 
 def _show(result: dict[str, Any], clusters: pl.DataFrame) -> None:
     """Print the largest clusters, each text once."""
-    click.echo(
-        f"{result['n_clusters']} clusters with {result['n_in_clusters']} of {result['n_documents']} documents; "
-        f"{result['n_superfluous']} could go"
-    )
-    texts = clusters.group_by("cluster", "text", maintain_order=True).agg(pl.len(), pl.col("score", "doc_id").first())
-    rows = [
-        (row["cluster"], row["score"], row["len"], row["doc_id"], row["text"][:80])
-        for row in texts.filter(pl.col("cluster") <= N_SHOWN)
+    found = f"{result['n_clusters']} clusters with {result['n_in_clusters']} of {result['n_documents']} documents"
+    click.echo(f"{found}; {result['n_superfluous']} could go")
+    texts = (
+        clusters.filter(pl.col("cluster") <= N_SHOWN)
+        .group_by("cluster", "text", maintain_order=True)
+        .agg(pl.col("score").first(), pl.len().alias("documents"), pl.col("doc_id").first().alias("first"))
         .group_by("cluster", maintain_order=True)
         .head(5)
-        .to_dicts()
-    ]
-    if rows:
-        click.echo(text_table(["cluster", "score", "documents", "first", "text"], rows))
+        .select("cluster", "score", "documents", "first", pl.col("text").str.head(80))
+    )
+    if len(texts):
+        click.echo(text_table(texts.columns, texts.rows()))
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

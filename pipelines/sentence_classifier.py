@@ -9,7 +9,6 @@ is also trained itself, and a table has both with the seconds and bytes that the
 
 from __future__ import annotations
 
-import textwrap
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import click
 import polars as pl
 
-import bertfeat
+from bertfeat import FittedProbe, Store, extract, fit_probe, report_failures
 from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._options import recipe
@@ -51,8 +50,6 @@ def main(
     text_column: str,
     label: str,
     model: str,
-    layers: str,
-    pooling: str,
     head: str,
     out: str,
     limit: int | None,
@@ -60,31 +57,25 @@ def main(
     with_finetuning: bool,
     finetuning_epochs: int,
     finetuning_rate: float,
+    **settings: str,
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     started = time.perf_counter()
     check_finetuning(model, "classify", asked=with_finetuning)
     folder = Path(out)
-    frames = _split(_read(corpus, limit), None if test is None else _read(test, limit), text_column, label, seed)
+    columns: dict[str, Any] = {"text_column": text_column, "keep_columns": [label], "levels": "sentence"}
+    frames = {name: _read(path, columns, limit) for name, path in {"train": corpus, "test": test}.items() if path}
+    # A fifth is for the test, unless there is a file, and a tenth of the rest is to choose L2 on.
+    missing = ["test", "dev"] if test is None else ["dev"]
+    held = hold_out(len(frames["train"]), seed, missing)
+    frames |= {name: frames["train"][rows] for name, rows in held.items()}
     stores = {}
-    for name, frame in frames.items():
+    for name in ("train", "dev", "test"):
         path = folder / "corpus" / f"{name}.parquet"
-        write(path, frame.select(text_column, label))
-        stores[name] = bertfeat.extract(
-            path,
-            folder / "features" / name,
-            model=model,
-            levels="sentence",
-            layers=layers,
-            combine="concat",
-            pooling=pooling,
-            text_column=text_column,
-            keep_columns=[label],
-        )
+        write(path, frames[name])
+        stores[name] = extract(path, folder / "features" / name, model=model, combine="concat", **settings, **columns)
     params: dict[str, Any] = {CHOSEN_BY[head]: L2} if head in CHOSEN_BY else {}
-    probe = bertfeat.fit_probe(
-        stores["train"], label, level="sentence", head=head, dev=stores["dev"], seed=seed, **params
-    )
+    probe = fit_probe(stores["train"], label, level="sentence", head=head, dev=stores["dev"], seed=seed, **params)
     score = probe.score(stores["test"])
     probe.save(folder / "probe", overwrite=True)
     confusion = score.scores.confusion
@@ -96,7 +87,7 @@ def main(
         "test": None if test is None else Path(test).name,
         "model": stores["train"].metadata["model"],
         "feature": probe.spec.feature,
-        "pooling": pooling,
+        "pooling": settings["pooling"],
         "head": head,
         "n_rows": {name: store.n_rows("sentence") for name, store in stores.items()},
         "training": asdict(probe.training),
@@ -104,8 +95,8 @@ def main(
     }
     shown = score.lines()
     if with_finetuning:
-        settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16, seed=seed)
-        result["rows"] = _rows(stores, probe, score.to_dict(), folder, text_column, settings)
+        training = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16, seed=seed)
+        result["rows"] = _rows(stores, probe, score.to_dict(), folder, columns, training)
         shown += ["", cost_table(result["rows"])]
     result["seconds"] = time.perf_counter() - started
     write(folder / "result.json", result)
@@ -113,18 +104,25 @@ def main(
     click.echo("\n".join(shown))
 
 
+def _read(path: str, columns: dict[str, Any], limit: int | None) -> pl.DataFrame:
+    """Read texts and labels, or some of the rows at random."""
+    documents = read_documents(path, **columns)
+    (label,) = columns["keep_columns"]
+    values = {columns["text_column"]: [one.text for one in documents], label: [one.kept[label] for one in documents]}
+    return pl.DataFrame(values, strict=False)[draw_rows(len(documents), limit)]
+
+
 def _rows(
-    stores: dict[str, bertfeat.Store],
-    probe: bertfeat.FittedProbe,
+    stores: dict[str, Store],
+    probe: FittedProbe,
     score: dict[str, Any],
     folder: Path,
-    text_column: str,
+    columns: dict[str, Any],
     settings: Settings,
 ) -> list[dict[str, Any]]:
     """Fine-tune the model on the rows that the probe learns from; return score and costs of both."""
     from bertfeat.pipelines._finetuning import finetune
 
-    columns = {"text_column": text_column, "keep_columns": [probe.label], "levels": "sentence"}
     splits = {name: read_documents(folder / "corpus" / f"{name}.parquet", **columns) for name in stores}
     tuned = finetune("classify", splits, probe.label, probe.spec.model, settings, folder / "finetuned")
     return [
@@ -138,39 +136,6 @@ def _rows(
     ]
 
 
-def _read(path: str, limit: int | None) -> pl.DataFrame:
-    """Read a table by its file ending."""
-    suffixes = Path(path).suffixes
-    try:
-        if ".parquet" in suffixes:
-            frame = pl.read_parquet(path)
-        elif ".jsonl" in suffixes:
-            frame = pl.read_ndjson(path, infer_schema_length=None)
-        else:
-            # As in the corpus readers, the cells of a .csv are text.
-            separator = "\t" if ".tsv" in suffixes else ","
-            frame = pl.read_csv(path, separator=separator, infer_schema=False).fill_null("")
-    except pl.exceptions.PolarsError as error:
-        raise click.UsageError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
-    return frame[draw_rows(len(frame), limit)]
-
-
-def _split(
-    frame: pl.DataFrame, test: pl.DataFrame | None, text_column: str, label: str, seed: int
-) -> dict[str, pl.DataFrame]:
-    """Hold out a fifth for the test, unless there is a file, and a tenth of the rest to choose L2 on."""
-    if label == text_column:
-        raise click.UsageError(f"--label and --text-column are both {label!r}; name two columns")
-    for name, part in {"--corpus": frame, "--test": test}.items():
-        for option, column in {"--label": label, "--text-column": text_column}.items():
-            if part is not None and column not in part.columns:
-                columns = ", ".join(textwrap.shorten(one, 40, placeholder="...") for one in part.columns[:20])
-                raise click.UsageError(f"{name}: no column {column!r}; columns are {columns}; pass {option}")
-    parts = hold_out(len(frame), seed, ["dev"] if test is not None else ["test", "dev"])
-    held = {name: frame[rows] for name, rows in parts.items()}
-    return held if test is None else {**held, "test": test}
-
-
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

@@ -4,8 +4,8 @@ Devlin et al. 2019 (arXiv 1810.04805v2, section 5.4): frozen features of one ext
 word, maximal document context, a two-layer BiLSTM of 768 units, no CRF, the mean of 5 seeds. Their corpus, CoNLL-2003,
 may not be redistributed; the table also shows their figures, of BERT-base, cased, on its development set.
 
-    python -m bertfeat.pipelines.table7 --corpus FOLDER --out table7  # with *train*, *dev*, *test* in FOLDER
-    python -m bertfeat.pipelines.table7 --train a.conll --dev b.conll --test c.conll --out table7 --limit 1000 --seeds 2
+    python -m bertfeat.pipelines.table7 --train eng.train --dev eng.testa --test eng.testb --out table7
+    python -m bertfeat.pipelines.table7 --train a.conllu --dev b.conllu --label upos --out pos --limit 1000 --seeds 2
 
 With --with-finetuning, one more row is the model trained itself, and the table has the seconds and bytes of each row.
 With --static FILE, one more row has the vectors of GloVe, word2vec or fastText: words without context.
@@ -13,21 +13,25 @@ With --static FILE, one more row has the vectors of GloVe, word2vec or fastText:
 
 from __future__ import annotations
 
+import io
 import statistics
 import time
+from codecs import BOM_UTF8
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
 
-import bertfeat
-from bertfeat.pipelines._conllfiles import conll_kind, find_files, first_sentences, marks_documents
+from bertfeat import Store, extract, fit_probe, report_failures
+from bertfeat.durable.publication import publish_bytes
+from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.errors import ConfigError, InputError
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._options import recipe, refuse_given
 from bertfeat.pipelines._outputs import write
-from bertfeat.pipelines._static import check_contextual, static_settings
 from bertfeat.pipelines._training import Settings, check_finetuning, discard, finetuning_options
 from bertfeat.reports.tables import markdown_table
 
@@ -44,9 +48,8 @@ PAPER_TUNED = 96.4
 
 
 @recipe("sklearn")
-@click.option("--corpus", type=click.Path(exists=True, file_okay=False), help="Folder with train, dev and test files.")
-@click.option("--train", type=click.Path(exists=True, dir_okay=False), help="Instead of --corpus: the train file.")
-@click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="The dev file.")
+@click.option("--train", type=click.Path(exists=True, dir_okay=False), required=True, help="Sentences to learn from.")
+@click.option("--dev", type=click.Path(exists=True, dir_okay=False), required=True, help="The file to choose on.")
 @click.option("--test", type=click.Path(exists=True, dir_okay=False), help="The test file, if there is one.")
 @click.option("--label", default="label", show_default=True, help="Column with the tags (CoNLL: the last one).")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
@@ -68,9 +71,8 @@ PAPER_TUNED = 96.4
 @click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 @finetuning_options
 def main(
-    corpus: str | None,
-    train: str | None,
-    dev: str | None,
+    train: str,
+    dev: str,
     test: str | None,
     label: str,
     model: str,
@@ -87,36 +89,50 @@ def main(
     finetuning_rate: float,
 ) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
-    if head != "bilstm":
-        refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
-    folder, static_row = Path(out), static_settings(static, "word")
-    files = find_files(corpus, train, dev, test)
-    check_contextual(model)
-    check_finetuning(model, "tag", asked=with_finetuning)
-    context = document_context == "on" or (document_context == "auto" and all(map(marks_documents, files.values())))
-    click.echo(f"document context: {'on' if context else 'off'}", err=True)
-    inputs = {name: first_sentences(path, limit, folder, name) for name, path in files.items()}
-    columns: dict[str, Any] = {"label_column": None if label == "label" else label, "document_context": context}
-    stores = {
-        name: _extract(path, folder / "features" / name, model=model, layers="all", **columns)
-        for name, path in inputs.items()
-    }
     params: dict[str, Any] = {"max_epochs": max_epochs}
     if head == "bilstm":
         params["hidden_size"] = hidden_size
-    rows = []
+    else:
+        refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
+    folder = Path(out)
+    files = {name: Path(path) for name, path in {"train": train, "dev": dev, "test": test}.items() if path is not None}
+    if open_checkpoint(model).static is not None:
+        raise ConfigError(f"`model={model!r}` holds static vectors, without layers to compare; pass it as `static`")
+    static_settings = {} if static is None else _static_settings(static)
+    check_finetuning(model, "tag", asked=with_finetuning)
+    context = document_context == "on" or (document_context == "auto" and all(map(_marks_documents, files.values())))
+    click.echo(f"document context: {'on' if context else 'off'}", err=True)
+    inputs = {name: _first_sentences(path, limit, folder, name) for name, path in files.items()}
+    columns: dict[str, Any] = {"label_column": None if label == "label" else label, "document_context": context}
+
+    def extracted(ending: str, **settings: Any) -> dict[str, Store]:
+        settings = {"levels": "word", "combine": "none", **columns, **settings}
+        return {
+            name: extract(path, folder / "features" / f"{name}{ending}", format=_kind(path), **settings)
+            for name, path in inputs.items()
+        }
+
+    rows: list[dict[str, Any]] = []
+
+    def add(row: dict[str, Any]) -> None:
+        rows.append(row)
+        line = f"{row['features']}: {row['metric']} on dev {_cell(row['dev'])}, {row['seconds']:.0f} s"
+        click.echo(line, err=True)
+
+    stores = extracted("", model=model, layers="all")
+    # The reader names the chosen column `label`.
+    training = {"label": "label" if "label" in stores["train"].columns("word") else label, "head": head, **params}
     for name, chosen in _feature_sets(stores["train"].metadata["n_layers"]).items():
-        rows.append(
-            _train(name, chosen, stores, label=_label(stores["train"], label), head=head, seeds=seeds, **params)
-        )
-        click.echo(_line(rows[-1]), err=True)
-    if static:
-        rows.append(_static(static_row, inputs, columns, folder, label=label, head=head, seeds=seeds, **params))
-        click.echo(_line(rows[-1]), err=True)
+        add(_train(name, chosen, stores, seeds, **training))
+    if static is not None:
+        ones = extracted("-static", **{**static_settings, "document_context": False})
+        row = _train(f"Static: {Path(static).name}", {"feature": "layer_00"}, ones, seeds, **training)
+        counts = [store.manifest.totals.counts for store in ones.values()]
+        n_words = {name: sum(count[name] for count in counts) for name in ("n_unknown_tokens", "n_tokens")}
+        add({**row, **n_words, "weights_sha256": ones["train"].metadata["weights_sha256"]})
     if with_finetuning:
         settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16)
-        rows.append(_finetune(inputs, columns, model, settings, folder, seeds=seeds))
-        click.echo(_line(rows[-1]), err=True)
+        add(_finetune(inputs, columns, model, settings, folder, seeds))
     result = {
         "pipeline": "table7",
         "model": stores["train"].metadata["model"],
@@ -138,13 +154,12 @@ def main(
     click.echo(table)
 
 
-def _extract(path: Path, output: Path, **settings: Any) -> bertfeat.Store:
-    return bertfeat.extract(path, output, format=conll_kind(path), levels="word", combine="none", **settings)
-
-
-def _label(store: bertfeat.Store, label: str) -> str:
-    # The reader names the chosen column `label`.
-    return "label" if "label" in store.columns("word") else label
+def _static_settings(static: str) -> dict[str, Any]:
+    """Return the settings of an extraction of word vectors; each word that they lack has zeros."""
+    vectors = open_checkpoint(static).static
+    if vectors is None:
+        raise ConfigError(f"`static={static!r}` is a contextual model; name word vectors or a model2vec folder")
+    return {"model": static, "layers": "0", "unknown_words": "null" if vectors.words is None else "zero"}
 
 
 def _feature_sets(n_layers: int) -> dict[str, dict[str, str]]:
@@ -161,36 +176,19 @@ def _feature_sets(n_layers: int) -> dict[str, dict[str, str]]:
     return dict(zip(PAPER, chosen, strict=True))
 
 
-def _train(
-    name: str,
-    chosen: dict[str, Any],
-    stores: dict[str, bertfeat.Store],
-    *,
-    label: str,
-    head: str,
-    seeds: int,
-    **params: Any,
-) -> dict[str, Any]:
+def _train(name: str, chosen: dict[str, Any], stores: dict[str, Store], seeds: int, **training: Any) -> dict[str, Any]:
     """Train one feature set with each seed, and score dev and test."""
     started = time.perf_counter()
     scores: dict[str, list[float]] = {split: [] for split in stores if split != "train"}
     mixes = []
-    metric = ""
-    cost: dict[str, Any] = {}
     for seed in range(seeds):
-        probe = bertfeat.fit_probe(
-            stores["train"], label, level="word", head=head, dev=stores["dev"], seed=seed, **chosen, **params
-        )
+        probe = fit_probe(stores["train"], level="word", dev=stores["dev"], seed=seed, **chosen, **training)
         for split, found in scores.items():
-            score = probe.score(stores[split], bootstrap=False)
-            metric = "accuracy" if score.scores.entities is None else "entity_f1"
-            found.append(100 * score.scores.value(metric))
+            measured = probe.score(stores[split], bootstrap=False).scores
+            metric = "accuracy" if measured.entities is None else "entity_f1"
+            found.append(100 * measured.value(metric))
         if "mix" in probe.training.fit_report:
             mixes.append(probe.training.fit_report["mix"])
-        cost = {
-            "seconds_of_one": extraction_seconds(stores.values()) + probe.training.seconds,
-            "n_bytes": feature_bytes(stores.values(), probe.spec),
-        }
     return {
         "features": name,
         **chosen,
@@ -199,50 +197,22 @@ def _train(
         "mixes": mixes,
         "paper": PAPER.get(name),
         "seconds": time.perf_counter() - started,
-        **cost,
+        "seconds_of_one": extraction_seconds(stores.values()) + probe.training.seconds,
+        "n_bytes": feature_bytes(stores.values(), probe.spec),
     }
 
 
-def _static(
-    static: dict[str, Any],
-    inputs: dict[str, Path],
-    columns: dict[str, Any],
-    folder: Path,
-    *,
-    label: str,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Train on static vectors."""
-    alone = {**columns, "document_context": False, **static}
-    stores = {name: _extract(path, folder / "features" / f"{name}-static", **alone) for name, path in inputs.items()}
-    chosen = {"feature": "layer_00"}
-    row = _train(
-        f"Static: {Path(static['model']).name}", chosen, stores, label=_label(stores["train"], label), **settings
-    )
-    counts = [store.manifest.totals.counts for store in stores.values()]
-    n_words = {name: sum(count[name] for count in counts) for name in ("n_unknown_tokens", "n_tokens")}
-    return {**row, **n_words, "weights_sha256": stores["train"].metadata["weights_sha256"]}
-
-
 def _finetune(
-    inputs: dict[str, Path], columns: dict[str, Any], model: str, settings: Settings, folder: Path, *, seeds: int
+    inputs: dict[str, Path], columns: dict[str, Any], model: str, settings: Settings, folder: Path, seeds: int
 ) -> dict[str, Any]:
     """Fine-tune the model with each seed on the sentences of the features, and score dev and test."""
     from bertfeat.pipelines._finetuning import finetune
 
-    splits = {name: read_documents(path, format=conll_kind(path), **columns) for name, path in inputs.items()}
+    splits = {name: read_documents(path, format=_kind(path), **columns) for name, path in inputs.items()}
     context = columns["document_context"]
     tuned = [
-        finetune(
-            "tag",
-            splits,
-            "label",
-            model,
-            replace(settings, seed=seed),
-            folder / "finetuned" / str(seed),
-            context=context,
-        )
-        for seed in range(seeds)
+        finetune("tag", splits, "label", model, replace(settings, seed=seed), path, context=context)
+        for seed, path in ((seed, folder / "finetuned" / str(seed)) for seed in range(seeds))
     ]
     return {
         "features": "Fine-tuned",
@@ -256,6 +226,41 @@ def _finetune(
     }
 
 
+def _kind(path: Path) -> str:
+    return "conllu" if ".conllu" in path.suffixes else "conll"
+
+
+def _marks_documents(path: Path) -> bool:
+    return any(line.startswith((b"-DOCSTART-", b"# newdoc")) for line in _lines(path))
+
+
+def _first_sentences(path: Path, n_sentences: int | None, folder: Path, name: str) -> Path:
+    """Copy the first sentences of a CoNLL file, if there is a limit; lines that only mark a document do not count."""
+    if n_sentences is None:
+        return path
+    n, inside, kept = 0, False, list[bytes]()
+    for line in _lines(path):
+        if n == n_sentences:
+            break
+        if line.strip() and not line.startswith((b"#", b"-DOCSTART-")):
+            inside = True
+        elif inside and not line.strip():
+            n, inside = n + 1, False
+        kept.append(line)
+    target = folder / f"{name}.{n_sentences}.{_kind(path)}"
+    publish_bytes(target, b"".join(kept))
+    return target
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the lines of a file with their ends; a .gz or .zst is decompressed."""
+    try:
+        with pa.input_stream(str(path)) as stream:
+            return [*io.BytesIO(stream.read().removeprefix(BOM_UTF8))]
+    except OSError as error:
+        raise InputError(f"cannot be read ({error})", path=str(path)) from error
+
+
 def _summary(scores: list[float]) -> dict[str, Any]:
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
     return {"scores": scores, "mean": statistics.fmean(scores), "deviation": deviation}
@@ -264,10 +269,6 @@ def _summary(scores: list[float]) -> dict[str, Any]:
 def _cell(summary: dict[str, Any]) -> str:
     spread = "" if summary["deviation"] is None else f" ± {summary['deviation']:.1f}"
     return f"{summary['mean']:.1f}{spread}"
-
-
-def _line(row: dict[str, Any]) -> str:
-    return f"{row['features']}: {row['metric']} on dev {_cell(row['dev'])}, {row['seconds']:.0f} s"
 
 
 def _table(rows: list[dict[str, Any]], *, tests: bool, costs: bool) -> str:
@@ -296,5 +297,5 @@ def _table(rows: list[dict[str, Any]], *, tests: bool, costs: bool) -> str:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

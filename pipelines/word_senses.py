@@ -12,7 +12,6 @@ senses.csv, examples.txt, plot.png, plot.svg and result.json; a second run uses 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-import bertfeat
+from bertfeat import Context, Store, extract, open_store, report_failures, words_in_context
 from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe, refuse_given
 from bertfeat.pipelines._outputs import write
@@ -29,7 +28,7 @@ from bertfeat.reports.plots import plot_points
 
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
-N_EXAMPLES = 5
+N_EXAMPLES, N_WORDS = 5, 8
 WIDTH = 50  # columns of text on either side of an example
 REACH = 10  # words on either side that count as context
 # Words of one sense are below this, for any number of occurrences.
@@ -55,33 +54,37 @@ def main(
     word: str,
     corpus: str | None,
     store_path: str | None,
-    text_column: str,
-    model: str,
     layer: int,
     senses: int | None,
     max_senses: int,
     out: str,
     limit: int,
     seed: int,
+    **settings: str,
 ) -> None:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
     started = time.perf_counter()
-    if store_path is not None:
-        refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
+    if (corpus is None) == (store_path is None):
+        raise click.UsageError("pass either --corpus or --store")
     if senses is not None:
         refuse_given(("max_senses",), "is for choosing the number, which --senses gives")
     folder = Path(out)
-    store = _open(corpus, store_path, folder / "features", model=model, layer=layer, text_column=text_column)
+    if store_path is not None:
+        refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
+        store = open_store(store_path)
+    else:
+        # The sentence level has the texts, so that examples are shown as they were written.
+        own: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
+        store = extract(corpus, folder / "features", **own, **settings)
     feature = store.feature("word", f"layer_{layer:02d}").name
     rows, n_found = _occurrences(store, word, feature, limit, seed)
     vectors = store.take("word", feature, rows).astype(np.float64)
     vectors = _unit(vectors - vectors.mean(axis=0))
     with threadpool_limits(limits=1):  # small matrices are slower on several threads
-        chosen = _choose(vectors, senses, max_senses, seed)
-    number = chosen.pop("numbers")
+        number, chosen = _choose(vectors, senses, max_senses, seed)
     plane = PCA(2, svd_solver="full").fit(vectors)
     frame = _table(store, rows, number, vectors, plane.transform(vectors))
     write(folder / "senses.csv", frame)
@@ -104,20 +107,7 @@ def main(
     click.echo(text, nl=False)
 
 
-def _open(
-    corpus: str | None, store_path: str | None, features: Path, *, model: str, layer: int, text_column: str
-) -> bertfeat.Store:
-    """Open a store of words, or encode a corpus, unless that is done already."""
-    if store_path is not None and corpus is None:
-        return bertfeat.open_store(store_path)
-    if corpus is None or store_path is not None:
-        raise click.UsageError("pass either --corpus or --store")
-    # The sentence level has the texts, so that examples are shown as they were written.
-    settings: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
-    return bertfeat.extract(corpus, features, model=model, text_column=text_column, **settings)
-
-
-def _occurrences(store: bertfeat.Store, word: str, feature: str, limit: int, seed: int) -> tuple[Rows, int]:
+def _occurrences(store: Store, word: str, feature: str, limit: int, seed: int) -> tuple[Rows, int]:
     """Return rows of a word that have a vector, at most a random sample of `limit`, and how many there are."""
     surfaces = store.polars("word", ["word"])["word"]
     same = [surface for surface in surfaces.unique() if surface.casefold() == word.strip().casefold()]
@@ -134,26 +124,27 @@ def _unit(vectors: Vectors) -> Vectors:
     return unit
 
 
-def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> dict[str, Any]:
+def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> tuple[Rows, dict[str, Any]]:
     """Cluster (n, dim) vectors into the given number of senses, or the one with the highest silhouette."""
+    from sklearn.metrics import silhouette_score
+
     n_different = len(np.unique(vectors, axis=0))
     if n_different < max(3 if senses is None else 2, senses or 1):
         raise UserError(f"{n_different} different occurrences are too few; pass --senses up to that, or more text")
     if senses is not None:
-        return {"chosen_by": "--senses", "n_clusters": senses, "numbers": _cluster(vectors, senses, seed)}
+        return _cluster(vectors, senses, seed), {"chosen_by": "--senses", "n_clusters": senses}
     counts = range(2, max(2, min(max_senses, n_different // MEAN_SIZE)) + 1)
     numbers = {n: _cluster(vectors, n, seed) for n in counts}
-    silhouettes = {n: _silhouette(vectors, numbers[n]) for n in counts}
+    silhouettes = {n: float(silhouette_score(vectors, numbers[n])) for n in counts}
     best = max(counts, key=lambda n: silhouettes[n])
     bar = max(LEAST_SILHOUETTE, _highest_of_clouds(vectors, numbers[best], counts, seed))
-    return {
+    return numbers[best], {
         "chosen_by": "silhouette",
         "n_clusters": best,
         "one_sense_plausible": silhouettes[best] <= bar,
         "silhouette": silhouettes[best],
         "bar": bar,
         "silhouettes": silhouettes,
-        "numbers": numbers[best],
     }
 
 
@@ -167,17 +158,13 @@ def _cluster(vectors: Vectors, n_clusters: int, seed: int, n_tries: int = 10) ->
     return ranks[labels] + 1
 
 
-def _silhouette(vectors: Vectors, numbers: Rows) -> float:
-    from sklearn.metrics import silhouette_score
-
-    return float(silhouette_score(vectors, numbers))
-
-
 def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int) -> float:
     """Return the highest silhouette of as many random points from one normal cloud with the spread of the clusters.
 
     Few points in many dimensions form clusters by chance; such a silhouette does not show senses.
     """
+    from sklearn.metrics import silhouette_score
+
     random = np.random.default_rng(seed)
     means = np.stack([vectors[numbers == n].mean(axis=0) for n in range(1, numbers.max() + 1)])
     _, deviations, axes = np.linalg.svd(vectors - means[numbers - 1], full_matrices=False)
@@ -186,14 +173,14 @@ def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int
         cloud = random.standard_normal((len(vectors), len(axes))) @ (deviations[:, None] * axes)
         cloud = _unit(cloud - cloud.mean(axis=0))
         for n in counts:
-            highest = max(highest, _silhouette(cloud, _cluster(cloud, n, seed, n_tries=1)))
+            highest = max(highest, float(silhouette_score(cloud, _cluster(cloud, n, seed, n_tries=1))))
     return highest
 
 
-def _table(store: bertfeat.Store, rows: Rows, number: Rows, vectors: Vectors, places: Vectors) -> pl.DataFrame:
+def _table(store: Store, rows: Rows, number: Rows, vectors: Vectors, places: Vectors) -> pl.DataFrame:
     """Return a row for each occurrence, by sense, the closest to the centre of its sense first."""
     centres = _unit(np.stack([vectors[number == n].mean(axis=0) for n in range(1, number.max() + 1)]))
-    contexts = bertfeat.words_in_context(store, rows, WIDTH)
+    contexts = words_in_context(store, rows, WIDTH)
     frame = store.rows("word", rows, ["doc_id", "word_index", "char_start", "char_end", "word"])
     return frame.with_columns(
         pl.Series("left", [context.left for context in contexts]),
@@ -205,67 +192,53 @@ def _table(store: bertfeat.Store, rows: Rows, number: Rows, vectors: Vectors, pl
     ).sort("sense", "closeness", descending=[False, True], maintain_order=True)
 
 
-def _typical_words(store: bertfeat.Store, rows: Rows, number: Rows, word: str, n_words: int = 8) -> list[list[str]]:
+def _typical_words(store: Store, rows: Rows, number: Rows, word: str) -> list[list[str]]:
     """Return the context words that are typical of each sense, the most typical first.
 
     They are ordered by the z-score of the log odds, with the corpus as prior (Monroe, Colaresi & Quinn 2008).
     """
-    corpus = Counter[str]()
-    for surface, n in store.scan("word").group_by("word").len().collect().iter_rows():
-        corpus[surface.casefold()] += n
-    # The most frequent words of a large corpus are function words.
-    n_corpus = corpus.total()
-    dull = {surface for surface, n in corpus.items() if n > max(1000, n_corpus / 1000)}
-    each = [Counter[str]() for _ in range(number.max())]
-    for sense, words in zip(number.tolist(), _neighbours(store, rows), strict=True):
-        each[sense - 1].update(words - dull - {word.strip().casefold()})
-    total = sum(each, Counter[str]())
+    folded = pl.col("word").map_elements(str.casefold, pl.String)
+    words = store.polars("word", ["doc_id", "word"]).with_columns(folded, row=pl.int_range(pl.len()))
+    corpus = words.group_by("word").agg(in_corpus=pl.len())
+    # Each word near an occurrence, in the same document, once. The most frequent ones are function words.
+    counts = (
+        words[rows]
+        .select("doc_id", at="row", sense=pl.Series(number))
+        .join(pl.DataFrame({"step": range(-REACH, REACH + 1)}), how="cross")
+        .with_columns(row=pl.col("at") + pl.col("step"))
+        .join(words, on=["doc_id", "row"])
+        .unique(["at", "word"])
+        .join(corpus.filter(pl.col("in_corpus") <= max(1000, len(words) / 1000)), on="word")
+        .filter(pl.col("word").str.contains(r"\p{L}") & (pl.col("word") != word.strip().casefold()))
+        .group_by("sense", "word")
+        .agg(pl.col("in_corpus").first(), n=pl.len())
+    )
+    total = counts["n"].sum()
     # The prior has the weight of all contexts together.
-    weight = total.total() / n_corpus
-    prior = {surface: weight * corpus[surface] for surface in total}
-    typical = []
-    for counts in each:
-        others = total - counts
-        sizes = [found.total() + total.total() for found in (counts, others)]
-        scores = {}
-        for surface in counts:
-            here, there = (found[surface] + prior[surface] for found in (counts, others))
-            odds = np.log(here / (sizes[0] - here)) - np.log(there / (sizes[1] - there))
-            scores[surface] = float(odds / np.sqrt(1 / here + 1 / there))
-        best = sorted(scores, key=lambda surface: (-scores[surface], surface))
-        typical.append([surface for surface in best if counts[surface] > 1 and scores[surface] > 0][:n_words])
-    return typical
-
-
-def _neighbours(store: bertfeat.Store, rows: Rows) -> list[set[str]]:
-    """Return the words near each row in the same document, casefolded, each once."""
-    wanted = np.unique(np.add.outer(rows, np.arange(-REACH, REACH + 1)))
-    wanted = wanted[(wanted >= 0) & (wanted < store.n_rows("word"))]
-    frame = store.rows("word", wanted, ["doc_id", "word"])
-    documents, words = frame["doc_id"].to_list(), [surface.casefold() for surface in frame["word"].to_list()]
-    found = []
-    for row in rows.tolist():
-        first, at, last = np.searchsorted(wanted, [row - REACH, row, row + REACH + 1]).tolist()
-        near = (n for n in range(first, last) if documents[n] == documents[at])
-        found.append({words[n] for n in near if any(char.isalpha() for char in words[n])})
-    return found
+    prior = pl.col("in_corpus") * (total / len(words))
+    here, size = pl.col("n") + prior, pl.col("n").sum().over("sense") + total
+    there, others = pl.col("n").sum().over("word") - pl.col("n") + prior, 3 * total - size
+    odds = (here / (size - here)).log() - (there / (others - there)).log()
+    typical = (
+        counts.with_columns(score=odds / (1 / here + 1 / there).sqrt())
+        .filter(pl.col("n") > 1, pl.col("score") > 0)
+        .sort("score", "word", descending=[True, False])
+    )
+    return [typical.filter(pl.col("sense") == n)["word"].head(N_WORDS).to_list() for n in range(1, number.max() + 1)]
 
 
 def _describe(frame: pl.DataFrame, typical: list[list[str]]) -> list[dict[str, Any]]:
     """Return each sense with its size, its typical words, and different examples."""
-    senses = []
-    for n, words in enumerate(typical, 1):
-        members = frame.filter(pl.col("sense") == n)
-        examples = members.unique(["left", "word", "right"], keep="first", maintain_order=True).head(N_EXAMPLES)
-        senses.append(
-            {
-                "sense": n,
-                "n_occurrences": len(members),
-                "typical_words": words,
-                "examples": examples.select("left", "word", "right", "closeness", "doc_id", "word_index").to_dicts(),
-            }
-        )
-    return senses
+    names = ["left", "word", "right", "closeness", "doc_id", "word_index"]
+    return [
+        {
+            "sense": n,
+            "n_occurrences": len(members),
+            "typical_words": words,
+            "examples": members.unique(names[:3], keep="first", maintain_order=True)[names].head(N_EXAMPLES).to_dicts(),
+        }
+        for n, (members, words) in enumerate(zip(frame.partition_by("sense"), typical, strict=True), 1)
+    ]
 
 
 def _plot(stem: Path, result: dict[str, Any], frame: pl.DataFrame, shares: Vectors) -> None:
@@ -284,24 +257,20 @@ def _plot(stem: Path, result: dict[str, Any], frame: pl.DataFrame, shares: Vecto
 
 def _text(result: dict[str, Any]) -> str:
     """Return the senses as text, examples in columns."""
-    lines = [f"{result['word']}: {result['n_clustered']} of {result['n_occurrences']} occurrences, {_verdict(result)}"]
+    verdict = f"{result['n_clusters']} clusters, by --senses"
+    if result["chosen_by"] == "silhouette":
+        verdict = f"{result['n_clusters']} clusters"
+        if result["one_sense_plausible"]:
+            verdict = "perhaps one sense only: the best split, which follows, is not clear enough"
+        verdict += f" (silhouette {result['silhouette']:.3f}; senses need more than {result['bar']:.3f})"
+    lines = [f"{result['word']}: {result['n_clustered']} of {result['n_occurrences']} occurrences, {verdict}"]
     for sense in result["senses"]:
         words = ", ".join(sense["typical_words"])
         lines += ["", f"sense {sense['sense']}: {sense['n_occurrences']} occurrences; {words or 'no typical words'}"]
-        for found in sense["examples"]:
-            lines.append(bertfeat.Context(found["left"], found["word"], found["right"]).aligned(WIDTH))
+        lines += [Context(found["left"], found["word"], found["right"]).aligned(WIDTH) for found in sense["examples"]]
     return "\n".join(lines) + "\n"
 
 
-def _verdict(result: dict[str, Any]) -> str:
-    if result["chosen_by"] != "silhouette":
-        return f"{result['n_clusters']} clusters, by --senses"
-    found = f"silhouette {result['silhouette']:.3f}; senses need more than {result['bar']:.3f}"
-    if result["one_sense_plausible"]:
-        return f"perhaps one sense only: the best split, which follows, is not clear enough ({found})"
-    return f"{result['n_clusters']} clusters ({found})"
-
-
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

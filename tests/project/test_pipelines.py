@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 
 import bertfeat
-from tests.support.command_line import good
 from tests.support.pipeline_runs import refusal, result_of, run
 from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, corpus, write_jsonl
@@ -36,14 +35,14 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_table7(words: Path, tmp_path: Path, minilm_folder: Path) -> None:
     vectors = tmp_path / "glove.txt"
     vectors.write_text("the 0.5 1\nof -1 0.25\n")
-    asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3, "--static", vectors)
-    for recipe, given in (("table7", words), ("layer_sweep", words / "train.tsv")):
-        done = run(recipe, "--corpus", given, "--out", tmp_path / "none", "--static", minilm_folder)
-        assert (done.code, "is a contextual model; name word vectors" in done.err) == (2, True), done.err
-        assert not (tmp_path / "none").exists()
-    said = refusal("table7", "--corpus", words, "--out", tmp_path / "none", "--model", vectors)
+    files = ("--train", words / "train.tsv", "--dev", words / "devel.tsv", "--test", words / "test.tsv")
+    said = refusal("table7", *files, "--out", tmp_path / "none", "--static", minilm_folder)
+    assert "is a contextual model; name word vectors" in said
+    said = refusal("table7", *files, "--out", tmp_path / "none", "--model", vectors)
     assert "holds static vectors, without layers to compare; pass it as --static" in said
-    done = run("table7", "--corpus", words, "--out", tmp_path, *asked)
+    assert not (tmp_path / "none").exists()
+    asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3, "--static", vectors)
+    done = run("table7", *files, "--out", tmp_path, *asked)
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
     assert [row["features"] for row in found["rows"]] == [
@@ -120,31 +119,6 @@ def test_sentence_classifier(tmp_path: Path) -> None:
     assert again.equals(predictions)
 
 
-def test_layer_sweep(words: Path, tmp_path: Path) -> None:
-    asked = ("--corpus", words / "train.tsv", "--dev", words / "devel.tsv", "--format", "conll", "--head", "ridge")
-    (tmp_path / "glove.txt").write_text("the 0.5 1\nof -1 0.25\n")
-    found = result_of(tmp_path, "layer_sweep", *asked, "--static", tmp_path / "glove.txt")["sweep"]
-    names = [row["feature"] for row in found["rows"]]
-    assert names[:7] == [f"layer_{layer:02d}" for layer in range(7)]
-    assert {"concat_last4", "mean_last4"} <= set(names)
-    assert (names[-1], found["rows"][-1]["dim"], found["rows"][-1]["layers"]) == ("static glove.txt", 2, [])
-    assert "static glove.txt" in good("inspect", tmp_path / "sweep").out
-    files = {path.name for path in (tmp_path / "sweep").iterdir()}
-    assert files == {"table.csv", "plot.png", "plot.svg", "result.json"}
-    assert pl.read_csv(tmp_path / "sweep" / "table.csv")["feature"].to_list() == names
-    assert found["best"] in names
-
-
-@pytest.mark.parametrize("names", [("eng.train", "eng.testa", "eng.testb"), ("train.txt", "testa.txt", "testb.txt")])
-def test_table7_knows_the_files_of_conll_2003(names: tuple[str, str, str], tmp_path: Path) -> None:
-    for name, city in zip(names, ("Rome", "Paris", "Oslo"), strict=True):
-        sentence = f"She O\nlives O\nin O\n{city} B-LOC\n\n"
-        (tmp_path / name).write_text(f"-DOCSTART- O\n\n{sentence * 3}", encoding="utf-8")
-    asked = ("--head", "linear", "--seeds", 1, "--max-epochs", 1)
-    found = result_of(tmp_path / "out", "table7", "--corpus", tmp_path, *asked)
-    assert found["files"] == dict(zip(("train", "dev", "test"), names, strict=True))
-
-
 def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
     rows = write_jsonl(tmp_path / "rows.jsonl", corpus(0, 5))
     broken = tmp_path / "broken.jsonl"
@@ -152,23 +126,17 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("One.\n")
     of_words = ("--is-split-into-words", "--document-context")
-    wide = tmp_path / "wide.csv"
-    wide.write_text(f"a{' long' * 1000},b\n1,2\n")
     classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--out", tmp_path / "out")
+    files = ("--train", words / "train.tsv", "--dev", words / "devel.tsv")
     for asked, message in [
         ((*classifier, "one"), "holds one class alone"),
-        ((*classifier, "topic"), "no column 'topic'; columns are id, text, domain"),
-        ((*classifier, "one", "--text-column", "body"), "no column 'body'; columns are"),
-        ((*classifier, "text"), "--label and --text-column are both 'text'; name two columns"),
-        (("sentence_classifier", "--corpus", wide, "--label", "one"), "long long long..., b; pass --label"),
-        (("sentence_classifier", "--corpus", broken, "--label", "one"), "broken.jsonl: cannot be read"),
-        (("layer_sweep", "--corpus", rows, "--level", "sentence", "--label", "x"), "no row has a column 'x'"),
-        (("table7", "--corpus", tmp_path), "no train and no dev file"),
-        (("table7",), "no train and no dev file"),
-        (("table7", "--train", words / "train.tsv"), "no dev file"),
-        (("table7", "--corpus", words, "--dev", words / "devel.tsv"), "--corpus names the folder of all files"),
-        (("table7", "--corpus", words, "--head", "linear", "--hidden-size", 8), "--hidden-size is for --head bilstm"),
-        (("layer_sweep", "--corpus", words / "train.tsv", "--text-column", "b"), "--text-column is for --level sent"),
+        ((*classifier, "topic"), "no row has a column 'topic'"),
+        (
+            (*classifier, "one", "--text-column", "body"),
+            "no column 'body' for --text-column; columns are id, text, domain",
+        ),
+        (("sentence_classifier", "--corpus", broken, "--label", "one"), "broken.jsonl:1: "),
+        (("table7", *files, "--head", "linear", "--hidden-size", 8), "--hidden-size is for --head bilstm"),
         (
             ("adapt", "--corpus", lines, "--model", "minilm", "--text-column", "b"),
             "has no columns for --text-column 'b'",
@@ -232,7 +200,7 @@ print(json.dumps(found))
 
 def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Path) -> None:
     both, plots, probes = "scikit-learn and matplotlib", "matplotlib", "scikit-learn"
-    needs = dict.fromkeys(("layer_sweep", "sentence_classifier", "word_senses"), both)
+    needs = dict.fromkeys(("sentence_classifier", "word_senses"), both)
     needs |= dict.fromkeys(("adapt", "semantic_search"), plots)
     needs |= dict.fromkeys(("finetune", "question_answering", "sentence_pairs", "table7"), probes)
     needs |= dict.fromkeys(("elmo_vectors", "google_vectors", "masked_words", "near_duplicates", "random_weights"))
