@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FILE = click.Path(exists=True, dir_okay=False)
 
 
-@recipe("sklearn")
+@recipe("accelerate", "sklearn")
 @click.option(
     "--task", type=click.Choice(list(TASKS)), required=True, help="Labels of texts, words or pairs, or numbers."
 )
