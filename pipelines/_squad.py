@@ -87,7 +87,9 @@ def _question(path: str | Path, article: int, context: str, entry: Mapping[str, 
                 f"{path}: question {entry['id']!r}: its paragraph has {context[max(0, start) : end]!r:.60} at "
                 f"answer_start {start}, not {answer['text']!r:.60}; correct the file"
             )
-        answers.append((start, end))
+        # Whitespace around an answer is of no token, and of no score.
+        start += len(answer["text"]) - len(answer["text"].lstrip())
+        answers.append((start, start + len(answer["text"].strip())))
     if not answers and not entry.get("is_impossible"):
         raise UserError(f"{path}: question {entry['id']!r} has no answer; add one, or is_impossible: true")
     return Question(str(entry["id"]), entry["question"], context, article, tuple(answers))

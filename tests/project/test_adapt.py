@@ -24,9 +24,8 @@ from bertfeat.pipelines._pretraining import (
     scores_of,
     train_tokenizer,
 )
-from tests.project.test_training import kill_at
 from tests.support.families import build_model, build_tokenizer
-from tests.support.pipeline_runs import refusal, result_of, run
+from tests.support.pipeline_runs import kill_at, refusal, result_of, run
 from tests.support.places import ROOT
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]

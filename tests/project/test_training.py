@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, ConfigError, RunError
-from bertfeat.pipelines import _training
 from bertfeat.pipelines._models import TaskModel, check_model_place, freeze, open_task_model, replace_model
 from bertfeat.pipelines._training import History, Settings, discard, make_trainer, train, usual_rate
-from bertfeat.progress import Progress
 from tests.support.families import build_model, random_pack
+from tests.support.pipeline_runs import Killed, kill_at
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
@@ -30,25 +28,6 @@ pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsy
 EXAMPLES = [{"input_ids": [10 + row] * (4 + row % 5), "labels": row % 2} for row in range(22)]
 SETTINGS = Settings(learning_rate=1e-3, epochs=3, batch_size=4, seed=5, device="cpu")
 Score = Callable[[Any], float]
-
-
-class Killed(Exception):
-    """The process ends here."""
-
-
-def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
-    """End the next trainings after a step."""
-
-    class Killer(Progress):
-        def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
-            if n_done == step:
-                raise Killed
-
-    @contextmanager
-    def reporting(_: object) -> Any:
-        yield Killer()
-
-    patch.setattr(_training, "reporting", reporting)
 
 
 @pytest.fixture(scope="module")
