@@ -15,10 +15,7 @@ from bertfeat.errors import BertfeatError
 from bertfeat.lazynames import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from bertfeat import errors, exports, reports, search
-    from bertfeat.ann.evaluation import retrieval_metrics
-    from bertfeat.ann.transforms import TransformSpec
-    from bertfeat.cli.failures import report_failures
+    from bertfeat import errors, exports, heads, reports, search
     from bertfeat.config import ExtractConfig
     from bertfeat.encoder.conversion import convert
     from bertfeat.exports.exporting import ExportResult, export
@@ -27,16 +24,14 @@ if TYPE_CHECKING:
     from bertfeat.extraction.sklearntransformer import BertFeatures
     from bertfeat.extraction.textencoder import Encoder, embed
     from bertfeat.geometry.layerresult import LayerComparison
+    from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe
+    from bertfeat.probes.scoring import ProbeScore
+    from bertfeat.probes.sweepresult import Sweep
     from bertfeat.probes.sweeps import sweep_probes
     from bertfeat.progress import Progress
-    from bertfeat.search.exactrows import nearest_rows
-    from bertfeat.search.hitrows import words_in_context
     from bertfeat.search.index import Index, open_index
-    from bertfeat.search.kwic import Context
-    from bertfeat.search.quality import read_qrels
-    from bertfeat.search.queryfiles import QueryFile
     from bertfeat.search.storeindex import build_index
     from bertfeat.search.storemap import StoreMap
     from bertfeat.store.compaction import compact
@@ -47,18 +42,14 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertFeatures", "BertfeatError", "Context", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
-    "LayerComparison", "Progress", "QueryFile", "Store", "StoreMap", "TransformSpec", "__version__", "append",
-    "build_index", "compact", "convert", "embed", "errors", "export", "exports", "extract", "fit_probe",
-    "import_vectors", "load_probe", "nearest_rows", "open_index", "open_store", "read_qrels", "report_failures",
-    "reports", "retrieval_metrics", "search", "sweep_probes", "verify", "words_in_context",
+    "BertFeatures", "BertfeatError", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
+    "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Store", "StoreMap", "Sweep", "__version__", "append",
+    "build_index", "compact", "convert", "embed", "errors", "export", "exports", "extract", "fit_probe", "heads",
+    "import_vectors", "load_probe", "open_index", "open_store", "reports", "search", "sweep_probes", "verify",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
 _HOMES = {
-    "ann.evaluation": "retrieval_metrics",
-    "ann.transforms": "TransformSpec",
-    "cli.failures": "report_failures",
     "config": "ExtractConfig",
     "encoder.conversion": "convert",
     "exports.exporting": "ExportResult export",
@@ -67,16 +58,14 @@ _HOMES = {
     "extraction.sklearntransformer": "BertFeatures",
     "extraction.textencoder": "Encoder embed",
     "geometry.layerresult": "LayerComparison",
+    "probes.config": "ProbeConfig",
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe",
+    "probes.scoring": "ProbeScore",
+    "probes.sweepresult": "Sweep",
     "probes.sweeps": "sweep_probes",
     "progress": "Progress",
-    "search.exactrows": "nearest_rows",
-    "search.hitrows": "words_in_context",
     "search.index": "Index open_index",
-    "search.kwic": "Context",
-    "search.quality": "read_qrels",
-    "search.queryfiles": "QueryFile",
     "search.storeindex": "build_index",
     "search.storemap": "StoreMap",
     "store.compaction": "compact",
@@ -84,7 +73,7 @@ _HOMES = {
     "store.verification": "verify",
 }
 # Rooms with further public names.
-_ROOMS = ("errors", "exports", "reports", "search")
+_ROOMS = ("errors", "exports", "heads", "reports", "search")
 _load = _lazy_names(__name__, _HOMES)
 
 

@@ -16,8 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-# Optional libraries of probes and plots, by the names under which they are imported.
-_OPTIONAL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+# Optional libraries, by the names under which they are imported: their packages, and the extras that install them.
+_OPTIONAL = {
+    "accelerate": ("accelerate", "train"),
+    "matplotlib": ("matplotlib", "probes"),
+    "sklearn": ("scikit-learn", "probes"),
+}
 
 
 class BertfeatError(Exception):
@@ -100,7 +104,9 @@ def require(*modules: str, what: str = "probes need") -> None:
 
     missing = [_OPTIONAL[module] for module in modules if find_spec(module) is None]
     if missing:
-        raise UserError(f"{what} {' and '.join(missing)}: pip install 'bertfeat[probes]'")
+        packages = " and ".join(package for package, _ in missing)
+        extras = ",".join(sorted({extra for _, extra in missing}))
+        raise UserError(f"{what} {packages}: pip install 'bertfeat[{extras}]'")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str | None:

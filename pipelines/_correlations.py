@@ -1,44 +1,35 @@
-"""Correlations of predicted quantities with true ones, with confidence intervals."""
+"""Linear heads on features, for classes and quantities, and correlations of quantities with confidence intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from bertfeat.heads.bootstrap import Interval, resamples
-from bertfeat.probes.scoring import ProbeScore
-from bertfeat.records import Float64Array
+from bertfeat.heads.registry import make_head
+from bertfeat.probes.scoring import ProbeScore, score_predicted
+from bertfeat.records import Float32Array, Float64Array
 
-METRICS = ("spearman", "pearson")
+# The strengths of the L2 penalty that are tried on dev: C of the logistic regression, alpha of the ridge regression.
+_C = (0.001, 0.01, 0.1, 1.0, 10.0)
+_ALPHA = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 _N_RESAMPLES = 1000
 _LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Correlations:
-    """Pearson's and Spearman's correlation; 0 where all values of one side are equal.
-
-    Attributes:
-        n_rows: The rows that are compared.
-        spearman: The correlation of ranks, the main score.
-        pearson: The correlation of values.
-        intervals: Bootstrap intervals by metric; empty if they were not asked for.
-        n_without_label: Rows left out because their label is null.
-    """
+    """Spearman's correlation, the main score, and Pearson's; 0 where all values of one side are equal."""
 
     n_rows: int
     spearman: float
     pearson: float
     intervals: Mapping[str, Interval]
     n_without_label: int = 0
-
-    @property
-    def metric(self) -> str:
-        """The name of the main score."""
-        return METRICS[0]
+    metric: str = "spearman"
 
     @property
     def value(self) -> float:
@@ -47,7 +38,7 @@ class Correlations:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as JSON values."""
-        return {"metric": self.metric, **asdict(self)}
+        return asdict(self)
 
     def lines(self) -> list[str]:
         """Return the scores as lines to read."""
@@ -55,8 +46,7 @@ class Correlations:
         if self.n_without_label:
             lines.append(f"rows without a label, left out: {self.n_without_label}")
         if self.intervals:
-            some = next(iter(self.intervals.values()))
-            lines += ["", f"{some.level:.0%} intervals ({some.n_resamples} resamples of {some.n_units} documents)"]
+            lines += ["", f"{_LEVEL:.0%} intervals ({_N_RESAMPLES} resamples of {self.n_rows} documents)"]
             lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
         return lines
 
@@ -69,21 +59,65 @@ def correlate(
     true: Float64Array, predicted: Float64Array, *, n_without_label: int = 0, bootstrap: bool
 ) -> Correlations:
     """Compare predicted quantities of rows with true ones, both (n_rows,)."""
-    found = {metric: _correlation(metric, true, predicted) for metric in METRICS}
-    intervals = {metric: _interval(metric, true, predicted) for metric in METRICS} if bootstrap else {}
-    return Correlations(len(true), **found, intervals=intervals, n_without_label=n_without_label)
+    intervals = {}
+    for metric in ("spearman", "pearson") if bootstrap else ():
+        draws = resamples(len(true), _N_RESAMPLES, 0)
+        scores = [_correlation(metric, true[rows], predicted[rows]) for rows in draws]
+        low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+        intervals[metric] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
+    spearman, pearson = (_correlation(metric, true, predicted) for metric in ("spearman", "pearson"))
+    return Correlations(len(true), spearman, pearson, intervals, n_without_label)
 
 
 def _correlation(metric: str, true: Float64Array, predicted: Float64Array) -> float:
     from scipy.stats import rankdata
 
     sides = [rankdata(side) if metric == "spearman" else side for side in (true, predicted)]
-    centred = [side - side.mean() for side in sides]
-    norm = np.linalg.norm(centred[0]) * np.linalg.norm(centred[1])
-    return float(centred[0] @ centred[1] / norm) if norm else 0.0
+    centered = [side - side.mean() for side in sides]
+    norm = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
+    return float(centered[0] @ centered[1] / norm) if norm else 0.0
 
 
-def _interval(metric: str, true: Float64Array, predicted: Float64Array) -> Interval:
-    scores = [_correlation(metric, true[rows], predicted[rows]) for rows in resamples(len(true), _N_RESAMPLES, 0)]
-    low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
+def fit_and_score(
+    vectors: Mapping[str, Float32Array], labels: Mapping[str, Any]
+) -> tuple[str, dict[str, float], dict[str, Score]]:
+    """Fit a linear head on train, choose its penalty on dev; return its name, its penalty, and the scores of the rest.
+
+    Args:
+        vectors: The features of each split, (n_pairs, dim).
+        labels: The labels of each split, (n_pairs,): float64 for quantities, else classes.
+
+    Raises:
+        UserError: Train has one class alone, or labels of splits differ in kind.
+    """
+    held = [split for split in vectors if split != "train"]
+    if labels["train"].dtype.kind == "f":
+        return _regress(vectors, labels, held)
+    probe = make_head("logreg", C=list(_C))
+    probe.fit(vectors["train"], labels["train"], dev=(vectors["dev"], labels["dev"]))
+    scores: dict[str, Score] = {}
+    for split in held:
+        guesses, everywhere = probe.predict(vectors[split]), np.ones(len(vectors[split]), np.bool_)
+        scores[split] = score_predicted(
+            labels[split], guesses, probe.classes_, lengths=None, predicted=everywhere, bootstrap=True
+        )
+    return "logreg", {"C": probe.fit_report()["C"]}, scores
+
+
+def _regress(
+    vectors: Mapping[str, Float32Array], labels: Mapping[str, Any], held: Sequence[str]
+) -> tuple[str, dict[str, float], dict[str, Score]]:
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    def score(alpha: float, split: str, *, bootstrap: bool) -> Correlations:
+        guesses = heads[alpha].predict(vectors[split]).astype(np.float64)
+        return correlate(labels[split], guesses, bootstrap=bootstrap)
+
+    heads = {
+        alpha: make_pipeline(StandardScaler(), Ridge(alpha=alpha)).fit(vectors["train"], labels["train"])
+        for alpha in _ALPHA
+    }
+    best = max(_ALPHA, key=lambda alpha: score(alpha, "dev", bootstrap=False).value)
+    return "ridge", {"alpha": best}, {split: score(best, split, bootstrap=True) for split in held}

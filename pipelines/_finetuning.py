@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,39 +11,24 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
+import polars as pl
+import transformers
 
 from bertfeat.display import printable
-from bertfeat.errors import UserError
+from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, codes_of, encode_labels, require_same_kind
 from bertfeat.pipelines._correlations import Score, correlate
-from bertfeat.pipelines._models import (
-    MODEL,
-    TaskModel,
-    check_model_place,
-    freeze,
-    open_task_model,
-    replace_model,
-)
-from bertfeat.pipelines._taskbatches import Padding, batches_of, check_ends, outputs_of
-from bertfeat.pipelines._taskexamples import Examples, LabelledTexts, cut_examples, label_texts, label_words
-from bertfeat.pipelines._training import TASKS, History, Settings, digest_of, train
+from bertfeat.pipelines._models import MODEL, NO_LABEL, TaskModel, check_model_place, freeze, replace_model
+from bertfeat.pipelines._models import open_task_model as open_model
+from bertfeat.pipelines._training import TASKS, History, Settings, digest_of, make_trainer, train
+from bertfeat.probes.learningrows import as_labels, is_given
 from bertfeat.probes.scoring import score_predicted
-from bertfeat.progress import reporting
-from bertfeat.records import Document
-from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.records import BoolArray, Document
 
 
 @dataclass(frozen=True, slots=True)
 class FineTuned:
-    """A fine-tuned model and what it reached.
-
-    Attributes:
-        folder: The model's folder, which `--model` takes.
-        history: The course of the training.
-        scores: The score of each split but train.
-        report: Counts and settings of the training, as JSON values.
-        n_bytes: The size of the model's folder.
-    """
+    """A fine-tuned model in a folder that `--model` takes, and the scores of each split but train."""
 
     folder: Path
     history: History
@@ -54,11 +40,61 @@ class FineTuned:
         """Return everything as JSON values."""
         return {
             **self.report,
-            "training": self.history.report(),
+            "training": asdict(self.history),
             "scores": {name: score.to_dict() for name, score in self.scores.items()},
             "seconds": self.history.seconds,
             "n_bytes": self.n_bytes,
         }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledTexts:
+    """The labelled rows of a split: its documents, or their words.
+
+    `documents` are those with a label, or all lists of words. `labels` (n_rows,) are classes, or float64 for
+    quantities. `is_labelled` (n_words,) says which words have a label; it is None for whole texts.
+    """
+
+    documents: Sequence[Document]
+    labels: Labels
+    is_labelled: BoolArray | None
+    n_without_label: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """What a model reads of a split, which rows (n_rows,) are in it, and how many texts are cut."""
+
+    texts: LabelledTexts
+    inputs: Sequence[dict[str, Any]]
+    is_read: BoolArray
+    n_cut: int
+
+    def outputs(self, predicted: Any) -> npt.NDArray[Any]:
+        """Return the outputs of the head for the rows that are read, (n_read, n_outputs)."""
+        outputs: npt.NDArray[Any] = predicted.predictions
+        return outputs if self.texts.is_labelled is None else outputs[predicted.label_ids != NO_LABEL]
+
+    def score(self, predicted: Any, classes: Labels, *, bootstrap: bool) -> Score:
+        """Score predictions; quantities have no classes."""
+        texts, outputs, lengths = self.texts, self.outputs(predicted), None
+        if not len(classes):
+            quantities = outputs[:, 0].astype(np.float64)
+            return correlate(texts.labels, quantities, n_without_label=texts.n_without_label, bootstrap=bootstrap)
+        guesses = np.full(len(texts.labels), classes[0])
+        guesses[self.is_read] = classes[outputs.argmax(axis=1)]
+        if texts.is_labelled is not None:
+            n_words = [len(document.words or ()) for document in texts.documents]
+            lengths = np.unique(np.repeat(np.arange(len(n_words)), n_words)[texts.is_labelled], return_counts=True)[1]
+        return score_predicted(
+            texts.labels,
+            guesses,
+            classes,
+            lengths=lengths,
+            predicted=self.is_read,
+            n_without_label=texts.n_without_label,
+            bootstrap=bootstrap,
+        )
 
 
 def finetune(
@@ -74,11 +110,7 @@ def finetune(
 ) -> FineTuned:
     """Fine-tune a model with a head of transformers, score it, and save it in the folder `model`.
 
-    The weights of the best epoch on dev are kept, by the main score of probes: entity F1 for tags, else accuracy; for
-    quantities, Spearman's correlation. Texts and pairs that are longer than a window are cut to it and counted.
-    Sentences of words are cut into windows as in an extraction, and a word is labelled at its first sub-token (Devlin
-    et al. 2019, section 5.3). The checkpoint stays, so that the same call gives the same result without a training:
-    `discard` it when the result is written.
+    The weights of the best epoch on dev are kept, by the main score of probes. Checkpoints stay until `discard`.
 
     Args:
         task: One of `TASKS`.
@@ -86,80 +118,56 @@ def finetune(
         label: The column with the labels, kept with each document; for `tag`, that of its words.
         model: Installed model package, folder, or hub id.
         settings: The settings of training.
-        folder: Where the checkpoint and the model are written.
+        folder: Where the checkpoints and the model are written.
         frozen: Layers that keep their weights, such as `0..4`.
-        context: Whether the sentences of `tag` are read with their neighbours, as with `document_context`.
+        context: Whether the sentences of a document are read as one text.
 
     Raises:
         UserError: The model, the labels or a setting cannot be used.
-        StoreError: The folder has an unfinished training with other settings.
         RunError: The loss is not finite.
     """
-    target = folder / MODEL
     texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
-    opened = _open(task, model, classes, settings.seed)
-    check_model_place(opened, target)
+    opened = open_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
+    check_model_place(opened, folder / MODEL)
     layers = () if frozen is None else freeze(opened, frozen)
-    tokenizer = Tokenizer.load(opened.checkpoint.folder, given_words=task == "tag", n_ids=opened.checkpoint.n_ids)
     examples = {
-        name: cut_examples(split, opened.checkpoint, tokenizer, context=context) for name, split in texts.items()
+        name: make_examples(split, opened, codes if name == "train" else None, context=context)
+        for name, split in texts.items()
     }
-    for name, split in examples.items():
-        check_ends(split, opened, name)
-    report = {**_report(task, opened, texts, examples, classes, layers), "settings": asdict(settings)}
+    report = {**_report(task, opened, examples, classes), "frozen_layers": list(layers), "settings": asdict(settings)}
     _warn(report)
-    run = _Run(opened, Padding.of(opened), settings, classes, texts, examples)
-    history = run.train(codes, folder, _identity(task, opened, texts, layers, context=context))
-    scores = {name: run.score(name, bootstrap=True) for name in splits if name != "train"}
-    n_bytes = replace_model(opened, target)
-    return FineTuned(target, history, scores, report, n_bytes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """A model, and the splits that it learns from and is scored on; quantities have no classes."""
-
-    opened: TaskModel
-    padding: Padding
-    settings: Settings
-    classes: Labels
-    texts: Mapping[str, LabelledTexts]
-    examples: Mapping[str, Examples]
-
-    def train(self, codes: npt.NDArray[Any], folder: Path, identity: Mapping[str, Any]) -> History:
-        """Train on the windows that have a label, and keep the best weights on dev."""
-        examples = self.examples["train"]
-        make_batch, usable = batches_of(examples, codes, self.padding)
-        with reporting(None) as progress:
-            return train(
-                self.opened.model,
-                examples.windows.lengths[usable].tolist(),
-                make_batch,
-                self.settings,
-                folder,
-                identity=identity,
-                evaluate=lambda: self.score("dev", bootstrap=False).value,
-                progress=progress,
-            )
-
-    def score(self, split: str, *, bootstrap: bool) -> Score:
-        """Predict a split and score it."""
-        texts, examples = self.texts[split], self.examples[split]
-        outputs, predicted = outputs_of(self.opened.model, examples, self.padding, self.settings)
-        n_without = texts.n_without_label
-        if not len(self.classes):
-            quantities = outputs[:, 0].astype(np.float64)
-            return correlate(texts.labels, quantities, n_without_label=n_without, bootstrap=bootstrap)
-        return score_predicted(
-            texts.labels,
-            self.classes[outputs.argmax(axis=1)],
-            self.classes,
-            lengths=examples.lengths,
-            predicted=predicted,
-            n_without_label=n_without,
-            bootstrap=bootstrap,
-        )
+    collator = (
+        transformers.DataCollatorForTokenClassification if task == "tag" else transformers.DataCollatorWithPadding
+    )
+    trainer = make_trainer(
+        opened.model,
+        [one for one in examples["train"].inputs if np.max(one["labels"]) != NO_LABEL],
+        settings,
+        folder,
+        collator=collator(opened.tokenizer),
+        made_of={
+            "model": opened.checkpoint.weights_sha256,
+            "frozen": layers,
+            "data": digest_of([[list(one.values()) for one in examples[name].inputs] for name in ("train", "dev")]),
+        },
+        dev=examples["dev"].inputs,
+        score=lambda predicted: examples["dev"].score(predicted, classes, bootstrap=False).value,
+    )
+    history = train(trainer)
+    scores = {}
+    for name, split in examples.items():
+        if name != "train":
+            predicted = trainer.predict(split.inputs)
+            scores[name] = split.score(predicted, classes, bootstrap=True)
+            guessed = np.unique(split.outputs(predicted).argmax(axis=1))
+            if len(classes) and len(guessed) == 1 and len(split.inputs) > 1:
+                click.echo(
+                    f"{name}: the trained model predicts {printable(str(classes[guessed[0]]))} alone; raise --epochs "
+                    f"({settings.epochs}) or --learning-rate ({history.learning_rate:g}), or use more rows",
+                    err=True,
+                )
+    return FineTuned(folder / MODEL, history, scores, report, replace_model(opened, folder / MODEL))
 
 
 def _labelled(task: str, documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
@@ -167,11 +175,47 @@ def _labelled(task: str, documents: Sequence[Document], label: str, where: str) 
         return label_words(documents, label, where)
     has_pair = {document.text_pair is not None for document in documents}
     if task == "pair" and has_pair != {True}:
-        some = "some of " if True in has_pair else ""
-        raise UserError(f"{where}: {some}its rows have one text; --task pair needs --text-pair-column")
+        raise UserError(f"{where}: its rows have one text; --task pair needs --text-pair-column, without nulls")
     if task == "classify" and has_pair == {True}:
         raise UserError(f"{where}: its rows have two texts; use --task pair, or drop --text-pair-column")
     return label_texts(documents, label, where, quantities=task == "regress")
+
+
+def label_texts(documents: Sequence[Document], label: str, where: str, *, quantities: bool = False) -> LabelledTexts:
+    """Find the labels of whole texts; texts without one are left out.
+
+    Raises:
+        UserError: No text has a label, or a label is not of the kind that is asked for.
+    """
+    values = pl.Series([document.kept.get(label) for document in documents], strict=False)
+    given = is_given(values)
+    kept = [document for document, is_there in zip(documents, given, strict=True) if is_there]
+    if not kept:
+        raise UserError(f"{where}: no row has a value in column {label!r}; name the column of the labels")
+    if not quantities:
+        labels = as_labels(values.filter(given), f"{where}: column {label!r}")
+        return LabelledTexts(kept, labels, None, len(documents) - len(kept))
+    numbers = values.filter(given).cast(pl.Float64, strict=False).to_numpy()
+    for row in np.flatnonzero(~np.isfinite(numbers)):
+        reason = f"{label} {kept[row].kept[label]!r:.60} is not a number; --task regress takes numbers"
+        raise InputError(reason, path=kept[row].path, row=kept[row].row)
+    return LabelledTexts(kept, numbers, None, len(documents) - len(kept))
+
+
+def label_words(documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
+    """Find the labels of words; words without one are left out.
+
+    Raises:
+        UserError: The documents are not lists of words, or there is no such column of words.
+    """
+    if any(document.words is None for document in documents):
+        raise UserError(f"{where}: its rows are texts; --task tag takes words with labels, such as CoNLL files")
+    values = pl.Series([tag for document in documents for tag in document.annotations[label]], dtype=pl.String)
+    given = is_given(values)
+    if not given.any():
+        raise UserError(f"{where}: no word has a value in column {label!r}; name the column of the labels")
+    labels = as_labels(values.filter(given), f"{where}: column {label!r}")
+    return LabelledTexts(documents, labels, given.to_numpy(), len(values) - len(labels))
 
 
 def encode_splits(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Labels, npt.NDArray[Any]]:
@@ -185,65 +229,104 @@ def encode_splits(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Label
         for name, split in texts.items():
             if len(np.unique(split.labels)) == 1:
                 raise UserError(f"{name}: all values of column {label!r} are {split.labels[0]:g}; they must differ")
-        return np.zeros(0, np.int64), labels.astype(np.float32)
+        return np.zeros(0, np.int64), labels
     classes, codes = encode_labels(labels, what=f"train: column {label!r}")
     for name, split in texts.items():
         require_same_kind(split.labels, name, classes, "train")
     return classes, codes
 
 
-def _open(task: str, model: str, classes: Labels, seed: int) -> TaskModel:
-    names = dict(enumerate(map(str, classes.tolist())))
-    if not names:
-        return open_task_model(model, TASKS[task], seed=seed, num_labels=1, problem_type="regression")
-    config: dict[str, Any] = {"id2label": names, "label2id": {name: place for place, name in names.items()}}
-    if task != "tag":
-        config["problem_type"] = "single_label_classification"
-    return open_task_model(model, TASKS[task], seed=seed, num_labels=len(names), **config)
+def _head_config(task: str, classes: Labels) -> dict[str, Any]:
+    if task == "regress":
+        return {"num_labels": 1, "problem_type": "regression"}
+    names = [str(name) for name in classes.tolist()]
+    problem = {} if task == "tag" else {"problem_type": "single_label_classification"}
+    return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}, **problem}
 
 
-def _identity(
-    task: str, opened: TaskModel, texts: Mapping[str, LabelledTexts], layers: Sequence[int], *, context: bool
-) -> dict[str, Any]:
-    """Return what decides the weights, beside the settings of training."""
-    learned = [
-        [[(document.text, document.text_pair, document.words) for document in split.documents], split.labels.tolist()]
-        for split in (texts["train"], texts["dev"])
-    ]
-    return {
-        "task": task,
-        "model": opened.checkpoint.weights_sha256,
-        "tokenizer": opened.checkpoint.tokenizer_sha256,
-        "frozen": list(layers),
-        "document_context": context,
-        "data": digest_of(learned),
-    }
+def make_examples(
+    texts: LabelledTexts, opened: TaskModel, targets: npt.NDArray[Any] | None, *, context: bool = False
+) -> Examples:
+    """Tokenize a split: whole texts are cut to one window, lists of words into as many as they take.
+
+    Args:
+        texts: The labelled rows.
+        opened: The model that reads them.
+        targets: What the model learns for each row (n_rows,); None if it only predicts.
+        context: Whether the sentences of a document are read as one text.
+    """
+    tokenizer, max_length = opened.tokenizer, opened.checkpoint.max_length
+    if targets is None:
+        # Predictions are looked up where there is a label.
+        targets = np.zeros(len(texts.labels), texts.labels.dtype if texts.labels.dtype.kind == "f" else np.int64)
+    if texts.is_labelled is None:
+        pairs = [document.text_pair for document in texts.documents]
+        encoded = tokenizer(
+            [document.text for document in texts.documents],
+            None if None in pairs else pairs,
+            truncation=True,
+            max_length=max_length,
+        )
+        n_cut = sum(bool(one.overflowing) for one in encoded.encodings)
+        encoded["labels"] = targets.tolist()
+        return Examples(texts, _rows(encoded), np.ones(len(targets), np.bool_), n_cut)
+    groups = itertools.groupby(texts.documents, lambda document: document.group if context else document.index)
+    sentences = [[word for document in group for word in document.words or ()] for _, group in groups]
+    encoded = tokenizer(
+        sentences,
+        is_split_into_words=True,
+        truncation=True,
+        max_length=max_length,
+        stride=max_length // 4,
+        return_overflowing_tokens=True,
+    )
+    of_words = np.full(len(texts.is_labelled), NO_LABEL)
+    of_words[texts.is_labelled] = targets
+    labels = [[NO_LABEL] * len(ids) for ids in encoded["input_ids"]]
+    is_read = np.zeros(len(of_words), np.bool_)
+    for word, (_, window, place) in _places(encoded, sentences).items():
+        labels[window][place] = int(of_words[word])
+        is_read[word] = True
+    encoded["labels"] = labels
+    del encoded["overflow_to_sample_mapping"]
+    return Examples(texts, _rows(encoded), is_read[texts.is_labelled], 0)
 
 
-def _report(
-    task: str,
-    opened: TaskModel,
-    texts: Mapping[str, LabelledTexts],
-    examples: Mapping[str, Examples],
-    classes: Labels,
-    layers: Sequence[int],
-) -> dict[str, Any]:
+def _rows(encoded: Any) -> list[dict[str, Any]]:
+    return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+
+
+def _places(encoded: Any, sentences: Sequence[Sequence[str]]) -> dict[int, tuple[int, int, int]]:
+    """Return where each word begins: the tokens around it, the window in which they are most, and the place there."""
+    starts = [0, *itertools.accumulate(map(len, sentences))]
+    found: dict[int, tuple[int, int, int]] = {}
+    for window, sentence in enumerate(encoded["overflow_to_sample_mapping"]):
+        words = encoded.word_ids(window)
+        for place, word in enumerate(words):
+            if word is not None and word not in words[:place][-1:]:
+                context = min(place, len(words) - 1 - place)
+                if context > found.get(starts[sentence] + word, (-1, 0, 0))[0]:
+                    found[starts[sentence] + word] = context, window, place
+    return found
+
+
+def _report(task: str, opened: TaskModel, examples: Mapping[str, Examples], classes: Labels) -> dict[str, Any]:
     unseen = {}
-    for name, split in texts.items():
-        if len(classes):
-            names, counts = np.unique(split.labels[codes_of(split.labels, classes) < 0], return_counts=True)
+    for name, split in examples.items():
+        labels = split.texts.labels
+        if len(classes) and (is_unseen := codes_of(labels, classes) < 0).any():
+            names, counts = np.unique(labels[is_unseen], return_counts=True)
             unseen[name] = dict(zip(map(str, names.tolist()), counts.tolist(), strict=True))
     return {
         "task": task,
         "model": opened.checkpoint.name,
         "weights_sha256": opened.checkpoint.weights_sha256,
         "n_classes": len(classes) or None,
-        "n_rows": {name: len(split.labels) for name, split in texts.items()},
-        "n_windows": {name: len(split.windows) for name, split in examples.items()},
-        "n_without_label": {name: split.n_without_label for name, split in texts.items()},
+        "n_rows": {name: len(split.texts.labels) for name, split in examples.items()},
+        "n_windows": {name: len(split.inputs) for name, split in examples.items()},
+        "n_without_label": {name: split.texts.n_without_label for name, split in examples.items()},
         "n_cut": {name: split.n_cut for name, split in examples.items()},
-        "unseen_labels": {name: labels for name, labels in unseen.items() if labels},
-        "frozen_layers": list(layers),
+        "unseen_labels": unseen,
     }
 
 

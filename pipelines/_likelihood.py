@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
 
-from bertfeat.cli.options import refuse_given
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import CheckpointError, InputError
-from bertfeat.pipelines._models import TaskModel, has_head, open_task_model
+from bertfeat.pipelines._models import has_head, open_task_model
 from bertfeat.progress import reporting
 from bertfeat.records import Document, Float64Array, IntArray
 from bertfeat.text.spans import lay_windows
@@ -31,45 +30,16 @@ _DOCUMENTS_AT_ONCE = 64
 _CAUSAL = ("gpt2", "openai-gpt")
 
 
-def refuse_ignored(*, texts: bool, out: bool) -> None:
-    """Refuse options of the command that the other use of it reads.
-
-    Raises:
-        UsageError: Such an option is given.
-    """
-    if not texts:
-        refuse_given(("k", "layers"), "is for texts with a mask, not for --corpus")
-        return
-    refuse_given(("text_column", "id_column", "limit"), "is for --corpus")
-    if not out:
-        refuse_given(("layers",), "is for --out, which keeps the states at the masks")
-
-
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """A window, and the places in it whose tokens are asked for.
-
-    `ids` (n,) are the window's tokens, special tokens included, masks included; `places` (m,) are in the window, the
-    token there is predicted from the logits at `read_at` (m,); `tokens` (m,) are their numbers in `Tokens`.
-    """
+class _Query(NamedTuple):
+    """A window, (n_window,) token ids; the m places in it whose logits predict tokens, and the numbers of these."""
 
     ids: IntArray
-    places: IntArray
     read_at: IntArray
     tokens: IntArray
 
 
 class LanguageModel:
-    """A model with a trained head for masked words, or for next words.
-
-    Args:
-        name: Installed model package, folder, or hub id.
-        device: Where to compute: auto, cpu, mps, or cuda:N.
-        given_words: Texts are lists of words.
-
-    Attributes:
-        name: The name that was given.
-        is_causal: Whether it predicts next words; a model that can predict masked words does that.
+    """A model with a trained head for masked words or, if its family has none, for next words.
 
     Raises:
         CheckpointError: There is no such model, it has no trained head for words, or no mask token for its head.
@@ -78,58 +48,58 @@ class LanguageModel:
     def __init__(self, name: str, device: str, *, given_words: bool = False) -> None:
         self.name = name
         checkpoint = open_checkpoint(name)
-        self.is_causal = not has_head(checkpoint, "masked")
-        if self.is_causal and checkpoint.family.model_type not in _CAUSAL:
-            raise CheckpointError(
-                f"{name}: {checkpoint.family.model_type} predicts neither masked nor next words here; use another model"
-            )
-        self._opened = open_task_model(name, "causal" if self.is_causal else "masked", trained=True)
+        kind = checkpoint.family.model_type
+        self.is_causal = not has_head(kind, "masked")
+        if self.is_causal and kind not in _CAUSAL:
+            raise CheckpointError(f"{name}: {kind} predicts neither masked nor next words here; use another model")
+        opened = open_task_model(name, "causal" if self.is_causal else "masked", trained=True)
         self.device = resolve_device(device)[0]
-        self._model = self._opened.model.eval().to(self.device)
-        self.tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
-        self._prefix, self._suffix = self._specials(self._opened)
-        self.mask_id: int | None = self._opened.tokenizer.mask_token_id
+        self._model = opened.model.eval().to(self.device)
+        self._n_ids = checkpoint.n_ids
+        self._decode = opened.tokenizer.decode
+        self.mask_token: str | None = opened.tokenizer.mask_token
+        self.mask_id: int | None = opened.tokenizer.mask_token_id
         if self.mask_id is None and not self.is_causal:
             raise CheckpointError(f"{name}: its tokenizer has no mask token; use another model")
+        self.tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
+        template, first = self.tokenizer.single, getattr(opened.model.config, "bos_token_id", None)
+        self._prefix, self._suffix = template.prefix.ids, template.suffix.ids
+        if self.is_causal and not len(self._prefix) and first is not None:
+            self._prefix = np.array([first])
         self._capacity = checkpoint.max_length - len(self._prefix) - len(self._suffix)
 
-    def fill(self, texts: Sequence[str], k: int) -> pl.DataFrame:
-        """Return the most probable tokens of each mask in some texts.
-
-        Returns:
-            Columns `doc_id` (the text's number), `char_start`, `char_end` (of the mask in `with_masks(text)`), `rank`,
-            `word`, `probability`; k rows for each mask.
-
-        Raises:
-            InputError: A text has no mask.
-        """
-        documents = [Document(index=i, doc_id=i, text=self.with_masks(text)) for i, text in enumerate(texts)]
-        tokens = self.tokenizer.encode(documents)
-        is_mask = tokens.ids == self.mask_id
-        for number in range(len(texts)):
-            if not is_mask[tokens.starts[number] : tokens.starts[number + 1]].any():
-                raise InputError(f"text {number + 1} has no mask; write {MASK} where the word is to be guessed")
-        queries = [query for query in self._windows(tokens) if len(query.places)]
-        rows = []
-        for query, logits in self._run(queries):
-            for token, scores in zip(query.tokens.tolist(), logits.softmax(-1), strict=True):
-                if is_mask[token]:
-                    best = scores.topk(min(k, len(scores)))
-                    place = int(tokens.document[token]), int(tokens.char_start[token]), int(tokens.char_end[token])
-                    for rank, (value, found) in enumerate(zip(*map(torch.Tensor.tolist, best), strict=True), 1):
-                        rows.append((*place, rank, self._opened.tokenizer.decode([found]).strip(), value))
-        names = ["doc_id", "char_start", "char_end", "rank", "word", "probability"]
-        return pl.DataFrame(rows, names, orient="row").sort("doc_id", "char_start", "rank")
-
-    def with_masks(self, text: str) -> str:
+    def with_mask(self, text: str) -> str:
         """Return a text with the model's own mask in place of `[MASK]`.
 
         Raises:
             CheckpointError: The model has no mask.
+            InputError: The text has none.
         """
-        if self.is_causal:
-            raise CheckpointError(f"{self._opened.checkpoint.name}: has no mask; choose a model that fills masks")
-        return text.replace(MASK, self._opened.tokenizer.mask_token)
+        if self.mask_token is None or self.is_causal:
+            raise CheckpointError(f"{self.name}: has no mask; choose a model that fills masks")
+        if MASK not in text and self.mask_token not in text:
+            raise InputError(f"text {text!r:.60} has no mask; write {MASK} where the word is to be guessed")
+        return text.replace(MASK, self.mask_token)
+
+    def fill(self, texts: Sequence[str], k: int) -> pl.DataFrame:
+        """Return the k most probable tokens of each mask in some texts.
+
+        Returns:
+            Columns `doc_id` (the text's number), `char_start`, `char_end` (of the mask in `with_mask(text)`), `rank`,
+            `word`, `probability`.
+        """
+        tokens = self.tokenizer.encode([Document(i, i, self.with_mask(text)) for i, text in enumerate(texts)])
+        rows = []
+        for query, logits in self._run(self._windows(tokens)):
+            for token, scores in zip(query.tokens.tolist(), logits.softmax(-1), strict=True):
+                if tokens.ids[token] == self.mask_id:
+                    best = scores.topk(min(k, len(scores)))
+                    place = int(tokens.document[token]), int(tokens.char_start[token]), int(tokens.char_end[token])
+                    pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+                    for rank, (value, found) in enumerate(pairs, 1):
+                        rows.append((*place, rank, self._decode([found]).strip(), value))
+        names = ["doc_id", "char_start", "char_end", "rank", "word", "probability"]
+        return pl.DataFrame(rows, names, orient="row").sort("doc_id", "char_start", "rank")
 
     def score_words(self, documents: Sequence[Document]) -> Iterator[pl.DataFrame]:
         """Yield the words of documents, as the word level has them, with their log probability.
@@ -148,22 +118,11 @@ class LanguageModel:
                 progress.stage("scoring documents", start, len(documents))
                 part = documents[start : start + _DOCUMENTS_AT_ONCE]
                 tokens = self.tokenizer.encode(part)
-                yield _words(part, tokens, self._log_probs(tokens))
-
-    def _log_probs(self, tokens: Tokens) -> Float64Array:
-        """Return the log probability of each token; NaN where nothing comes before it."""
-        found = np.full(len(tokens.ids), np.nan)
-        for query, logits in self._run(self._windows(tokens) if self.is_causal else self._masked(tokens)):
-            targets = torch.from_numpy(tokens.ids[query.tokens]).to(logits.device)
-            found[query.tokens] = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].cpu().numpy()
-        return found
-
-    def _specials(self, opened: TaskModel) -> tuple[IntArray, IntArray]:
-        """Return the special tokens around a text; a model of next words begins with its first token, if it has one."""
-        template = self.tokenizer.single
-        if self.is_causal and not len(template.prefix) and opened.model.config.bos_token_id is not None:
-            return np.array([opened.model.config.bos_token_id]), template.suffix.ids
-        return template.prefix.ids, template.suffix.ids
+                found = np.full(len(tokens.ids), np.nan)
+                for query, logits in self._run(self._windows(tokens) if self.is_causal else self._masked(tokens)):
+                    targets = torch.from_numpy(tokens.ids[query.tokens]).to(logits.device)
+                    found[query.tokens] = logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].cpu().numpy()
+                yield _words(part, tokens, found)
 
     def _windows(self, tokens: Tokens) -> Iterator[_Query]:
         """Yield the windows of documents; each token is asked for in one of them, where its context is largest.
@@ -172,40 +131,36 @@ class LanguageModel:
         """
         n = len(self._prefix)
         for start, end in zip(tokens.starts[:-1].tolist(), tokens.starts[1:].tolist(), strict=True):
-            if start == end:
-                continue
             done = 0
             for first, last, keep, stop in lay_windows(end - start, self._capacity, self._capacity // 2):
                 if self.is_causal:
                     keep, stop, done = done, last, last
-                inside = tokens.ids[start + first : start + last]
                 kept = np.arange(keep, stop)
-                places = kept - first + n
-                read_at = places - 1 if self.is_causal else places
-                asked = read_at >= 0
-                ids = np.concatenate([self._prefix, inside, self._suffix])
-                yield _Query(ids, places[asked], read_at[asked], (start + kept)[asked])
+                read_at = kept - first + n - self.is_causal
+                ids = np.concatenate([self._prefix, tokens.ids[start + first : start + last], self._suffix])
+                if len(kept):
+                    yield _Query(ids, read_at[read_at >= 0], (start + kept)[read_at >= 0])
 
     def _masked(self, tokens: Tokens) -> Iterator[_Query]:
         """Yield a window for each token, in which it and the later tokens of its word are masked."""
         assert self.mask_id is not None, "a model without a mask is refused"
-        n = len(self._suffix)
+        document, word = tokens.document, tokens.word
         for window in self._windows(tokens):
-            for place, token in zip(window.places.tolist(), window.tokens.tolist(), strict=True):
+            last = len(window.ids) - len(self._suffix)
+            for place, token in zip(window.read_at.tolist(), window.tokens.tolist(), strict=True):
+                rest = slice(token, token + last - place)
+                is_same = (document[rest] == document[token]) & (word[rest] == word[token])
+                n_masked = len(is_same) if is_same.all() else int(is_same.argmin())
                 ids = window.ids.copy()
-                last = place
-                while last < len(ids) - n and _same_word(tokens, token, token + last - place):
-                    ids[last] = self.mask_id
-                    last += 1
-                yield _Query(ids, *(np.array([number]) for number in (place, place, token)))
+                ids[place : place + n_masked] = self.mask_id
+                yield _Query(ids, np.array([place]), np.array([token]))
 
-    def _run(self, queries: Iterator[_Query] | Sequence[_Query]) -> Iterator[tuple[_Query, torch.Tensor]]:
+    def _run(self, queries: Iterable[_Query]) -> Iterator[tuple[_Query, torch.Tensor]]:
         """Yield each query with the logits of what it asks for: float32 (m, n_ids)."""
         waiting: list[_Query] = []
-        checkpoint = self._opened.checkpoint
         for query in queries:
             length = len(query.ids)
-            most = min(_MAX_TOKENS, max(length, _MAX_LOGITS // checkpoint.n_ids))
+            most = min(_MAX_TOKENS, max(length, _MAX_LOGITS // self._n_ids))
             # Padding changes the states of some models, such as MobileBERT.
             if waiting and (length != len(waiting[0].ids) or length * (len(waiting) + 1) > most):
                 yield from self._batch(waiting)
@@ -221,31 +176,21 @@ class LanguageModel:
         return [(query, logits[row, torch.from_numpy(query.read_at)]) for row, query in enumerate(queries)]
 
 
-def _same_word(tokens: Tokens, one: int, other: int) -> bool:
-    return bool(tokens.word[one] == tokens.word[other] and other < tokens.starts[tokens.document[one] + 1])
-
-
 def _words(documents: Sequence[Document], tokens: Tokens, log_probs: Float64Array) -> pl.DataFrame:
     """Return a row for each word: the sum over its tokens; null if one of them has no probability."""
-    frame = pl.DataFrame(
-        {
-            "document": tokens.document,
-            "word_index": tokens.word,
-            "char_start": tokens.char_start,
-            "char_end": tokens.char_end,
-            "log_prob": log_probs,
-        }
+    columns = ("document", "word", "char_start", "char_end")
+    frame = pl.DataFrame({**{name: getattr(tokens, name) for name in columns}, "log_prob": log_probs})
+    words = frame.group_by("document", word_index="word", maintain_order=True).agg(
+        pl.col("char_start").min(),
+        pl.col("char_end").max(),
+        pl.len().cast(pl.Int32).alias("n_tokens"),
+        pl.col("log_prob").sum().fill_nan(None),
     )
-    words = frame.group_by("document", "word_index", maintain_order=True).agg(
-        pl.col("char_start").min(), pl.col("char_end").max(), pl.len().alias("n_tokens"), pl.col("log_prob").sum()
-    )
-    places = zip(*(words[name].to_list() for name in ("document", "char_start", "char_end")), strict=True)
-    surfaces = [documents[number].text[start:end] for number, start, end in places]
+    places = words.select("document", "char_start", "char_end").rows()
     kind = pl.Int64 if isinstance(documents[0].doc_id, int) else pl.String
-    ids = [documents[number].doc_id for number in words["document"].to_list()]
-    named = words.with_columns(pl.Series("doc_id", ids, kind), pl.Series("word", surfaces, pl.String))
-    return named.select(
-        *("doc_id", "word_index", "word", "char_start", "char_end"),
-        pl.col("n_tokens").cast(pl.Int32),
-        pl.col("log_prob").fill_nan(None),
+    return words.select(
+        pl.Series("doc_id", [documents[number].doc_id for number, _, _ in places], kind),
+        "word_index",
+        pl.Series("word", [documents[number].text[start:end] for number, start, end in places], pl.String),
+        *("char_start", "char_end", "n_tokens", "log_prob"),
     )

@@ -1,161 +1,207 @@
-"""Pre-training of a model with heads for masked words and next sentences, and its scores on held-out windows."""
+"""Pre-training by masked words: documents of a corpus, their windows and masks, scores, and new models."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
+import transformers
+from tokenizers import BertWordPieceTokenizer
 
-from bertfeat.devices import resolve_device
-from bertfeat.errors import CheckpointError
-from bertfeat.pipelines._maskedexamples import Examples
-from bertfeat.pipelines._models import NO_LABEL, TaskModel, open_task_model
-from bertfeat.pipelines._training import History, Settings, train
-from bertfeat.progress import reporting
+from bertfeat.encoder.weights import read_json
+from bertfeat.errors import CheckpointError, ConfigError, InputError, checkpoint_errors
+from bertfeat.pipelines._documents import read_documents
+from bertfeat.pipelines._models import NO_LABEL, TaskModel, has_head, new_model, open_task_model
+from bertfeat.text.template import read_templates
+
+#: The texts of a document, in order.
+Texts = list[str]
+#: The token ids of a window, and the number of each token's word.
+Window = dict[str, Any]
+# Their ids are in this order, as in BERT.
+_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_USUAL_SIZE = 30_522
 
 
-def open_masked_model(name: str, *, nsp: bool, seed: int) -> TaskModel:
-    """Load a model with a head for masked words, and with one for next sentences if asked.
+def read_texts(path: str, **settings: Any) -> list[Texts]:
+    """Return the texts of each document of a file.
+
+    A document is a run of rows with the same group: a document column, or the borders of a CoNLL file; else one row.
+
+    Raises:
+        InputError: The file or a row cannot be read.
+    """
+    # Without context, a column of documents is refused.
+    rows = read_documents(path, **settings, document_context="document_column" in settings)
+    grouped = itertools.groupby(rows, key=lambda row: row.index if row.group is None else row.group)
+    documents = [[row.text for row in group if row.text.strip()] for _, group in grouped]
+    return [texts for texts in documents if texts]
+
+
+def hold_out(documents: Sequence[Texts], share: float) -> tuple[list[Texts], list[Texts]]:
+    """Split documents at random, always alike: those to train on, and that share of them, at least one.
+
+    Raises:
+        InputError: There is one document only.
+    """
+    if len(documents) < 2:
+        raise InputError(f"documents of the corpus: {len(documents)}; one to train on and one to hold out are needed")
+    order = np.random.default_rng(0).permutation(len(documents)).tolist()
+    n_held = min(max(1, round(share * len(documents))), len(documents) - 1)
+    return [documents[row] for row in sorted(order[n_held:])], [documents[row] for row in sorted(order[:n_held])]
+
+
+def open_masked_model(name: str, seed: int) -> TaskModel:
+    """Load a model with a head for masked words.
 
     Raises:
         CheckpointError: There is no such model, it has no mask token, or its family has no such head.
     """
-    opened = open_task_model(name, "pretraining" if nsp else "masked", seed=seed)
-    kind = opened.checkpoint.family.model_type
-    if opened.model.config.is_encoder_decoder:
-        raise CheckpointError(f"{name}: {kind} is an encoder-decoder; use a model with an encoder alone")
-    if opened.tokenizer.mask_token_id is None:
-        raise CheckpointError(f"{name}: its tokenizer has no mask token; use another model")
-    if nsp and "next_sentence_label" not in inspect.signature(opened.model.forward).parameters:
-        raise CheckpointError(f"{name}: {kind} has no head for next sentences; leave out --nsp")
+    opened = open_task_model(name, "masked", seed=seed)
+    if opened.model.config.is_encoder_decoder or opened.tokenizer.mask_token_id is None:
+        raise CheckpointError(f"{name}: its tokenizer has no mask token, or it is not an encoder; use another model")
     return opened
 
 
-def is_tied(model: Any) -> bool:
-    """Return whether a model guesses words by the embeddings that it reads them with."""
-    outputs = model.get_output_embeddings()
-    return outputs is not None and bool(outputs.weight is model.get_input_embeddings().weight)
+def cut_windows(documents: Sequence[Texts], tokenizer: Any, max_length: int) -> list[Window]:
+    """Lay documents end to end, with a separator between two, and cut them into windows of nearly equal lengths.
+
+    Raises:
+        ConfigError: A window has no room beside its special tokens.
+        InputError: The documents have no known word.
+    """
+    template, _ = read_templates(tokenizer.backend_tokenizer)
+    room = max_length - template.n_specials
+    if room < 1:
+        raise ConfigError(f"--max-length {max_length} leaves {room} tokens beside special ones; use a larger one")
+    ids: list[int] = []
+    words: list[int] = []
+    for texts in documents:
+        if ids and tokenizer.sep_token_id is not None:
+            ids.append(tokenizer.sep_token_id)
+            words.append(words[-1] + 1)
+        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)
+        for number, found in enumerate(encoded["input_ids"]):
+            n_before = words[-1] + 1 if words else 0
+            ids += found
+            words += [n_before + (word or 0) for word in encoded.word_ids(number)]
+    n_windows = -(-len(ids) // room) or 1
+    ends = template.prefix.ids, template.suffix.ids
+    windows = [
+        {
+            "input_ids": np.concatenate([ends[0], inside, ends[1]]),
+            "words": np.concatenate([np.zeros_like(ends[0]), numbers, np.zeros_like(ends[1])]),
+        }
+        for inside, numbers in zip(
+            *(np.array_split(np.array(one, np.int64), n_windows) for one in (ids, words)), strict=True
+        )
+    ]
+    known = [window for window in windows if not np.isin(window["input_ids"], tokenizer.all_special_ids).all()]
+    if not known:
+        raise InputError("a part of the corpus has no word that the tokenizer knows; use more text")
+    return known
+
+
+class Masking:
+    """Collator of windows, which masks 15 % of their tokens anew each time; windows with labels stay as they are."""
+
+    def __init__(self, tokenizer: Any, *, whole_words: bool) -> None:
+        # transformers has no random replacements of whole words.
+        shares = {"mask_replace_prob": 1.0, "random_replace_prob": 0.0} if whole_words else {}
+        self._collator = transformers.DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole_words, **shares)
+        self._pad = transformers.DataCollatorForTokenClassification(tokenizer)
+        self._special_ids = torch.tensor(tokenizer.all_special_ids)
+
+    def __call__(self, windows: Sequence[Window]) -> dict[str, torch.Tensor]:
+        """Return a batch of the model: at least one of its tokens is masked."""
+        if "labels" in windows[0]:
+            batch: dict[str, torch.Tensor] = self._pad(windows)
+            return batch
+        batch = self._pad([{"input_ids": window["input_ids"], "labels": window["words"]} for window in windows])
+        ids, words = batch["input_ids"], batch["labels"]
+        # Tokens of a word follow each other without a gap.
+        starts = torch.arange(words.shape[1]) + words
+        offsets = torch.stack([starts, starts + 1], dim=-1)
+        is_special = torch.isin(ids, self._special_ids)
+        while True:
+            batch["input_ids"], batch["labels"] = self._collator.torch_mask_tokens(ids.clone(), is_special, offsets)
+            if (batch["labels"] != NO_LABEL).any():
+                return batch
+
+    def once(self, windows: Sequence[Window]) -> list[dict[str, Any]]:
+        """Return windows with masks and labels, always alike."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            batches = [self([window]) for window in windows]
+        return [{name: values[0].tolist() for name, values in batch.items()} for batch in batches]
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores on held-out windows, with the same masks each time.
-
-    Attributes:
-        loss: The mean loss of a masked word, and with next sentences that of a pair added to it.
-        masked_accuracy: The share of masked words that are guessed.
-        next_accuracy: The share of pairs that are judged rightly; None without next sentences.
-    """
+    """The mean loss of a masked word, and the share of masked words that are guessed."""
 
     loss: float
     masked_accuracy: float
-    next_accuracy: float | None
 
 
-class HeldOut:
-    """Held-out windows, masked once."""
-
-    def __init__(self, examples: Examples, batch_size: int) -> None:
-        order = np.argsort(examples.lengths, kind="stable").tolist()
-        groups = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
-        self._batches = [
-            examples.make_batch(rows, np.random.default_rng([0, number])) for number, rows in enumerate(groups)
-        ]
-
-    @torch.no_grad()
-    def scores(self, model: torch.nn.Module) -> Scores:
-        """Score a model."""
-        model.eval()
-        device = next(model.parameters()).device
-        sums = np.zeros(6)
-        for batch in self._batches:
-            inputs = {name: values.to(device) for name, values in batch.items()}
-            out = model(**inputs)
-            is_masked = inputs["labels"] != NO_LABEL
-            logits = out.prediction_logits if "next_sentence_label" in inputs else out.logits
-            sums[:3] += _sums(logits[is_masked], inputs["labels"][is_masked])
-            if "next_sentence_label" in inputs:
-                sums[3:] += _sums(out.seq_relationship_logits, inputs["next_sentence_label"])
-        loss, n_right, n_masked, pair_loss, n_pairs_right, n_pairs = sums.tolist()
-        masked = Scores(loss / n_masked, n_right / n_masked, None)
-        if not n_pairs:
-            return masked
-        return Scores(masked.loss + pair_loss / n_pairs, masked.masked_accuracy, n_pairs_right / n_pairs)
-
-    def guessed(self, token_id: int) -> float:
-        """Return the masked accuracy of always guessing one token."""
-        labels = torch.cat([batch["labels"].flatten() for batch in self._batches])
-        return float((labels[labels != NO_LABEL] == token_id).float().mean())
+def judge(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss of each masked word and whether it is guessed: (n_windows, n_tokens, 2)."""
+    losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
+    return torch.stack([losses, (logits.argmax(-1) == labels).float()], dim=-1)
 
 
-def _sums(logits: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, float]:
-    """Return the sum of losses, the number of right guesses, and the number of labels."""
-    loss = cross_entropy(logits.float(), labels, reduction="sum")
-    return loss.item(), (logits.argmax(-1) == labels).sum().item(), float(len(labels))
+def scores_of(predicted: Any) -> Scores:
+    """Return the scores of what `judge` says of held-out windows."""
+    return Scores(*predicted.predictions[predicted.label_ids != NO_LABEL].mean(axis=0, dtype=np.float64).tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The course of a pre-training: the held-out scores at its start and its end, and the epochs between."""
-
-    before: Scores
-    after: Scores
-    history: History
-
-    def curve(self) -> list[dict[str, float]]:
-        """Return the held-out loss at step 0 and after each epoch, with the epoch's mean loss."""
-        n_steps = self.history.step // self.history.epoch
-        epochs = zip(self.history.losses, self.history.scores, strict=True)
-        points = [
-            {"step": n_steps * number, "held_out_loss": -score, "loss": loss}
-            for number, (loss, score) in enumerate(epochs, start=1)
-        ]
-        return [{"step": 0, "held_out_loss": self.before.loss}, *points]
-
-
-def pretrain(
-    opened: TaskModel,
-    examples: Examples,
-    held_out: HeldOut,
-    settings: Settings,
-    folder: Path,
-    identity: Mapping[str, Any],
-) -> Course:
-    """Train a model in place, and keep the weights of the epoch with the lowest held-out loss.
-
-    A run that was killed is resumed from its checkpoint in the folder, which `discard` removes.
-
-    Args:
-        opened: The model.
-        examples: What to train on.
-        held_out: What to score on, after each epoch.
-        settings: The settings of training.
-        folder: Where the checkpoint is.
-        identity: What decides the weights, beside the model, the examples and the settings.
+def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: int) -> None:
+    """Write a folder with a tokenizer that is trained on texts and a model of a config.json with random weights.
 
     Raises:
-        StoreError: The folder has a training with other settings.
-        RunError: The loss is not finite.
+        ConfigError: A value of the file cannot be used, transformers has no such model with a head for masked words, or
+            the folder is there and was not made by a recipe.
+        CheckpointError: The file cannot be read, or transformers refuses it.
     """
-    model, checkpoint = opened.model, opened.checkpoint
-    model.to(resolve_device(settings.device)[0])
-    before = held_out.scores(model)
-    made_of = {"model": checkpoint.weights_sha256, "tokenizer": checkpoint.tokenizer_sha256, "data": examples.digest()}
-    with reporting(None) as progress:
-        history = train(
-            model,
-            examples.lengths,
-            examples.make_batch,
-            settings,
-            folder,
-            identity={**made_of, **identity},
-            evaluate=lambda: -held_out.scores(model).loss,
-            progress=progress,
-        )
-    return Course(before, held_out.scores(model), history)
+    path = Path(config_path)
+    values = read_json(path)
+    auto = transformers.AutoModelForMaskedLM
+    model_type, vocab_size = values.pop("model_type", None), values.pop("vocab_size", _USUAL_SIZE)
+    with (
+        torch.random.fork_rng(devices=[]),
+        new_model(folder, path.name) as new,
+        checkpoint_errors(path, "not a config of transformers", "correct the file"),
+    ):
+        torch.manual_seed(seed)
+        tokenizer = train_tokenizer(texts, vocab_size)
+        if len(tokenizer) > vocab_size:
+            raise ConfigError(
+                f"{path}: vocab_size is {vocab_size}, but the letters of the corpus alone make {len(tokenizer)} "
+                "pieces; use a larger one"
+            )
+        values |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        config = transformers.AutoConfig.for_model(model_type, **values)
+        if not has_head(config.model_type, "masked"):
+            raise ConfigError(f"{path}: transformers has no head for masked words for {model_type}; use another model")
+        auto.from_config(config).save_pretrained(new)
+        tokenizer.model_max_length = getattr(config, "max_position_embeddings", 512)
+        tokenizer.save_pretrained(new)
+
+
+def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
+    """Train a WordPiece tokenizer as that of BERT, without case and accents; the same texts give the same one.
+
+    It has at most `vocab_size` pieces, or more where the letters of the texts alone are more.
+    """
+    learner = BertWordPieceTokenizer()
+    # The trainer numbers the letters inside words in the order of a hash table, which then decides ties. Tokens that
+    # are given to it keep their order.
+    letters = {letter for text in texts for letter in learner.normalize(text) if not letter.isspace()}
+    given = [*_SPECIALS, *sorted(f"##{letter}" for letter in letters)]
+    learner.train_from_iterator(texts, vocab_size, special_tokens=given, show_progress=False)
+    return transformers.BertTokenizer(vocab=learner.get_vocab())

@@ -16,30 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from bertfeat.errors import UserError
-from bertfeat.pipelines._outputs import write
 from bertfeat.records import Float64Array
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BETWEEN_SENTENCES = re.compile(r"(?<=[.!?])\s+")
 _N_RESAMPLES = 1000
-_CONFIDENCE = 0.95
+_BOUNDS = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a paragraph.
-
-    Attributes:
-        id: Its id, unique in a file.
-        text: The question.
-        context: The paragraph.
-        article: The number of the paragraph's article in the file.
-        answers: The start and the end of each right answer, in characters of the paragraph; none if it has no answer.
-    """
+    """A question about a paragraph of an article, with the start and the end of each right answer in the paragraph."""
 
     id: str
     text: str
@@ -50,10 +40,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The answer to a question: `context[start:end]`.
+    """The answer to a question: `context[start:end]`; an empty one, 0 to 0, means no answer.
 
     `score` is higher for better answers to the same question; `no_answer_score` is that of no answer, if that was
-    considered. An empty answer, 0 to 0, means no answer.
+    considered.
     """
 
     id: str
@@ -71,43 +61,38 @@ def read_squad(path: str | Path) -> list[Question]:
         UserError: The file has another format or no questions, an id occurs twice, or an answer is not at its place.
     """
     try:
-        articles = json.loads(Path(path).read_bytes())["data"]
         questions = [
             _question(path, number, paragraph["context"], entry)
-            for number, article in enumerate(articles)
+            for number, article in enumerate(json.loads(Path(path).read_bytes())["data"])
             for paragraph in article["paragraphs"]
             for entry in paragraph["qas"]
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(f"{path}: not a SQuAD file ({said}); pass a file such as train-v1.1.json") from error
-    if not questions:
-        raise UserError(f"{path}: has no questions; pass a SQuAD file that has some")
-    name, n = Counter(question.id for question in questions).most_common(1)[0]
-    if n > 1:
-        raise UserError(f"{path}: {n} questions have the id {name!r}; give each its own")
+    counts = Counter(question.id for question in questions).most_common(1)
+    if not counts or counts[0][1] > 1:
+        said = f"{counts[0][1]} questions have the id {counts[0][0]!r}" if counts else "has no questions"
+        raise UserError(f"{path}: {said}; pass a SQuAD file with questions of different ids")
     return questions
 
 
 def _question(path: str | Path, article: int, context: str, entry: Mapping[str, Any]) -> Question:
     """Check a question of a file, and return it."""
-    name, text = str(entry["id"]), entry["question"]
-    if not isinstance(text, str) or not isinstance(context, str):
-        raise TypeError(f"question {name!r} or its paragraph is not text")
-    if not context.strip():
-        raise UserError(f"{path}: question {name!r}: its paragraph is empty; leave the question out")
     answers = []
     for answer in entry.get("answers", ()):
         start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
         if start < 0 or not answer["text"].strip() or context[start:end] != answer["text"]:
             raise UserError(
-                f"{path}: question {name!r}: its paragraph has {context[max(0, start) : end]!r:.60} at answer_start "
-                f"{start}, not {answer['text']!r:.60}; correct the file"
+                f"{path}: question {entry['id']!r}: its paragraph has {context[max(0, start) : end]!r:.60} at "
+                f"answer_start {start}, not {answer['text']!r:.60}; correct the file"
             )
-        answers.append((start, end))
+        # Whitespace around an answer is of no token, and of no score.
+        start += len(answer["text"]) - len(answer["text"].lstrip())
+        answers.append((start, start + len(answer["text"].strip())))
     if not answers and not entry.get("is_impossible"):
-        raise UserError(f"{path}: question {name!r} has no answer; add one, or is_impossible: true")
-    return Question(name, text, context, article, tuple(answers))
+        raise UserError(f"{path}: question {entry['id']!r} has no answer; add one, or is_impossible: true")
+    return Question(str(entry["id"]), entry["question"], context, article, tuple(answers))
 
 
 def hold_out_articles(
@@ -123,11 +108,6 @@ def hold_out_articles(
 def normalized(text: str) -> str:
     """Return a text as the official scripts compare it: lower case, no punctuation, no articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
-
-
-def exact_match(answer: str, truth: str) -> float:
-    """Return 1 for the same text after normalization, else 0."""
-    return float(normalized(answer) == normalized(truth))
 
 
 def f1(answer: str, truth: str, *, no_answers: bool = False) -> float:
@@ -151,7 +131,10 @@ def score_each(questions: Sequence[Question], answers: Mapping[str, str]) -> Flo
         if no_answers:
             truths = [truth for truth in truths if normalized(truth)] or [""]
         answer = answers[question.id]
-        both = [(exact_match(answer, truth), f1(answer, truth, no_answers=no_answers)) for truth in truths]
+        both = [
+            (float(normalized(answer) == normalized(truth)), f1(answer, truth, no_answers=no_answers))
+            for truth in truths
+        ]
         scores.append(np.max(both, axis=0))
     return np.array(scores)
 
@@ -177,7 +160,7 @@ def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: i
     sums = np.zeros((len(articles), 3))
     np.add.at(sums, unit, np.column_stack([scores, np.ones(len(scores))]))
     drawn = np.array([sums[units].sum(axis=0) for units in resamples(len(articles), _N_RESAMPLES, seed)])
-    bounds = np.quantile(drawn[:, :2] / drawn[:, 2:], [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2], axis=0)
+    bounds = np.quantile(drawn[:, :2] / drawn[:, 2:], _BOUNDS, axis=0)
     for column, name in enumerate(("exact_match", "f1")):
         # One article says nothing of others.
         summary[f"{name}_interval"] = bounds[:, column].tolist() if len(articles) > 1 else None
@@ -194,11 +177,3 @@ def best_sentence(question: Question) -> Prediction:
     counts = [len(words & set(normalized(question.context[start:end]).split())) for start, end in spans]
     start, end = spans[int(np.argmax(counts))]
     return Prediction(question.id, question.context[start:end], start, end, float(max(counts)))
-
-
-def write_predictions(folder: Path, name: str, predictions: Sequence[Prediction]) -> None:
-    """Write predictions as Parquet, and as the JSON that the official scripts read."""
-    columns = {field: [getattr(one, field) for one in predictions] for field in Prediction.__slots__}
-    write(folder / f"{name}.parquet", pl.DataFrame(columns, schema_overrides={"no_answer_score": pl.Float64}))
-    texts = {one.id: one.answer for one in predictions}
-    write(folder / f"{name}.json", texts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import bertfeat
+from bertfeat.cli.failures import report_failures
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._outputs import write
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FILE = click.Path(exists=True, dir_okay=False)
 
 
-@recipe("sklearn")
+@recipe("accelerate", "sklearn")
 @click.option(
     "--task", type=click.Choice(list(TASKS)), required=True, help="Labels of texts, words or pairs, or numbers."
 )
@@ -129,5 +129,5 @@ def _shown(tuned: FineTuned) -> str:
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

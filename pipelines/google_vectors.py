@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from bertfeat import report_failures
+from bertfeat.cli.failures import report_failures
 from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._vectortable import Sentence, Vectors, Words, write_table

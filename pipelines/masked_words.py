@@ -21,9 +21,10 @@ import click
 import polars as pl
 
 import bertfeat
+from bertfeat.cli.failures import report_failures
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._likelihood import LanguageModel, refuse_ignored
-from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._likelihood import LanguageModel
+from bertfeat.pipelines._options import recipe, refuse_given
 from bertfeat.pipelines._outputs import write
 from bertfeat.reports.tables import text_table
 
@@ -57,7 +58,11 @@ def main(
         raise click.UsageError("pass texts with a mask, or --corpus, and not both")
     if corpus is not None and out is None:
         raise click.UsageError("--corpus needs --out, the folder of the scores")
-    refuse_ignored(texts=bool(texts), out=out is not None)
+    if corpus is not None:
+        refuse_given(("k", "layers"), "is for texts with a mask, not for --corpus")
+    else:
+        refuse_given(("text_column", "id_column", "limit"), "is for --corpus")
+        refuse_given(("layers",) if out is None else (), "is for --out, which keeps the states at the masks")
     folder = None if out is None else Path(out)
     if corpus is None:
         result = _fill(texts, LanguageModel(model, device), k, layers, folder)
@@ -82,7 +87,7 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, fo
         rows = words.filter(pl.col("doc_id") == number).select(headers).rows()
         click.echo(f"{text}\n{text_table(headers, rows)}\n")
     if folder is not None:
-        frame = pl.DataFrame({"text": [language.with_masks(text) for text in texts]})
+        frame = pl.DataFrame({"text": [language.with_mask(text) for text in texts]})
         path = folder / "features"
         name, device = language.name, str(language.device)
         store = bertfeat.extract(frame, path, model=name, levels="token", layers=layers, device=device, overwrite=True)
@@ -121,5 +126,5 @@ def _score(language: LanguageModel, documents: Sequence[Any], folder: Path) -> d
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

@@ -24,10 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bertfeat import Index, QueryFile, TransformSpec, build_index, extract, report_failures
+from bertfeat import Index, build_index, extract
+from bertfeat.cli.failures import report_failures
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._outputs import write
 from bertfeat.reports.tables import text_table
+from bertfeat.search import QueryFile, TransformSpec
 
 Pairs = npt.NDArray[np.int64]
 # Up to this many texts, comparing all is the fastest way.

@@ -1,7 +1,7 @@
-"""Answers to questions about paragraphs: spans by frozen features, linear and BiLSTM, beside a fine-tuned model.
+"""Answers to questions about paragraphs: spans by a frozen encoder with a head, beside a fine-tuned model.
 
     python -m bertfeat.pipelines.question_answering --corpus xquad.en.json --out xquad --with-finetuning
-    python -m bertfeat.pipelines.question_answering --corpus train-v1.1.json --dev dev-v1.1.json --out squad --layers -1
+    python -m bertfeat.pipelines.question_answering --corpus train-v1.1.json --dev dev-v1.1.json --out squad
 
 Devlin et al. 2019 (arXiv 1810.04805v2, sections 4.2 and 4.3), on files in SQuAD's format. Without --dev, a fifth of the
 articles is held out. A tenth of the other articles chooses the epoch. Exact match and F1 are those of the official
@@ -10,64 +10,56 @@ scripts. Writes the predictions of each row (Parquet with offsets, and the offic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import polars as pl
 
-import bertfeat
-from bertfeat.pipelines._costs import cost_cells, extraction_seconds
-from bertfeat.pipelines._models import MODEL, TaskModel, check_model_place, freeze, open_task_model, replace_model
+from bertfeat.cli.failures import report_failures
+from bertfeat.pipelines._answering import Task
+from bertfeat.pipelines._costs import cost_cells
+from bertfeat.pipelines._models import MODEL, check_model_place, open_task_model, replace_model
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._splits import draw_rows
 from bertfeat.pipelines._squad import (
     Prediction,
-    Question,
     best_sentence,
     has_unanswerable,
     hold_out_articles,
     read_squad,
     summarize,
-    write_predictions,
 )
-from bertfeat.pipelines._training import Settings, digest_of, discard, refuse_without_finetuning, training_options
+from bertfeat.pipelines._training import Settings, check_finetuning, discard, training_options
 from bertfeat.reports.tables import markdown_table
 
-if TYPE_CHECKING:
-    from bertfeat.pipelines._answering import Task
-
-HEADS = ("linear", "bilstm")
+FILE = click.Path(exists=True, dir_okay=False)
 
 
-@recipe("sklearn")
-@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="SQuAD 1.1 or 2.0 .json.")
-@click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="SQuAD .json to score on.")
+@recipe("accelerate", "sklearn")
+@click.option("--corpus", type=FILE, required=True, help="SQuAD 1.1 or 2.0 .json.")
+@click.option("--dev", type=FILE, help="SQuAD .json to score on.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
-@click.option("--layers", default="last4", show_default=True, help="Of the frozen features; several are concatenated.")
 @click.option("--max-length", type=click.IntRange(min=8), help="Tokens of a window; by default what the model takes.")
 @click.option("--max-answer-tokens", type=click.IntRange(min=1), default=30, show_default=True)
-@click.option("--hidden-size", type=click.IntRange(min=1), default=128, show_default=True, help="Units of the BiLSTM.")
 @click.option(
     "--head-learning-rate", type=click.FloatRange(min=0, min_open=True), default=1e-3, show_default=True, help="Frozen."
 )
-@click.option("--head-epochs", type=click.IntRange(min=1), default=15, show_default=True, help="On frozen features.")
+@click.option("--head-epochs", type=click.IntRange(min=1), default=15, show_default=True, help="On the frozen model.")
 @click.option("--with-finetuning", is_flag=True, help="Also train the whole model, by the options below.")
 @click.option("--freeze", "frozen", help="Layers that fine-tuning keeps, such as 0..4; 0 is the embeddings.")
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the features and the results.")
+@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=1), help="N questions of each file, drawn at random.")
 @training_options
 def main(
     corpus: str,
     dev: str | None,
     model: str,
-    layers: str,
     max_length: int | None,
     max_answer_tokens: int,
-    hidden_size: int,
     head_learning_rate: float,
     head_epochs: int,
     with_finetuning: bool,
@@ -76,187 +68,78 @@ def main(
     limit: int | None,
     **training: Any,
 ) -> None:
-    """Find the answers of questions in their paragraphs by frozen features and by fine-tuning, and compare."""
+    """Find the answers of questions in their paragraphs by a frozen and by a fine-tuned model, and compare."""
     if not with_finetuning:
-        refuse_without_finetuning("frozen", "learning_rate", "epochs")
-    folder = Path(out)
-    settings = Settings(**training)
-    splits = _split(_read(corpus, limit), None if dev is None else _read(dev, limit), corpus, settings.seed)
-    # A model that has no such head is refused before the features are extracted.
-    opened = open_task_model(model, "question", seed=settings.seed) if with_finetuning else None
-    if opened is not None:
-        check_model_place(opened, folder / MODEL)
-        if frozen is not None:
-            freeze(opened, frozen)
-    stores = {
-        name: _extract(
-            splits[name], folder, name, model=model, layers=layers, max_length=max_length, device=settings.device
-        )
-        for name in ("train", "dev")
-    }
-    task = _task(splits, folder, settings, max_answer_tokens)
-    feature = stores["train"].features("token")[0].name
-    rows = [_row("sentence", [best_sentence(question) for question in splits["dev"]], task)]
-    for head in HEADS:
-        row = _head_row(task, head, stores, feature, hidden_size, head_learning_rate, head_epochs)
-        rows.append(row)
-    if opened is not None:
-        rows.append(_finetuned_row(task, opened, stores["train"], frozen))
-    result = {
-        "pipeline": "question_answering",
-        "corpus": Path(corpus).name,
-        "dev": None if dev is None else Path(dev).name,
-        "model": stores["train"].metadata["model"],
-        "weights_sha256": stores["train"].metadata["weights_sha256"],
-        "feature": feature,
-        "max_length": stores["train"].metadata["max_length"],
-        "stride": stores["train"].metadata["stride"],
-        "limit": limit,
-        "max_answer_tokens": max_answer_tokens,
-        "unanswerable": task.no_answers,
-        "official_script": "2.0" if has_unanswerable(splits["dev"]) else "1.1",
-        "n_questions": {"train": len(task.train), "chosen_on": len(task.chosen_on), "dev": len(task.dev)},
-        **_remarks(splits, stores),
-        "rows": rows,
-    }
-    write(folder / "result.json", result)
-    table = _table(rows)
-    write(folder / "table.md", table + "\n")
-    for row in rows:
-        discard(folder / "training" / row["answers_by"])
-    click.echo(table)
-
-
-def _read(path: str, limit: int | None) -> list[Question]:
-    questions = read_squad(path)
-    return [questions[number] for number in sorted(draw_rows(len(questions), limit))]
-
-
-def _split(questions: list[Question], dev: list[Question] | None, corpus: str, seed: int) -> dict[str, list[Question]]:
-    """Hold out a fifth of the articles, unless there is a file, and return the questions in the order of the files."""
+        check_finetuning(model, "question", asked=False, options=("frozen", "learning_rate", "epochs"))
+    folder, settings = Path(out), Settings(**training)
+    opened = open_task_model(model, "question", seed=settings.seed)
+    check_model_place(opened, folder / MODEL)
+    files = {"train": corpus, "dev": dev}
+    splits = {name: read_squad(path) for name, path in files.items() if path is not None}
+    splits = {name: [part[row] for row in sorted(draw_rows(len(part), limit))] for name, part in splits.items()}
+    n_articles = len({question.article for question in splits["train"]})
     if dev is None:
-        n_articles = len({question.article for question in questions})
         if n_articles < 2:
             raise click.UsageError(f"{corpus}: has questions about one article only; pass --dev")
-        questions, dev = hold_out_articles(questions, max(1, n_articles // 5), seed)
-    return {"train": questions, "dev": dev}
-
-
-def _task(splits: Mapping[str, list[Question]], folder: Path, settings: Settings, max_answer_tokens: int) -> Task:
-    """Return what all rows learn; a tenth of the articles, if there are ten, chooses the epoch."""
-    from bertfeat.pipelines._answering import Task
-
-    n_articles = len({question.article for question in splits["train"]})
+        splits["train"], splits["dev"] = hold_out_articles(splits["train"], max(1, n_articles // 5), settings.seed)
+        n_articles -= max(1, n_articles // 5)
+    # A tenth of the articles, if there are ten, chooses the epoch.
     train, chosen_on = hold_out_articles(splits["train"], n_articles // 10, settings.seed)
-    no_answers = has_unanswerable(splits["train"])
-    identity = {
-        "questions": digest_of([[asdict(question) for question in part] for part in (train, chosen_on)]),
-        "max_answer_tokens": max_answer_tokens,
-    }
-    return Task(
+    task = Task(
         train=train,
         chosen_on=chosen_on,
         dev=splits["dev"],
         max_answer_tokens=max_answer_tokens,
-        no_answers=no_answers,
+        no_answers=has_unanswerable(splits["train"]),
         settings=settings,
         folder=folder,
-        identity=identity,
     )
-
-
-def _extract(questions: Sequence[Question], folder: Path, name: str, **settings: Any) -> bertfeat.Store:
-    """Extract the tokens of each question with its paragraph; a second run finds the store complete."""
-    path = folder / "corpus" / f"{name}.jsonl"
-    lines = [json.dumps({"id": one.id, "question": one.text, "context": one.context}) for one in questions]
-    write(path, "\n".join(lines) + "\n")
-    return bertfeat.extract(
-        path,
-        folder / "features" / name,
-        id_column="id",
-        text_column="question",
-        text_pair_column="context",
-        levels="token",
-        combine="concat",
-        **settings,
-    )
-
-
-def _head_row(
-    task: Task,
-    head: str,
-    stores: Mapping[str, bertfeat.Store],
-    feature: str,
-    hidden_size: int,
-    learning_rate: float,
-    epochs: int,
-) -> dict[str, Any]:
-    """Train a head on frozen features; its seconds and bytes are those of the features too."""
-    from bertfeat.pipelines._answering import fit_head
-
-    decides = {"head": head, "hidden_size": hidden_size, "features": stores["train"].manifest.plan_hash}
-    own = replace(
-        task,
-        settings=replace(task.settings, learning_rate=learning_rate, epochs=epochs),
-        folder=task.folder / "training" / head,
-        identity={**task.identity, **decides},
-    )
-    predictions, report = fit_head(own, head, hidden_size, stores, feature)
-    return _row(
-        head,
-        predictions,
-        task,
-        seconds=extraction_seconds(stores.values()) + report["seconds"],
-        n_bytes=sum(part.n_bytes for store in stores.values() for part in store.parts("token")),
-        training=report,
-    )
-
-
-def _finetuned_row(task: Task, opened: TaskModel, store: bertfeat.Store, frozen: str | None) -> dict[str, Any]:
-    """Fine-tune the model, on the windows of the extraction, and save it."""
-    from bertfeat.pipelines._answering import fine_tune
-
-    meta = store.metadata
-    decides = {name: meta[name] for name in ("weights_sha256", "tokenizer_sha256", "max_length", "stride")}
-    own = replace(
-        task,
-        folder=task.folder / "training" / "finetuned",
-        identity={**task.identity, **decides, "freeze": frozen},
-    )
-    predictions, report = fine_tune(own, opened, meta["max_length"], meta["stride"])
-    return _row(
-        "finetuned",
-        predictions,
-        task,
-        seconds=report["seconds"],
-        n_bytes=replace_model(opened, task.folder / MODEL),
-        training=report,
-    )
+    length = min(max_length or opened.checkpoint.max_length, opened.checkpoint.max_length)
+    head = replace(task, settings=replace(settings, learning_rate=head_learning_rate, epochs=head_epochs))
+    answers, report = head.run(opened, length, f"0..{opened.checkpoint.n_layers}")
+    rows = [
+        _row("sentence", [best_sentence(question) for question in task.dev], task),
+        _row("frozen", answers, task, seconds=report["seconds"], training=report),
+    ]
+    if with_finetuning:
+        opened = open_task_model(model, "question", seed=settings.seed)
+        answers, report = task.run(opened, length, frozen)
+        rows.append(_row("finetuned", answers, task, seconds=report["seconds"], training=report))
+    rows[-1]["n_bytes"] = replace_model(opened, folder / MODEL)
+    paragraphs = {question.context for question in splits["train"]}
+    table = _table(rows)
+    result = {
+        "pipeline": "question_answering",
+        "corpus": Path(corpus).name,
+        "dev": None if dev is None else Path(dev).name,
+        "model": model,
+        "weights_sha256": opened.checkpoint.weights_sha256,
+        "max_length": length,
+        "limit": limit,
+        "max_answer_tokens": max_answer_tokens,
+        "unanswerable": task.no_answers,
+        "official_script": "2.0" if has_unanswerable(task.dev) else "1.1",
+        "n_questions": {"train": len(train), "chosen_on": len(chosen_on), "dev": len(task.dev)},
+        "n_dev_questions_on_train_paragraphs": sum(question.context in paragraphs for question in task.dev),
+        "rows": rows,
+    }
+    write(folder / "result.json", result)
+    write(folder / "table.md", table + "\n")
+    discard(folder)
+    click.echo(table)
 
 
 def _row(name: str, predictions: Sequence[Prediction], task: Task, **more: Any) -> dict[str, Any]:
     """Score the answers to the questions of dev, and write them."""
-    write_predictions(task.folder / "predictions", name, predictions)
-    scores = summarize(task.dev, {one.id: one.answer for one in predictions}, task.settings.seed)
-    row = {"answers_by": name, **scores, "seconds": None, "n_bytes": None, "training": None, **more}
-    click.echo(f"{name}: exact match {row['exact_match']:.1f}, F1 {row['f1']:.1f}", err=True)
-    return row
-
-
-def _remarks(splits: Mapping[str, list[Question]], stores: Mapping[str, bertfeat.Store]) -> dict[str, int]:
-    """Count what a reader of the scores should know, and say so."""
-    paragraphs = {question.context for question in splits["train"]}
-    counts = {
-        "n_dev_questions_on_train_paragraphs": sum(question.context in paragraphs for question in splits["dev"]),
-        "n_cut_question_tokens": sum(
-            receipt.counts["n_truncated_tokens"] for store in stores.values() for receipt in store.receipts()
-        ),
-    }
-    texts = ("questions of dev are about paragraphs of train", "tokens of questions do not fit beside the paragraph")
-    for n, text in zip(counts.values(), texts, strict=True):
-        if n:
-            click.echo(f"{n} {text}", err=True)
-    return counts
+    columns = {field: [getattr(one, field) for one in predictions] for field in Prediction.__slots__}
+    frame = pl.DataFrame(columns, schema_overrides={"no_answer_score": pl.Float64})
+    write(task.folder / "predictions" / f"{name}.parquet", frame)
+    # What the official scripts read.
+    answers = {one.id: one.answer for one in predictions}
+    write(task.folder / "predictions" / f"{name}.json", answers)
+    scores = summarize(task.dev, answers, task.settings.seed)
+    click.echo(f"{name}: exact match {scores['exact_match']:.1f}, F1 {scores['f1']:.1f}", err=True)
+    return {"answers_by": name, **scores, "seconds": None, "n_bytes": None, "training": None, **more}
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -264,11 +147,11 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         bounds = row["f1_interval"]
         interval = None if bounds is None else f"{bounds[0]:.1f} to {bounds[1]:.1f}"
-        costs = [None, None] if row["seconds"] is None else cost_cells(row["seconds"], row["n_bytes"])
+        costs = cost_cells(row["seconds"] or 0.0, row["n_bytes"] or 0)
         lines.append([row["answers_by"], f"{row['exact_match']:.1f}", f"{row['f1']:.1f}", interval, *costs])
     return markdown_table(["answers by", "exact match", "F1", "F1, 95 %", "seconds", "MB"], lines)
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 import bertfeat
+from bertfeat.cli.failures import report_failures
 from bertfeat.pipelines._models import initialise
 from bertfeat.pipelines._options import recipe
 
@@ -40,5 +41,5 @@ def main(model: str, seed: int, revision: str | None, target: Path, overwrite: b
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

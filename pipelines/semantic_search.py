@@ -23,21 +23,14 @@ from typing import Any
 import click
 import numpy as np
 
-from bertfeat import (
-    QueryFile,
-    Store,
-    TransformSpec,
-    extract,
-    nearest_rows,
-    read_qrels,
-    report_failures,
-    retrieval_metrics,
-)
+from bertfeat import Store, extract
+from bertfeat.cli.failures import report_failures
 from bertfeat.errors import UserError
 from bertfeat.pipelines._options import config_of_pooling, recipe, refuse_given, warn_of_poolings
 from bertfeat.pipelines._outputs import write
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
+from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
 
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")
 N_HITS = 100

@@ -17,7 +17,8 @@ from typing import Any
 import click
 import polars as pl
 
-from bertfeat import FittedProbe, Store, extract, fit_probe, report_failures
+from bertfeat import FittedProbe, Store, extract, fit_probe
+from bertfeat.cli.failures import report_failures
 from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._options import recipe

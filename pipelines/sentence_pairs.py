@@ -20,20 +20,22 @@ import numpy as np
 import polars as pl
 
 import bertfeat
+from bertfeat.cli.failures import report_failures
 from bertfeat.errors import InputError
 from bertfeat.pipelines._costs import cost_table, extraction_seconds
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._models import require_head
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._outputs import write
 from bertfeat.pipelines._splits import hold_out
-from bertfeat.pipelines._training import TASKS, Settings, discard, refuse_without_finetuning, training_options
+from bertfeat.pipelines._training import Settings, check_finetuning, discard, training_options
+
+FILE = click.Path(exists=True, dir_okay=False)
 
 
 @recipe("sklearn")
-@click.option("--train", type=click.Path(exists=True, dir_okay=False), required=True, help="CSV, TSV, JSONL, Parquet.")
-@click.option("--dev", type=click.Path(exists=True, dir_okay=False), help="Labelled pairs to choose the penalty on.")
-@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Labelled pairs to test on.")
+@click.option("--train", type=FILE, required=True, help="CSV, TSV, JSONL, Parquet.")
+@click.option("--dev", type=FILE, help="Labelled pairs to choose the penalty on.")
+@click.option("--test", type=FILE, help="Labelled pairs to test on.")
 @click.option("--text-column", default="sentence1", show_default=True)
 @click.option("--text-pair-column", default="sentence2", show_default=True)
 @click.option("--label", default="label", show_default=True, help="Column with the class or the number.")
@@ -62,38 +64,32 @@ def main(
     **training: Any,
 ) -> None:
     """Compare features of pairs of texts on one task."""
-    from bertfeat.pipelines._finetuning import encode_splits, finetune
-    from bertfeat.pipelines._taskexamples import label_texts
+    from bertfeat.pipelines._finetuning import encode_splits, finetune, label_texts
 
     started = time.perf_counter()
     folder, settings = Path(out), Settings(**training)
-    if with_finetuning:
-        require_head(model, TASKS["pair"])
-    else:
-        refuse_without_finetuning("learning_rate", "epochs", "batch_size", "patience", "save_every")
-    columns = {
+    tuning = ("learning_rate", "epochs", "batch_size", "patience")
+    check_finetuning(model, "pair", asked=with_finetuning, options=tuning)
+    reading = {
         "text_column": text_column,
         "text_pair_column": text_pair_column,
         "keep_columns": [label],
         "levels": "sentence",
+        **({} if limit is None else {"limit": limit}),
     }
-    files = {"train": train, "dev": dev, "test": test}
-    splits = _read(files, limit, settings.seed, columns)
-    labelled = {
+    files = {name: path for name, path in {"train": train, "dev": dev, "test": test}.items() if path is not None}
+    splits = _read(files, settings.seed, reading)
+    texts = {
         name: label_texts(documents, label, name, quantities=task == "regress") for name, documents in splits.items()
     }
-    encode_splits(labelled, label)
-    splits = {name: texts.documents for name, texts in labelled.items()}
-    labels = {name: texts.labels for name, texts in labelled.items()}
-    encoding = {
-        "model": model,
-        "levels": "sentence",
-        "layers": layers,
-        "combine": "concat",
-        "pooling": pooling,
-        "device": settings.device,
-    }
-    rows = [*_apart(splits, labels, folder, encoding), _together(splits, labels, folder, encoding)]
+    encode_splits(texts, label)
+    splits = {name: split.documents for name, split in texts.items()}
+    labels = {name: split.labels for name, split in texts.items()}
+    encoding = {"model": model, "levels": "sentence", "layers": layers, "combine": "concat", "pooling": pooling}
+    rows = [
+        *_apart(splits, labels, folder / "features", {**encoding, "device": settings.device}),
+        _together(splits, labels, folder / "features", {**encoding, "device": settings.device}),
+    ]
     if with_finetuning:
         tuned = finetune("pair" if task == "classify" else task, splits, label, model, settings, folder / "finetuned")
         scores = {"dev": tuned.scores["dev"].to_dict(), "score": tuned.scores["test"].to_dict()}
@@ -101,7 +97,7 @@ def main(
     table = cost_table(rows)
     result = {
         "pipeline": "sentence_pairs",
-        "files": {name: Path(path).name for name, path in files.items() if path is not None},
+        "files": {name: Path(path).name for name, path in files.items()},
         "task": task,
         "model": model,
         "layers": layers,
@@ -109,7 +105,7 @@ def main(
         "limit": limit,
         "seed": settings.seed,
         "n_pairs": {name: len(documents) for name, documents in splits.items()},
-        "n_without_label": {name: texts.n_without_label for name, texts in labelled.items()},
+        "n_without_label": {name: split.n_without_label for name, split in texts.items()},
         "rows": rows,
         "seconds": time.perf_counter() - started,
     }
@@ -119,19 +115,12 @@ def main(
     click.echo(table)
 
 
-def _read(
-    files: Mapping[str, str | None], limit: int | None, seed: int, columns: Mapping[str, Any]
-) -> dict[str, Sequence[Any]]:
+def _read(files: Mapping[str, str], seed: int, reading: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     """Read the files, and hold out rows of train for those that are missing."""
-    settings = dict(columns) | ({} if limit is None else {"limit": limit})
-    splits: dict[str, Sequence[Any]] = {
-        name: read_documents(path, **settings) for name, path in files.items() if path is not None
-    }
-    for part in splits.values():
-        for pair in part:
-            if pair.text_pair is None:
-                reason = f"column {columns['text_pair_column']!r} is null; give it a text, if only an empty one"
-                raise InputError(reason, path=pair.path, row=pair.row)
+    splits: dict[str, Sequence[Any]] = {name: read_documents(path, **reading) for name, path in files.items()}
+    for pair in (pair for part in splits.values() for pair in part if pair.text_pair is None):
+        reason = f"column {reading['text_pair_column']!r} is null; give it a text, if only an empty one"
+        raise InputError(reason, path=pair.path, row=pair.row)
     rows = hold_out(len(splits["train"]), seed, [name for name in ("test", "dev") if name not in splits])
     return splits | {name: [splits["train"][number] for number in numbers] for name, numbers in rows.items()}
 
@@ -140,21 +129,37 @@ def _apart(
     splits: Mapping[str, Sequence[Any]], labels: Mapping[str, Any], folder: Path, encoding: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Encode each text once, and score the features that are made of two vectors."""
-    from bertfeat.pipelines._pairs import APART
-
     texts = dict.fromkeys(text for part in splits.values() for pair in part for text in (pair.text, pair.text_pair))
-    store = bertfeat.extract(pl.DataFrame({"text": list(texts)}), folder / "features" / "texts", **encoding)
+    store = bertfeat.extract(pl.DataFrame({"text": list(texts)}), folder / "texts", **encoding)
     place = {text: number for number, text in enumerate(texts)}
     vectors = store.numpy("sentence", store.features("sentence")[0].name)
     sides = {
-        name: [[place[pair.text] for pair in part], [place[pair.text_pair] for pair in part]]
+        name: [
+            # A text without tokens, whose vector is NaN, counts as zeros.
+            np.nan_to_num(vectors[[place[text] for text in texts]].astype("float32"))
+            for texts in ([pair.text for pair in part], [pair.text_pair for pair in part])
+        ]
         for name, part in splits.items()
     }
-    rows = []
-    for name, made in APART.items():
-        features = {split: made(*(vectors[side].astype("float32") for side in pair)) for split, pair in sides.items()}
-        rows.append(_row(name, features, labels, [store], vectors.nbytes))
-    return rows
+    made = {"cosine": cosine, "u, v, |u-v|, u*v": combine}
+    return [
+        _row(name, {split: make(*pair) for split, pair in sides.items()}, labels, [store], vectors.nbytes)
+        for name, make in made.items()
+    ]
+
+
+def combine(u: Any, v: Any) -> Any:
+    """Return u, v, |u - v| and u * v of pairs of vectors: (n_pairs, 4 * dim) from two (n_pairs, dim).
+
+    As Conneau et al. 2017 (arXiv 1705.02364).
+    """
+    return np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
+
+
+def cosine(u: Any, v: Any) -> Any:
+    """Return the cosine of pairs of vectors, (n_pairs, 1); 0 where one is all zeros."""
+    norms = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
+    return np.asarray((u * v).sum(axis=1) / np.where(norms > 0, norms, 1), dtype=np.float32)[:, None]
 
 
 def _together(
@@ -164,7 +169,7 @@ def _together(
     stores = {}
     for name, part in splits.items():
         frame = pl.DataFrame({"text": [pair.text for pair in part], "text_pair": [pair.text_pair for pair in part]})
-        stores[name] = bertfeat.extract(frame, folder / "features" / name, text_pair_column="text_pair", **encoding)
+        stores[name] = bertfeat.extract(frame, folder / name, text_pair_column="text_pair", **encoding)
     vectors = {name: store.numpy("sentence", store.features("sentence")[0].name) for name, store in stores.items()}
     n_bytes = sum(array.nbytes for array in vectors.values())
     features = {name: np.nan_to_num(array.astype("float32")) for name, array in vectors.items()}
@@ -174,21 +179,21 @@ def _together(
 def _row(
     name: str, features: Mapping[str, Any], labels: Mapping[str, Any], stores: Iterable[bertfeat.Store], n_bytes: int
 ) -> dict[str, Any]:
-    from bertfeat.pipelines._pairs import fit_and_score
+    from bertfeat.pipelines._correlations import fit_and_score
 
     started = time.perf_counter()
-    fitted = fit_and_score(features, labels)
+    head, params, scores = fit_and_score(features, labels)
     return {
         "features": name,
-        "head": fitted.head,
-        **fitted.params,
-        "dev": fitted.scores["dev"].to_dict(),
-        "score": fitted.scores["test"].to_dict(),
+        "head": head,
+        **params,
+        "dev": scores["dev"].to_dict(),
+        "score": scores["test"].to_dict(),
         "seconds": extraction_seconds(stores) + time.perf_counter() - started,
         "n_bytes": n_bytes,
     }
 
 
 if __name__ == "__main__":
-    with bertfeat.report_failures(main):
+    with report_failures(main):
         main(standalone_mode=False)

@@ -24,7 +24,8 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from bertfeat import Store, extract, fit_probe, report_failures
+from bertfeat import Store, extract, fit_probe
+from bertfeat.cli.failures import report_failures
 from bertfeat.durable.publication import publish_bytes
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import ConfigError, InputError

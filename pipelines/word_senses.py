@@ -20,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from bertfeat import Context, Store, extract, open_store, report_failures, words_in_context
+from bertfeat import Store, extract, open_store
+from bertfeat.cli.failures import report_failures
 from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe, refuse_given
 from bertfeat.pipelines._outputs import write
 from bertfeat.reports.plots import plot_points
+from bertfeat.search import Context, words_in_context
 
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]

@@ -199,7 +199,7 @@ def test_mistakes_are_one_line(bert: Path, gpt2: Path, tmp_path: Path) -> None:
         "masked_words", "a [MASK]", "--model", "minilm"
     )
     assert "has no mask; choose a model that fills masks" in refusal("masked_words", "a [MASK]", "--model", gpt2)
-    assert "text 2 has no mask; write [MASK]" in refusal("masked_words", "a [MASK]", "no", "--model", bert)
+    assert "text 'no' has no mask; write [MASK]" in refusal("masked_words", "a [MASK]", "no", "--model", bert)
     assert "--corpus needs --out" in refusal("masked_words", "--corpus", corpus, "--model", bert)
     unused = ("--model", bert, "--corpus", corpus, "--out", tmp_path / "out", "-k", 2)
     assert "-k is for texts with a mask, not for --corpus" in refusal("masked_words", *unused)

@@ -172,9 +172,10 @@ def test_all_recipes_are_listed_and_help_has_two_names() -> None:
 # For a new process: without the extra, each recipe shows its help; with what it asks for, it may say what is missing.
 BARE = """
 import click, contextlib, importlib, io, json, sys
-for name in ("sklearn", "scipy", "joblib", "threadpoolctl", "matplotlib", "jinja2"):
+for name in ("accelerate", "sklearn", "scipy", "joblib", "threadpoolctl", "matplotlib", "jinja2"):
     sys.modules[name] = None
 import bertfeat
+from bertfeat.cli.failures import report_failures
 found = {}
 for name in sys.argv[2:]:
     main = importlib.import_module(f"bertfeat.pipelines.{name}").main
@@ -188,7 +189,7 @@ for name in sys.argv[2:]:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             try:
-                with bertfeat.report_failures(main):
+                with report_failures(main):
                     main(words, standalone_mode=False)
                 code = 0
             except SystemExit as done:
@@ -201,8 +202,9 @@ print(json.dumps(found))
 def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Path) -> None:
     both, plots, probes = "scikit-learn and matplotlib", "matplotlib", "scikit-learn"
     needs = dict.fromkeys(("sentence_classifier", "word_senses"), both)
-    needs |= dict.fromkeys(("adapt", "semantic_search"), plots)
-    needs |= dict.fromkeys(("finetune", "question_answering", "sentence_pairs", "table7"), probes)
+    needs |= {"adapt": "accelerate and matplotlib", "semantic_search": plots}
+    needs |= dict.fromkeys(("finetune", "question_answering"), "accelerate and scikit-learn")
+    needs |= dict.fromkeys(("sentence_pairs", "table7"), probes)
     needs |= dict.fromkeys(("elmo_vectors", "google_vectors", "masked_words", "near_duplicates", "random_weights"))
     assert needs.keys() == {path.stem for path in (ROOT / "pipelines").glob("[!_]*.py")}
     (tmp_path / "empty.csv").touch()
@@ -216,7 +218,8 @@ def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Pat
         assert refused == 2
         assert said.count("\n") == 1, said
         if missing:
-            assert said == f"bertfeat: this recipe needs {missing}: pip install 'bertfeat[probes]'\n"
+            extras = "probes,train" if "accelerate" in missing else "probes"
+            assert said == f"bertfeat: this recipe needs {missing}: pip install 'bertfeat[{extras}]'\n"
     assert [path.name for path in tmp_path.iterdir()] == ["empty.csv"]
 
 

@@ -1,53 +1,33 @@
-"""The training loop of the recipes: exact after a kill, exact in its loss, and able to learn."""
+"""The training of the recipes: alike after a kill, with the weights of the best epoch, and able to learn."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+import transformers
 
 from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import CheckpointError, ConfigError, RunError, StoreError
-from bertfeat.pipelines._models import (
-    TaskModel,
-    check_model_place,
-    freeze,
-    open_task_model,
-    replace_model,
-    save_model,
-)
-from bertfeat.pipelines._training import History, MakeBatch, Settings, discard, train
-from bertfeat.progress import Progress
+from bertfeat.errors import CheckpointError, ConfigError, RunError
+from bertfeat.pipelines._models import TaskModel, check_model_place, freeze, open_task_model, replace_model
+from bertfeat.pipelines._training import History, Settings, discard, make_trainer, train, usual_rate
 from tests.support.families import build_model, random_pack
+from tests.support.pipeline_runs import Killed, kill_at
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
-LENGTHS = [4 + number % 5 for number in range(22)]
-SETTINGS = Settings(learning_rate=1e-3, epochs=3, batch_size=4, patience=2, seed=5, device="cpu", save_every=2)
-
-
-class Killed(Exception):
-    """The process ends here."""
-
-
-class KilledAt(Progress):
-    """Ends the process after a step."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
-        if n_done == self._step:
-            raise Killed
+# Texts whose class is whether their first token is even.
+EXAMPLES = [{"input_ids": [10 + row] * (4 + row % 5), "labels": row % 2} for row in range(22)]
+SETTINGS = Settings(learning_rate=1e-3, epochs=3, batch_size=4, seed=5, device="cpu")
+Score = Callable[[Any], float]
 
 
 @pytest.fixture(scope="module")
@@ -59,37 +39,19 @@ def opened(folder: Path) -> TaskModel:
     return open_task_model(str(folder), "sequence", seed=1, num_labels=2)
 
 
-def make_batch(rows: Sequence[int], random: np.random.Generator) -> Mapping[str, torch.Tensor]:
-    """Texts whose class is whether their first token is even; the last token is drawn each time."""
-    n_tokens = max(LENGTHS[row] for row in rows)
-    ids = torch.zeros(len(rows), n_tokens, dtype=torch.int64)
-    for place, row in enumerate(rows):
-        ids[place, : LENGTHS[row]] = 10 + row
-        ids[place, LENGTHS[row] - 1] = int(random.integers(10, 90))
-    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([row % 2 for row in rows])}
-
-
-def accuracy(model: Any) -> float:
-    model.eval()
-    inputs = dict(make_batch(range(len(LENGTHS)), np.random.default_rng(0)))
-    labels = inputs.pop("labels")
-    with torch.no_grad():
-        return float((model(**inputs).logits.argmax(-1) == labels).float().mean())
+def accuracy(predicted: Any) -> float:
+    return float((predicted.predictions.argmax(-1) == predicted.label_ids).mean())
 
 
 def trained(
-    model: TaskModel, folder: Path, settings: Settings = SETTINGS, progress: Progress | None = None, **identity: Any
+    model: TaskModel, folder: Path, settings: Settings = SETTINGS, score: Score = accuracy, **made_of: Any
 ) -> History:
-    """Train on the texts above, with their accuracy as the score."""
+    """Train on the texts above, which are dev too."""
+    collator = transformers.DataCollatorWithPadding(model.tokenizer)
     return train(
-        model.model,
-        LENGTHS,
-        make_batch,
-        settings,
-        folder,
-        identity=identity,
-        evaluate=lambda: accuracy(model.model),
-        progress=progress or Progress(),
+        make_trainer(
+            model.model, EXAMPLES, settings, folder, collator=collator, made_of=made_of, dev=EXAMPLES, score=score
+        )
     )
 
 
@@ -97,166 +59,108 @@ def weights(model: TaskModel) -> list[torch.Tensor]:
     return [values.clone() for values in model.model.state_dict().values()]
 
 
-def test_a_killed_training_ends_with_the_same_weights(folder: Path, tmp_path: Path) -> None:
-    whole = opened(folder)
+def are_equal(one: TaskModel, other: TaskModel) -> bool:
+    return all(torch.equal(*pair) for pair in zip(weights(one), weights(other), strict=True))
+
+
+def test_a_killed_training_ends_with_the_same_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, again = opened(folder), opened(folder)
     history = trained(whole, tmp_path / "whole")
-    n_steps = history.step
-    assert n_steps == 18
-    for step in (1, 2, 3, 6, 7, 12, 17):
-        place = tmp_path / str(step)
-        for stop in (step, step + 1):  # killed again at once
-            with pytest.raises(Killed):
-                trained(opened(folder), place, progress=KilledAt(stop))
-        again = opened(folder)
-        continued = trained(again, place)
-        assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(again), strict=True))
-        assert (continued.losses, continued.scores, continued.best_epoch) == (
-            history.losses,
-            history.scores,
-            history.best_epoch,
-        )
-
-
-def test_a_half_written_checkpoint_is_not_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = opened(folder)
-    trained(whole, tmp_path / "whole")
-    with pytest.raises(Killed):
-        trained(opened(folder), tmp_path / "killed", progress=KilledAt(3))
-    before = (tmp_path / "killed" / "training.pt").read_bytes()
-    # What a process leaves that is killed while it writes the next one.
-    (tmp_path / "killed" / "training.tmp").write_bytes(before[: len(before) // 2])
-
-    def stop(name: str) -> None:
-        if name == "training.pt.synced":
-            raise Killed
-
-    monkeypatch.setattr(steps, "hook", stop)
-    with pytest.raises(Killed):
-        trained(opened(folder), tmp_path / "killed")
-    assert (tmp_path / "killed" / "training.pt").read_bytes() == before
+    assert (history.step, history.epoch, len(history.scores)) == (18, 3, 3)
+    for step in (3, 8, 16):
+        kill_at(monkeypatch, step)
+        with pytest.raises(Killed):
+            trained(opened(folder), tmp_path / "killed")
+    # A kill in the middle of a checkpoint leaves a folder without its last file.
+    (place,) = (tmp_path / "killed" / "training").iterdir()
+    shutil.copytree(place / "checkpoint-12", place / "checkpoint-18")
+    (place / "checkpoint-18" / "trainer_state.json").unlink()
     monkeypatch.undo()
-    again = opened(folder)
-    trained(again, tmp_path / "killed")
-    assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(again), strict=True))
+    continued = trained(again, tmp_path / "killed")
+    assert are_equal(whole, again)
+    assert replace(continued, seconds=0) == replace(history, seconds=0)
 
 
-def test_a_finished_training_is_loaded_until_it_is_discarded(folder: Path, tmp_path: Path) -> None:
+def test_a_finished_training_is_loaded_until_it_is_discarded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = opened(folder), opened(folder)
     history = trained(first, tmp_path)
-    assert trained(second, tmp_path, progress=KilledAt(1)) == history
-    assert all(torch.equal(*pair) for pair in zip(weights(first), weights(second), strict=True))
+    kill_at(monkeypatch, 1)
+    assert replace(trained(second, tmp_path), seconds=0) == replace(history, seconds=0)
+    assert are_equal(first, second)
+    # Other settings or data have checkpoints of their own.
+    for settings, made_of in ((replace(SETTINGS, seed=6), {}), (SETTINGS, {"data": "other"})):
+        with pytest.raises(Killed):
+            trained(opened(folder), tmp_path, settings, **made_of)
     discard(tmp_path)
-    with pytest.raises(Killed):
-        trained(opened(folder), tmp_path, progress=KilledAt(1))
-
-
-def test_the_weights_of_the_best_epoch_are_kept(folder: Path, tmp_path: Path) -> None:
-    model, seen = opened(folder), []
-
-    def evaluate() -> float:
-        seen.append(weights(model))
-        return [0.1, 0.3, 0.2][len(seen) - 1]
-
-    history = train(
-        model.model, LENGTHS, make_batch, SETTINGS, tmp_path, identity={}, evaluate=evaluate, progress=Progress()
-    )
-    assert (history.best_epoch, history.epoch) == (2, 3)
-    found = [all(torch.equal(*pair) for pair in zip(weights(model), one, strict=True)) for one in seen]
-    assert found == [False, True, False]
-
-
-def test_a_seed_decides_the_order_and_dropout(folder: Path, tmp_path: Path) -> None:
-    orders, losses = [], []
-    for number, seed in enumerate((1, 1, 2)):
-        rows: list[int] = []
-
-        def recorded(batch: Sequence[int], random: np.random.Generator, rows: list[int] = rows) -> Mapping[str, Any]:
-            rows.extend(batch)
-            return make_batch(range(4), np.random.default_rng(0))
-
-        settings, place = replace(SETTINGS, seed=seed), tmp_path / str(number)
-        history = train(opened(folder).model, LENGTHS, recorded, settings, place, identity={}, progress=Progress())
-        orders.append(rows)
-        losses.append(history.losses)
-    assert orders[0] == orders[1] != orders[2]
-    assert losses[0] == losses[1] != losses[2]
-
-
-def test_the_rate_rises_and_falls(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates: list[float] = []
-    plain = torch.optim.AdamW.step
-
-    def step(self: torch.optim.AdamW, closure: None = None) -> None:
-        rates.append(self.param_groups[0]["lr"])
-        plain(self, closure)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    settings = Settings(learning_rate=1e-3, epochs=10, batch_size=11, device="cpu")
-    trained(opened(folder), tmp_path, settings)
-    assert rates == pytest.approx([5e-4, 1e-3, *(1e-3 * left / 18 for left in range(18, 0, -1))])
-
-
-def test_other_settings_do_not_continue_a_training(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        trained(opened(folder), tmp_path, progress=KilledAt(3), data="a")
-    with pytest.raises(StoreError, match="unfinished training with other settings \\(data was 'a', now 'b'\\)"):
-        trained(opened(folder), tmp_path, data="b")
-
-
-def test_a_small_task_is_learned(folder: Path, tmp_path: Path) -> None:
-    model = opened(folder)
-    settings = Settings(learning_rate=3e-3, epochs=40, batch_size=8, device="cpu")
-    history = trained(model, tmp_path, settings)
-    assert max(history.scores) == 1
-    assert accuracy(model.model) == 1, "the weights of the best epoch are kept"
-    assert history.losses[-1] < history.losses[0] / 5
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("scores", "epochs", "best"), [((0, 0, 0.5, 0.4, 0.6), 4, 3), ((0, 0, 0, 0, 0), 5, 5), ((0.2, 0.2, 0.6), 2, 1)]
+    ("scores", "patience", "epochs", "best"),
+    [((0.1, 0.3, 0.2), None, 3, 2), ((0, 0, 0.5, 0.4, 0.6), 1, 4, 3), ((0, 0, 0), 1, 3, 3), ((0.2, 0.2), 1, 2, 1)],
 )
-def test_epochs_without_a_score_above_0_do_not_end_a_training(
-    scores: tuple[float, ...], epochs: int, best: int, folder: Path, tmp_path: Path
+def test_the_weights_of_the_best_epoch_are_kept(
+    scores: tuple[float, ...], patience: int | None, epochs: int, best: int, folder: Path, tmp_path: Path
 ) -> None:
-    model, found = opened(folder), iter(scores)
-    settings = Settings(learning_rate=1e-3, epochs=5, batch_size=11, patience=1, device="cpu")
-    evaluate = lambda: next(found)  # noqa: E731
-    history = train(
-        model.model, LENGTHS, make_batch, settings, tmp_path, identity={}, evaluate=evaluate, progress=Progress()
-    )
+    """While all scores are 0, as those of a tagger that has found no entity, a later epoch is better."""
+    model, found, seen = opened(folder), iter(scores), []
+
+    def score(_: object) -> float:
+        seen.append(weights(model))
+        return next(found)
+
+    settings = replace(SETTINGS, epochs=len(scores), patience=patience, batch_size=11)
+    history = trained(model, tmp_path, settings, score)
     assert (history.epoch, history.best_epoch) == (epochs, best)
+    assert list(history.scores) == list(scores[:epochs])
+    is_kept = [all(torch.equal(*pair) for pair in zip(weights(model), one, strict=True)) for one in seen]
+    assert is_kept == [number == best for number in range(1, epochs + 1)]
 
 
-def test_the_loss_is_that_of_the_head(folder: Path, tmp_path: Path) -> None:
-    model, other = opened(folder), opened(folder)
-    settings = Settings(learning_rate=1e-9, epochs=1, batch_size=len(LENGTHS), device="cpu")
-    rows: list[int] = []
+def test_a_small_task_is_learned_and_the_seed_decides(folder: Path, tmp_path: Path) -> None:
+    settings = Settings(learning_rate=None, epochs=30, batch_size=8, device="cpu")
+    model = opened(folder)
+    history = trained(model, tmp_path / "learned", settings)
+    assert history.scores[history.best_epoch - 1] == max(history.scores) == 1
+    assert history.losses[-1] < history.losses[0] / 5
+    losses = [
+        trained(opened(folder), tmp_path / str(number), replace(SETTINGS, seed=seed, epochs=1)).losses
+        for number, seed in enumerate((1, 1, 2))
+    ]
+    assert losses[0] == losses[1] != losses[2]
 
-    def recorded(batch: Sequence[int], random: np.random.Generator) -> Mapping[str, torch.Tensor]:
-        rows.extend(batch)
-        return make_batch(batch, random)
 
-    for part in (model, other):
-        for module in part.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-    make: MakeBatch = recorded
-    history = train(model.model, LENGTHS, make, settings, tmp_path, identity={}, progress=Progress())
-    assert sorted(rows) == list(range(len(LENGTHS)))
-    other.model.eval()
+def test_the_usual_rate_follows_the_size() -> None:
+    sizes = {"base": (768, 12, 3072), "minilm": (384, 6, 1536), "large": (1024, 24, 4096)}
+    rates = {}
+    for name, (width, depth, inner) in sizes.items():
+        config = transformers.BertConfig(
+            hidden_size=width, num_hidden_layers=depth, intermediate_size=inner, num_attention_heads=width // 64
+        )
+        with torch.device("meta"):
+            rates[name] = usual_rate(transformers.BertModel(config))
+    assert rates == {"base": 5e-5, "minilm": 1.4e-4, "large": 2.6e-5}
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Path) -> None:
+    model = opened(folder)
     with torch.no_grad():
-        loss = other.model(**make_batch(rows, np.random.default_rng([0, 0]))).loss
-    assert history.losses == [pytest.approx(float(loss), rel=1e-6)]
+        model.model.classifier.bias.fill_(float("nan"))
+    with pytest.raises(RunError, match=r"step 6: the loss is nan; use a lower --learning-rate than 0\.001"):
+        trained(model, tmp_path)
 
 
 def test_frozen_layers_stay(folder: Path, tmp_path: Path) -> None:
     model = opened(folder)
     before = {name: values.clone() for name, values in model.model.state_dict().items()}
     assert freeze(model, "0..2") == (0, 1, 2)
-    trained(model, tmp_path)
+    trained(model, tmp_path, replace(SETTINGS, epochs=1))
     changed = {name for name, values in model.model.state_dict().items() if not torch.equal(values, before[name])}
     frozen = ("bert.embeddings.", "bert.encoder.layer.0.", "bert.encoder.layer.1.")
-    assert changed
     assert not [name for name in changed if name.startswith(frozen)]
     assert any(name.startswith("bert.encoder.layer.2.") for name in changed)
     with pytest.raises(ConfigError, match="out of range"):
@@ -273,7 +177,7 @@ def test_features_of_frozen_layers_stay(family: str, tmp_path: Path) -> None:
         for weights in model.model.parameters():
             if weights.requires_grad:
                 weights.add_(torch.linspace(-1, 1, weights.numel()).reshape(weights.shape))
-    save_model(model, tmp_path / "saved")
+    replace_model(model, tmp_path / "saved")
     states = []
     for folder in (original, tmp_path / "saved"):
         encoder = load_encoder(open_checkpoint(str(folder)), range(5))
@@ -292,22 +196,15 @@ def test_attention_of_the_hub_is_not_asked_for(key: str, folder: Path, tmp_path:
 
 
 def test_a_head_for_other_classes_is_drawn_at_random(folder: Path, tmp_path: Path) -> None:
-    save_model(opened(folder), tmp_path)
-    assert not open_task_model(str(tmp_path), "sequence", num_labels=2).new_weights
-    models = [open_task_model(str(tmp_path), "sequence", seed=seed, num_labels=3) for seed in (1, 1, 2)]
+    replace_model(opened(folder), tmp_path / "saved")
+    saved = str(tmp_path / "saved")
+    assert not open_task_model(saved, "sequence", num_labels=2).new_weights
+    models = [open_task_model(saved, "sequence", seed=seed, num_labels=3) for seed in (1, 1, 2)]
     assert models[0].new_weights == ("classifier.bias", "classifier.weight")
     first, same, other = (model.model.classifier.weight for model in models)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
     assert torch.equal(models[0].model.bert.pooler.dense.weight, opened(folder).model.bert.pooler.dense.weight)
-
-
-@pytest.mark.parametrize("content", [b"", b"other", b"PK"])
-def test_a_file_that_is_no_checkpoint_is_left(folder: Path, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "training.pt").write_bytes(content)
-    with pytest.raises(StoreError, match=r"training\.pt: is not a checkpoint of bertfeat; choose another --out"):
-        trained(opened(folder), tmp_path)
-    assert (tmp_path / "training.pt").read_bytes() == content
 
 
 def test_a_model_is_replaced_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,20 +229,12 @@ def test_a_model_is_replaced_whole(folder: Path, tmp_path: Path, monkeypatch: py
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Path) -> None:
-    model = opened(folder)
-    with torch.no_grad():
-        model.model.classifier.bias.fill_(float("nan"))
-    with pytest.raises(RunError, match=r"step 1: the loss is nan; use a lower --learning-rate than 0\.001"):
-        trained(model, tmp_path)
-
-
 def test_a_saved_model_is_a_model_with_a_trained_head(folder: Path, tmp_path: Path) -> None:
     model = opened(folder)
     assert model.new_weights == ("classifier.bias", "classifier.weight")
     with pytest.raises(CheckpointError, match="a trained head for whole texts"):
         open_task_model(str(folder), "sequence", trained=True)
-    save_model(model, tmp_path / "saved")
+    replace_model(model, tmp_path / "saved")
     again = open_task_model(str(tmp_path / "saved"), "sequence", trained=True)
     assert all(torch.equal(*pair) for pair in zip(weights(model), weights(again), strict=True))
 

@@ -8,10 +8,14 @@ import os
 import runpy
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bertfeat.progress import Progress
 from tests.support.command_line import Result, run_here
 from tests.support.places import ROOT
 
@@ -55,6 +59,25 @@ def run_held(held: Path, name: str, *arguments: object) -> None:
 
     _before_step(2, wait)
     assert run(name, *arguments).code == 0
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
+    """End the next trainings of this process after a step."""
+
+    class Killer(Progress):
+        def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
+            if n_done == step:
+                raise Killed
+
+    @contextmanager
+    def reporting(_: object) -> Iterator[Progress]:
+        yield Killer()
+
+    patch.setattr("bertfeat.pipelines._training.reporting", reporting)
 
 
 def _before_step(n_steps: int, act: Callable[[], object]) -> None:
