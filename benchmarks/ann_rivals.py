@@ -63,24 +63,25 @@ class Bertfeat(Rival):
 
     def build(self) -> None:
         """Build the index."""
-        from bertfeat.ann.buildsettings import BuildSettings
-        from bertfeat.ann.indexbuild import build
+        from bertfeat.ann.description import BuildSettings
+        from bertfeat.ann.indexbuild import build, plan_build
         from bertfeat.vectors.array import ArrayVectors
 
         base = np.load(self.folder / "base.npy", mmap_mode="r")
         settings = BuildSettings(index=self.kind or "auto", n_threads=self.n_threads)
-        self.built = build(ArrayVectors(base), self.folder / f"built-{self.kind}", settings)
+        self.place = self.folder / f"built-{self.kind}"
+        self.built = build(ArrayVectors(base), self.place, plan_build(*base.shape, settings))
 
     def about(self) -> dict[str, Any]:
         """Return what was built, its own recall, and the parameters that the other half of the queries finds."""
-        from bertfeat.ann.buildsettings import BuildSettings
+        from bertfeat.ann.description import BuildSettings
         from bertfeat.ann.tuning import HeldOut, tune
         from bertfeat.vectors.array import ArrayVectors
 
         base = ArrayVectors(np.load(self.folder / "base.npy", mmap_mode="r"))
         given = np.load(self.folder / "tune.npy").astype(np.float32)
         started = time.perf_counter()
-        held = HeldOut.of(base, None, BuildSettings(n_queries=2), given=given)
+        held = HeldOut.drawn(base, None, BuildSettings(n_queries=2), given=given)
         tuned = tune(self._index(), held, base, BuildSettings().recall)
         self.tuned = tuned["parameters"]
         return {
@@ -100,7 +101,7 @@ class Bertfeat(Rival):
         from bertfeat.vectors.nearest import Metric
 
         if not hasattr(self, "opened"):
-            self.opened = VectorIndex(faiss.read_index(str(self.built.path)), Metric.COSINE)
+            self.opened = VectorIndex(faiss.read_index(str(self.place / "index.faiss")), Metric.COSINE)
         return self.opened
 
     def search(self, queries: np.ndarray, setting: int, n_threads: int) -> np.ndarray:
@@ -114,7 +115,7 @@ class Bertfeat(Rival):
 
     def n_bytes(self) -> int:
         """Return the size of the saved index."""
-        return self.built.path.stat().st_size
+        return (self.place / "index.faiss").stat().st_size
 
 
 class Faiss(Rival):

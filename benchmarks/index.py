@@ -62,17 +62,20 @@ _OURS = (
     _PRELUDE
     + """
 import faiss
-from bertfeat.ann.indexbuild import BuildSettings, build
+from bertfeat.ann.description import BuildSettings
+from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.vectors.nearest import Metric
 from bertfeat.vectors.array import ArrayVectors
 before = peak()
 vectors = np.load(folder / "base" / "base.npy", mmap_mode="r")
 start = time.perf_counter()
-built = build(ArrayVectors(vectors), folder / "ours", BuildSettings(max_memory_bytes=asked["max_memory"]))
+plans = plan_build(*vectors.shape, BuildSettings(max_memory_bytes=asked["max_memory"]))
+built = build(ArrayVectors(vectors), folder / "ours", plans)
 build_s, after = time.perf_counter() - start, peak()
-index = VectorIndex(faiss.read_index(str(built.path)), Metric.COSINE, parameters=built.parameters)
-chosen = {"factory": built.factory, "parameters": built.parameters, "n_bytes": built.path.stat().st_size}
+index = VectorIndex(faiss.read_index(str(folder / "ours" / "index.faiss")), Metric.COSINE, parameters=built.parameters)
+chosen = {"factory": built.factory, "parameters": built.parameters,
+    "n_bytes": (folder / "ours" / "index.faiss").stat().st_size}
 search = lambda queries: index.search(queries, 10).positions
 """
     + _REPORT

@@ -43,11 +43,8 @@ def parse_method(name: str) -> MapMethod:
 def fit_plane(source: Vectors) -> tuple[Projection, float]:
     """Return the projection to the two axes of largest variance, and their share of the variance; one pass.
 
-    The largest component of an axis is positive, so that equal vectors give equal coordinates.
-
     Raises:
-        UserError: There are fewer than three vectors, they have fewer than two values, all are the same, or one holds
-            NaN or infinity.
+        UserError: There are fewer than three vectors, they have fewer than two values, or all are the same.
     """
     n_vectors, dim = source.shape
     if n_vectors < _MIN_VECTORS:
@@ -65,11 +62,8 @@ def fit_plane(source: Vectors) -> tuple[Projection, float]:
 def umap_plane(start: Float32Array, neighbours: IntArray, distances: Float32Array, seed: int) -> Float32Array:
     """Return coordinates by UMAP (McInnes et al. 2018, arXiv 1802.03426), float32 (n, 2), in one thread.
 
-    Args:
-        start: float32 (n, 2), the coordinates to start from.
-        neighbours: int64 (n, k), the nearest vectors of each, without itself.
-        distances: float32 (n, k), their distances.
-        seed: The random seed.
+    They start from `start`, float32 (n, 2); `neighbours` int64 and `distances` float32 (n, k) are without the vector
+    itself.
     """
     from umap import UMAP
 

@@ -34,8 +34,8 @@ index; the number of lists that a search reads is tuned until it finds --recall 
 of faiss: Flat, HNSW32, IVF1024,SQ8, ...
 
 Recall is measured with random vectors of the index. Queries from other texts may find less. With --tune-queries FILE,
-queries like those to come are searched for instead: a file of texts as for bertfeat search --queries, the store of
-another text, or vectors as .npy. The recall of both is printed.
+queries like those to come are searched for instead: a file of texts as for bertfeat search --queries. The recall of
+both is printed.
 """
 
 
@@ -71,7 +71,7 @@ def command() -> None:
 )
 @option(_HOW, "--query-prompt-name", metavar="NAME", help="Prompt of queries.  [default: the model's query prompt]")
 @option(_HOW, "--recall", type=float, default=0.95, show_default=True, help="Part of the ten nearest to be found.")
-@option(_HOW, "--tune-queries", metavar="FILE", help="Queries that must find --recall: texts, a store, or .npy.")
+@option(_HOW, "--tune-queries", metavar="FILE", help="Texts of queries that must find --recall.")
 @option(_HOW, "--text-column", metavar="NAME", help="Column of --tune-queries with the text.  [default: text]")
 @option(_HOW, "--max-memory", type=ByteSize(), default="4GB", show_default=True, help="To build it, and to hold it.")
 @option(_HOW, "--seed", type=int, default=0, show_default=True, help="Random seed.")
@@ -81,11 +81,6 @@ def command() -> None:
 def build(
     store: str,
     output: str,
-    level: str | None,
-    feature: str | None,
-    query_prompt_name: str | None,
-    tune_queries: str | None,
-    text_column: str | None,
     overwrite: bool,
     as_json: bool,
     quiet: bool,
@@ -94,17 +89,15 @@ def build(
     """Index the vectors of a store."""
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.progress import reporting
-    from bertfeat.search.storeindex import build_or_find, parse_settings
+    from bertfeat.search.storeindex import build_index
 
-    settings = parse_settings(**values)
     with reporting(False if quiet or as_json else None) as progress:
-        asked = (level, feature, query_prompt_name, tune_queries, text_column)
-        index, was_there = build_or_find(store, output, settings, *asked, overwrite=overwrite, progress=progress)
+        index = build_index(store, output, **values, overwrite=overwrite, progress=progress)
     with index:
         if as_json:
-            click.echo(json.dumps({**index_summary(index), "was_complete": was_there}))
+            click.echo(json.dumps({**index_summary(index), "was_complete": index.was_complete}))
         elif not quiet:
-            click.echo(result_line(index, "already built; nothing to do: " if was_there else ""))
+            click.echo(result_line(index, "already built; nothing to do: " if index.was_complete else ""))
 
 
 @command.command(name="update")
@@ -120,11 +113,12 @@ def update(index: str, store: str, as_json: bool, quiet: bool) -> None:
     """
     from bertfeat.cli.search_summary import index_summary, result_line
     from bertfeat.progress import reporting
-    from bertfeat.search.storeupdate import update_or_find
+    from bertfeat.search.storeupdate import update_index
 
     with reporting(False if quiet or as_json else None) as progress:
-        updated, n_added = update_or_find(index, store, progress=progress)
+        updated = update_index(index, store, progress=progress)
     with updated:
+        n_added = updated.n_added
         if as_json:
             click.echo(json.dumps({**index_summary(updated), "n_added": n_added}))
         elif not quiet:

@@ -15,9 +15,8 @@ import polars as pl
 from bertfeat.ann.description import ROWS, IndexDescription
 from bertfeat.ann.exact import check_allowed
 from bertfeat.ann.indexfolder import read_description
-from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import Transform, prepare
-from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.choices import Level
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
@@ -52,6 +51,8 @@ class Index:
         path: Its folder.
         description: The content of `index.json`: settings, measured recall, seconds, ...
         origin: The store and feature of its vectors.
+        was_complete: Whether `build_index` found it finished.
+        n_added: How many vectors `update_index` added.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Index:
         store: str | Path | Store | None = None,
     ) -> None:
         self.path = path
+        self.was_complete, self.n_added = False, 0
         self.description = description
         self.origin = Origin.at(description)
         self._vectors = vectors

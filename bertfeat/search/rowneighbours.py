@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.indexbuild import build
-from bertfeat.ann.indexfiles import read_index
+from bertfeat.ann.description import INDEX, BuildSettings
+from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexfolder import read_index, read_transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import FloatArray, Vectors
@@ -19,8 +19,9 @@ class Neighbours:
     """The nearest rows of each row, by an index of all rows that is built in a folder."""
 
     def __init__(self, source: Vectors, folder: Path, settings: BuildSettings, k: int) -> None:
-        built = build(source, folder, settings)
-        self._index = VectorIndex(read_index(built.path), settings.metric, built.transform, built.parameters)
+        built = build(source, folder, plan_build(*source.shape, settings))
+        index = read_index(folder / INDEX)
+        self._index = VectorIndex(index, settings.metric, read_transform(folder), built.parameters)
         self.k = k
 
     def of(self, rows: range, vectors: FloatArray) -> tuple[IntArray, Float32Array]:

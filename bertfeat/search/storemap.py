@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from bertfeat.ann.budget import CHUNK_BYTES
-from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.coordinates import MapMethod, fit_plane, parse_method, umap_plane
+from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.transforms import Transform
 from bertfeat.choices import Level
