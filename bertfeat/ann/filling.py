@@ -30,6 +30,8 @@ from bertfeat.records import Float32Array, Int32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric
 
+TRAINED = "trained.faiss"
+CHECKPOINT = "checkpoint.faiss"
 # The default of faiss, for seed 0.
 _FAISS_SEED = 1234
 
@@ -124,10 +126,6 @@ def _seed_clustering(clustering: Any, seed: int) -> None:
     """Seed k-means, and keep it from warnings about small samples on stderr."""
     clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
     clustering.min_points_per_centroid = 1
-
-
-TRAINED = "trained.faiss"
-CHECKPOINT = "checkpoint.faiss"
 
 
 @dataclass(frozen=True, slots=True)

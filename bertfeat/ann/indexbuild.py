@@ -155,6 +155,12 @@ class _Builder:
         def fill() -> None:
             write_index(folder / INDEX, Filling(plan, self.source, transform, folder).filled())
 
+        def measure() -> dict[str, Any]:
+            if held is None:
+                return {"recall_at_10": None, "target_met": None, "parameters": {}}
+            index = VectorIndex(read_index(folder / INDEX), plan.info.metric, transform)
+            return tune(index, held, self.source, self.settings.recall)
+
         if not (folder / INDEX).exists():
             self._timed(f"training {name}", train)
             self._timed(f"adding {name}", fill)
@@ -162,19 +168,10 @@ class _Builder:
             if path.name not in (INDEX, TUNING):
                 path.unlink()
         if (values := read_json(folder / TUNING, dict[str, Any])) is None:
-            values = self._timed(f"tuning {name}", lambda: self._measure(folder / INDEX, plan, transform, held))
+            bytes_each = round((folder / INDEX).stat().st_size / plan.shape.n_vectors, 2)
+            values = {"factory": name, "bytes_per_vector": bytes_each, **self._timed(f"tuning {name}", measure)}
             write_json(folder / TUNING, values)
         return values
-
-    def _measure(
-        self, path: Path, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
-    ) -> dict[str, Any]:
-        bytes_each = round(path.stat().st_size / plan.shape.n_vectors, 2)
-        values: dict[str, Any] = {"factory": plan.info.text, "bytes_per_vector": bytes_each}
-        if held is None:
-            return {**values, "recall_at_10": None, "target_met": None, "parameters": {}}
-        index = VectorIndex(read_index(path), plan.info.metric, transform)
-        return {**values, **tune(index, held, self.source, self.settings.recall)}
 
     def _seconds(self) -> dict[str, float]:
         return read_json(self.folder / SECONDS, dict[str, float]) or {}

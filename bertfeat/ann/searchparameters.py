@@ -14,6 +14,12 @@ import numpy as np
 
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
+# The fewest vectors that a search of lists compares per hit: `nprobe` is tuned for 10 hits.
+_CANDIDATES_EACH = 4
+# The number of hits that parameters are tuned for.
+K = 10
+_MAX_BYTES = 32 << 20
+
 
 def core(index: Any) -> Any:
     """Return the part of an index that finds vectors: its lists, its graph, or its codes."""
@@ -90,13 +96,6 @@ def _inner(index: Any) -> list[Any]:
     if isinstance(index, faiss.IndexRefine):
         return [index.base_index, index.refine_index]
     return [index.index] if isinstance(index, faiss.IndexPreTransform) else []
-
-
-# The fewest vectors that a search of lists compares per hit: `nprobe` is tuned for 10 hits.
-_CANDIDATES_EACH = 4
-# The number of hits that parameters are tuned for.
-K = 10
-_MAX_BYTES = 32 << 20
 
 
 def settable(index: Any) -> dict[str, int]:

@@ -120,10 +120,10 @@ class HeldOut(NamedTuple):
 
         Without scores, vectors as close as those of the truth do not count: the true recall may be higher.
         """
-        k = found.shape[1]
-        if scores is None:
-            return recall_of_each(found, self.truth, k)
-        return recall_of_each(found, self.truth, k, found_scores=scores, truth_scores=self.truth_scores, metric=metric)
+        true_scores = None if scores is None else self.truth_scores
+        return recall_of_each(
+            found, self.truth, found.shape[1], found_scores=scores, truth_scores=true_scores, metric=metric
+        )
 
     def _only(self, chosen: slice | BoolArray) -> HeldOut:
         return HeldOut(**{name: array[chosen] for name, array in self._asdict().items()})

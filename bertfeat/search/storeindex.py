@@ -35,6 +35,10 @@ from bertfeat.store.reader import Store, open_store
 from bertfeat.vectors.nearest import parse_metric
 from bertfeat.vectors.store import StoreVectors
 
+ASKED = "asked.json"
+# The folder that is published: the files of the index and nothing else.
+READY = "ready"
+
 
 def build_index(
     store: str | Path | Store,
@@ -221,11 +225,6 @@ def write_rows(source: StoreVectors, folder: Path) -> None:
     store, level = source.store, source.level
     write_row_map(folder / ROWS, store, level, row_map_batches(store, level, source.rows))
     step(f"{ROWS}.ready")
-
-
-ASKED = "asked.json"
-# The folder that is published: the files of the index and nothing else.
-READY = "ready"
 
 
 def building_folder(index: Path) -> Path:

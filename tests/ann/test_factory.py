@@ -133,13 +133,3 @@ def test_no_string_ends_the_process():
     last = done.stdout.strip().splitlines()[-1]
     assert done.returncode == 0, (last, done.stderr[-500:])
     assert int(last.split()[1]) > 20
-
-
-def test_ids_and_links_are_counted():
-    n_vectors = 10_000
-    flat, lists, graph, scalars = (
-        describe(text, DIM).estimate_bytes(n_vectors) for text in ("Flat", "IVF16,Flat", "HNSW32", "SQ8")
-    )
-    assert lists - flat == 8 * n_vectors + 16 * (4 * DIM + 8)
-    assert graph - flat == pytest.approx(n_vectors * (4 * (64 + 32 / 31) + 12), rel=1e-6)
-    assert scalars == n_vectors * DIM + 8 * DIM

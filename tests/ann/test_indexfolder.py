@@ -1,22 +1,105 @@
-"""The folder of an index: published whole or not at all, read back exactly, and damage reported."""
+"""The folder of an index: published whole or not at all, read back exactly, and damage found before faiss reads."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import faiss
 import numpy as np
+import psutil
 import pytest
 
 from bertfeat.ann import indexfolder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
 from bertfeat.ann.indexfolder import DESCRIPTION
-from bertfeat.ann.transforms import TransformSpec, fit_transform
+from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.durable.records import FileDigest
 from bertfeat.errors import RunError, UserError
 from bertfeat.vectors.array import ArrayVectors
-from tests.support.index_files import DIM, beside, vectors, write_index, write_parts
+from tests.support.index_files import DIM, N_VECTORS, beside, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
+
+QUERIES = vectors(9, seed=5)
+ALLOWED = np.random.default_rng(3).random(N_VECTORS) < 0.4
+SETTINGS = [
+    {"factory": "Flat", "metric": "cosine", "transform": "whiten:8"},
+    {"factory": "Flat", "metric": "ip", "transform": "truncate:8"},
+    {"factory": "Flat", "metric": "l2"},
+    {"factory": "IVF8,Flat", "metric": "l2", "parameters": {"nprobe": 3}},
+    {"factory": "IVF8,PQ4x4", "metric": "cosine", "transform": "center", "parameters": {"nprobe": 4}},
+    {"factory": "HNSW16,SQ8", "metric": "ip", "transform": "pca:12", "parameters": {"efSearch": 40}},
+    {"factory": "IVF8,PQ8x4fs,Refine(SQ8)", "metric": "ip", "parameters": {"nprobe": 8, "k_factor_rf": 64}},
+]
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: f"{settings['factory']}-{settings['metric']}")
+def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
+    description = write_index(tmp_path / "x", **settings)
+    fitted = fit_transform(ArrayVectors(vectors()), TransformSpec.parse(description.transform))
+    metric = description.metric
+    index = faiss.read_index(str(tmp_path / "x" / INDEX))
+    in_memory = VectorIndex(index, metric, fitted, description.parameters)
+    want, want_masked = in_memory.search(QUERIES, 6), in_memory.search(QUERIES, 3, allowed=ALLOWED)
+    for name, value in description.parameters.items():
+        faiss.ParameterSpace().set_index_parameter(index, name, value)
+    raw, _ = index.search(prepare(QUERIES, fitted, metric), 6)
+    # For compressed vectors faiss computes cosines above one.
+    scores = {"l2": np.sqrt(np.maximum(raw, 0)), "cosine": np.clip(raw, -1, 1), "ip": raw}[metric]
+    for mmap in (True, False):
+        found = load_index(tmp_path / "x", mmap=mmap)
+        assert (found.n_vectors, found.dim, found.metric) == (N_VECTORS, DIM, metric)
+        hits = found.search(QUERIES, 6)
+        np.testing.assert_allclose(hits.scores, scores, atol=2e-6)
+        np.testing.assert_array_equal(hits.scores, want.scores)
+        np.testing.assert_array_equal(hits.positions, want.positions)
+        masked = found.search(QUERIES, 3, allowed=ALLOWED)
+        np.testing.assert_array_equal(masked.scores, want_masked.scores)
+        np.testing.assert_array_equal(masked.positions, want_masked.positions)
+        found.close()
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW16,SQ8", "IVF8,PQ8x4fs,Refine(SQ8)"])
+def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
+    write_index(tmp_path / "x", factory=factory)
+    in_memory, mapped = load_index(tmp_path / "x", mmap=False), load_index(tmp_path / "x")
+    del in_memory
+    assert any(str(tmp_path / "x" / INDEX) in entry.path for entry in psutil.Process().memory_maps(grouped=False))
+    # A new index in its place does not change the open one.
+    before = mapped.search(QUERIES, 3).positions
+    building = beside(tmp_path / "x")
+    indexfolder.publish(building, tmp_path / "x", write_parts(building, data=vectors(30, seed=9)), overwrite=True)
+    np.testing.assert_array_equal(mapped.search(QUERIES, 3).positions, before)
+    mapped.close()
+
+
+def test_files_of_another_index_are_refused_before_faiss_reads_them(tmp_path, monkeypatch):
+    for seed in (0, 1):
+        write_index(tmp_path / str(seed), data=vectors(seed=seed), transform="center")
+    monkeypatch.setattr(faiss, "read_index", lambda *_: pytest.fail("faiss read a damaged index"))
+    for name in (INDEX, TRANSFORM, ROWS):
+        path = tmp_path / "0" / name
+        good = path.read_bytes()
+        shutil.copyfile(tmp_path / "1" / name, path)
+        with pytest.raises(UserError, match=f"{path}: its content does not match the digest in index.json; pass"):
+            load_index(tmp_path / "0")
+        path.unlink()
+        with pytest.raises(UserError, match=f"{path}: is missing; pass `overwrite` to build the index again"):
+            load_index(tmp_path / "0")
+        path.write_bytes(good)
+
+
+def test_a_file_that_faiss_cannot_read_is_refused_even_with_the_right_digest(tmp_path):
+    building = beside(tmp_path / "x")
+    described = write_parts(building)
+    (building / INDEX).write_bytes(b"IxFI" + b"\0" * 3)
+    indexfolder.publish(building, tmp_path / "x", described)
+    for mmap in (True, False):
+        with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
+            load_index(tmp_path / "x", mmap=mmap)
 
 
 def names(folder: Path) -> list[str]:

@@ -125,7 +125,7 @@ class TestBuild:
         nan = known_store(tmp_path / "nan", [[1.0, 2.0], [3.0, 4.0]])
         put_nan(nan, "sentence", "layer_06", row=1, value=1)
         said = refused("index", "build", nan.path, *build)
-        assert "row 1 of level sentence (doc_id 1) holds NaN or infinity in layer_06" in said
+        assert "layer_06 of sentence row 1 (document 1) holds NaN or infinity" in said
         assert not list(tmp_path.glob("*i*.building")) + list(tmp_path.glob("i"))
 
 
