@@ -8,10 +8,9 @@ How many lists a search reads is measured (`tuning.py`). How vectors are stored 
   99 % of the ten nearest token vectors of MiniLM. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6
   or RaBitQ. Of 500,000 words of Wikipedia, IVF2048,PQ192x4fs,Refine(SQ8) found words of PEPs ten times as fast at
   recall 0.95 as IVF2048,SQ8, in a quarter more memory (benchmarks/foreign_queries.py).
-- A graph (HNSW) is not chosen, except to find lists among very many. For 120,000 token vectors of MiniLM (384
-  dimensions, 2 cores), HNSW32 took 1,800 bytes per vector and 22 s to fill, and answered 6,800 queries/s at recall
-  0.98; IVF1024,SQ8 took 400 bytes and 2 s, and answered 16,000 at 0.965. HNSW16,SQ8 of those 500,000 words did not
-  reach 0.95. After a kill a graph has more to do again, and a filter slows its search.
+- A graph (HNSW) is not chosen, except to find lists among very many: for 120,000 token vectors of MiniLM, HNSW32 took
+  four times the memory of IVF1024,SQ8 and ten times as long, and answered half as many queries. After a kill a graph
+  has more to do again, and a filter slows its search.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from bertfeat.ann.buildsettings import AUTO, BuildSettings
+from bertfeat.ann.description import AUTO, BuildSettings
 from bertfeat.ann.factory import FactoryInfo, describe
 from bertfeat.errors import UserError
-from bertfeat.vectors.nearest import Metric
 
 # Working memory of an exact search, and of a matrix product in faiss.
 _MAX_EXACT_BYTES = 256 << 20
@@ -83,9 +81,9 @@ class MemoryPlan:
     @cached_property
     def n_training(self) -> int:
         """How many vectors to train on: as many as are wanted, but no more than there are or the memory holds."""
-        if not self.info.needs_training:
+        if not self.info.n_training_min:
             return 0
-        wanted = min(self.settings.n_training or self.info.n_training_wanted, self.shape.n_vectors)
+        wanted = min(self.info.n_training_wanted, self.shape.n_vectors)
         left = self.settings.max_memory_bytes - self._training_bytes(0)
         least = max(self.info.n_training_min, _SCARCE_EACH * (self.info.n_lists or 0))
         holds = max(left // self._training_bytes_each, min(least, wanted))
@@ -96,7 +94,7 @@ class MemoryPlan:
         """How many vectors are added at once; a graph depends on it, so it depends on shape and settings alone."""
         most = max(256, self.settings.max_memory_bytes // 16 // (16 * self.shape.dim))
         # A graph grows better, and on more threads, when more is added at once.
-        wanted = max(_MAX_CHUNK_ROWS, self.shape.n_vectors // 64 if self.info.is_graph else 0)
+        wanted = max(_MAX_CHUNK_ROWS, self.shape.n_vectors // 64 if self.info.n_links else 0)
         return int(min(wanted, most))
 
     @property
@@ -144,9 +142,9 @@ class MemoryPlan:
     @property
     def _training_bytes_each(self) -> int:
         info = self.info
-        # The vector after the transforms in front, and its difference from a centroid; OPQ learns on several copies.
-        n_numbers = info.dim + info.index_dim * (bool(info.prefix) + (info.storage != "Flat"))
-        return 4 * (n_numbers + 5 * info.dim * ("OPQ" in info.prefix)) + 16
+        # The vector after a rotation, and its difference from a centroid; OPQ learns on several copies.
+        n_numbers = info.dim + info.index_dim * (info.has_opq + (info.storage != "Flat"))
+        return 4 * (n_numbers + 5 * info.dim * info.has_opq) + 16
 
     def _training_bytes(self, n_training: int) -> int:
         return n_training * self._training_bytes_each + 2 * self.info.fixed_bytes + _TILE_BYTES + _BATCH_BYTES
@@ -161,7 +159,7 @@ class MemoryPlan:
             twice = self.shape.n_vectors * (2 * self.info.scan_bytes + 8 - self.info.code_bytes)
             most = self.index_bytes + max(piece, twice if self.info.is_fast_scan else 0)
             return n_bytes + max(self.info.fixed_bytes + 3 * piece + self.info.lists_bytes(n_rows), most)
-        if self.info.is_graph:
+        if self.info.n_links:
             # Links that are found but not yet made, and which vectors were visited.
             return n_bytes + self.index_bytes + self.shape.n_vectors * (32 + self.settings.threads)
         # Blocks grow by doubling, and are copied when they do.
@@ -170,16 +168,19 @@ class MemoryPlan:
 
 def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
     """Return how an index is built; it may not fit. Raise a UserError if its string is wrong or needs more vectors."""
-    info = describe(text, settings.transform_spec.out_dim(shape.dim), settings.metric)
-    if shape.n_vectors < info.n_training_min:
-        best = next(ladder(shape.n_vectors, info.dim, settings.metric))
+    plan = _planned(text, shape, settings)
+    least = plan.info.n_training_min
+    if shape.n_vectors < least:
+        best = next(ladder(shape, settings)).info.text
         raise UserError(
-            f"index {text!r} is trained on {info.n_training_min} vectors or more, and there are {shape.n_vectors}; "
-            f"use {best}, or index more vectors"
+            f"index {text!r} is trained on {least} vectors or more, and there are {shape.n_vectors}; use {best}, or "
+            "index more vectors"
         )
-    if settings.n_training is not None and settings.n_training < info.n_training_min:
-        raise UserError(f"n_training is {settings.n_training}: index {text!r} takes {info.n_training_min} or more")
-    return MemoryPlan(info, shape, settings)
+    return plan
+
+
+def _planned(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
+    return MemoryPlan(describe(text, settings.transform_spec.out_dim(shape.dim), settings.metric), shape, settings)
 
 
 def check_memory(plan: MemoryPlan) -> None:
@@ -187,12 +188,11 @@ def check_memory(plan: MemoryPlan) -> None:
     if plan.fits:
         return
     stage = max(plan.stages, key=lambda name: plan.stages[name])
-    n_vectors, dim, limit = plan.shape.n_vectors, plan.info.dim, plan.settings.max_memory_bytes
-    best = next((other for other in _ladder_plans(plan.shape, plan.settings) if other.fits), None)
+    best = next((other for other in ladder(plan.shape, plan.settings) if other.fits), None)
     remedy = f"{best.info.text} fits ({size(best.peak_bytes)})" if best else "no index of these vectors fits"
     raise UserError(
-        f"index {plan.info.text!r} of {n_vectors} vectors of {dim} dimensions takes {size(plan.peak_bytes)} "
-        f"({stage}), more than max_memory {size(limit)}; {remedy}"
+        f"index {plan.info.text!r} of {plan.shape.n_vectors} vectors of {plan.info.dim} dimensions takes "
+        f"{size(plan.peak_bytes)} ({stage}), more than max_memory {size(plan.settings.max_memory_bytes)}; {remedy}"
     )
 
 
@@ -218,24 +218,19 @@ def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
     lists = list_prefix(shape.n_vectors)
     texts = ["Flat"]
     if shape.n_vectors * dim > _MAX_NUMBERS_COMPARED and lists:
+        # Codes of 4 bits for each two dimensions; of few, or of an odd number, for each.
+        n_codes = dim if dim <= _MAX_CODED_ALONE or dim % 2 else dim // 2
         stored = [storage for storage, recall in _TYPICAL_RECALL.items() if recall >= settings.recall]
-        texts = [_refined(lists, dim, storage) for storage in stored[:2]] + [f"{lists}{storage}" for storage in stored]
+        texts = [f"{lists}PQ{n_codes}x4fs,Refine({storage})" for storage in stored[:2]]
+        texts += [f"{lists}{storage}" for storage in stored]
     fitting = _fitting(texts, shape, settings) or _smaller(shape, settings)
     if not fitting:
-        least = min(_ladder_plans(shape, settings), key=lambda plan: plan.peak_bytes)
+        least = min(ladder(shape, settings), key=lambda plan: plan.peak_bytes)
         raise UserError(
             f"max_memory {size(settings.max_memory_bytes)}: too little for any index of {shape.n_vectors} vectors of "
             f"{dim} dimensions; {least.info.text} takes {size(least.peak_bytes)}"
         )
     return fitting
-
-
-def _refined(lists: str, dim: int, storage: str) -> str:
-    """Return lists of codes of 4 bits for each two dimensions, or for each of few, refined by a storage."""
-    if dim <= _MAX_CODED_ALONE:
-        return f"{lists}PQ{dim}x4fs,Refine({storage})"
-    # An odd number of dimensions gets one more, which is 0.
-    return f"{f'Pad{dim + 1},' if dim % 2 else ''}{lists}PQ{(dim + 1) // 2}x4fs,Refine({storage})"
 
 
 def _fitting(texts: Iterable[str], shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
@@ -247,18 +242,13 @@ def _smaller(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
 
     The id of each vector and the centroids take memory too: without lists a better but slower storage may fit.
     """
-    best = [plan for plan in _ladder_plans(shape, settings) if plan.info.is_ivf and plan.fits][:1]
+    best = [plan for plan in ladder(shape, settings) if plan.info.n_lists and plan.fits][:1]
     whole = _fitting(["SQ6", "SQ8", "SQfp16", "Flat"], shape, settings)
     most = best[0].info.code_bytes if best else 0
     return best + [plan for plan in whole if plan.info.code_bytes > most]
 
 
-def _ladder_plans(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
-    dim = settings.transform_spec.out_dim(shape.dim)
-    return (plan_memory(text, shape, settings) for text in ladder(shape.n_vectors, dim, settings.metric))
-
-
-def ladder(n_vectors: int, dim: int, metric: Metric) -> Iterator[str]:
+def ladder(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
     """Yield the indexes worth building, from the most precise to the smallest.
 
     On token vectors of MiniLM (60,000 of 384 dimensions, cosine, all lists probed) recall@10 was 1.00 for SQfp16, 0.99
@@ -266,17 +256,16 @@ def ladder(n_vectors: int, dim: int, metric: Metric) -> Iterator[str]:
     64 bytes per vector it found 0.72, where RaBitQ found 0.82 with 66, and training took twenty times as long. Codes
     with a refinement are left out too: they are faster, but for the same bytes they find no more.
     """
-    yield "Flat"
-    lists = list_prefix(n_vectors)
-    last = None
+    yield _planned("Flat", shape, settings)
+    lists = list_prefix(shape.n_vectors)
+    least = math.inf
     for storage in ("Flat", "SQfp16", "SQ8", "SQ6", "RaBitQ4", "RaBitQ2", "RaBitQ"):
         if lists or storage.startswith("SQ"):
-            text = f"{lists}{storage}"
-            n_bytes = describe(text, dim, metric).code_bytes
+            plan = _planned(f"{lists}{storage}", shape, settings)
             # RaBitQ stores some numbers with the bits of each vector, so it takes more where vectors are narrow.
-            if last is None or n_bytes < last:
-                yield text
-                last = n_bytes
+            if plan.info.code_bytes < least:
+                yield plan
+                least = plan.info.code_bytes
 
 
 def list_prefix(n_vectors: int) -> str:

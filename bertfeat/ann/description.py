@@ -1,4 +1,4 @@
-"""Description of an index: the content of `index.json`."""
+"""Description of an index, the content of `index.json`: what it holds, and the settings that it was built with."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.transforms import TransformSpec
+from bertfeat.devices import n_cpus
 from bertfeat.durable.records import FileDigest
+from bertfeat.errors import UserError
 from bertfeat.vectors.nearest import Metric
 
 FORMAT_VERSION = 1
@@ -20,24 +21,77 @@ TRANSFORM = "transform.safetensors"
 QUERIES = "queries.safetensors"
 FILES = (INDEX, ROWS, TRANSFORM, QUERIES)
 
+AUTO = "auto"
+
+# OpenMP ends the process if the system refuses to start that many threads.
+_MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """How an index is built and tuned.
+
+    The same settings and vectors give the same bytes on one machine. Another number of threads rounds products
+    differently, which may change the list, the link or the code of a vector.
+
+    Attributes:
+        index: A faiss factory string, or `auto`.
+        transform: What is done to vectors first, as `TransformSpec.parse` reads it.
+        max_memory_bytes: The most memory of the build, and of the finished index, without the program itself.
+        recall: The part of the ten nearest vectors that a search must find.
+        n_threads: Threads to compute on; None for all.
+        n_queries: Vectors of the index to measure recall with: one half to tune on, the other to report.
+        n_piece_rows: Vectors between two points from which a build can resume; None for about 64 MB of them.
+    """
+
+    index: str = AUTO
+    metric: Metric = Metric.COSINE
+    transform: str = "none"
+    max_memory_bytes: int = 4_000_000_000
+    recall: float = 0.95
+    seed: int = 0
+    n_threads: int | None = None
+    n_queries: int = 2000
+    n_piece_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise a UserError if a value is out of range, or the transform is unknown."""
+        TransformSpec.parse(self.transform)
+        if not 0 < self.recall <= 1:
+            raise UserError(f"recall is {self.recall}: give a number above 0 and up to 1, as 0.95")
+        if self.n_queries < 2:
+            raise UserError(f"n_queries is {self.n_queries}: give 2 or more, half of them to tune by")
+        for name in ("max_memory_bytes", "n_threads", "n_piece_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: give 1 or more")
+        if self.n_threads is not None and self.n_threads > _MAX_THREADS:
+            raise UserError(f"n_threads is {self.n_threads}: give {_MAX_THREADS} or fewer")
+        if self.seed < 0:
+            raise UserError(f"seed is {self.seed}: give 0 or more")
+
+    @property
+    def threads(self) -> int:
+        """How many threads to compute on."""
+        return self.n_threads or n_cpus()
+
+    @property
+    def transform_spec(self) -> TransformSpec:
+        """The transform."""
+        return TransformSpec.parse(self.transform)
+
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
     """What an index holds and how it was made.
 
     Attributes:
-        n_vectors: The number of vectors.
         dim: The width of the raw vectors that it takes, before its transform.
-        metric: How vectors are compared.
-        transform: What is done to them first, as `TransformSpec.parse` reads it.
-        factory: The faiss factory string.
         parameters: How faiss searches it: `nprobe`, `efSearch`, ...
-        settings: The settings that it was built with.
         source: Where the vectors come from: JSON values, which nothing in `ann` reads.
-        measured: Recall and other measurements: JSON values.
+        measured: JSON values: those of `tune`, `bytes_per_vector`, and `candidates`, those of each index built.
         seconds: The seconds of each stage of the build.
         files: The size and digest of each file of the folder except `index.json`.
-        format_version: The version of the format.
     """
 
     n_vectors: int

@@ -25,28 +25,12 @@ def recall_of_each(
     truth_scores: npt.NDArray[Any] | None = None,
     metric: Metric | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return recall@k of each query: the part of its k nearest vectors that is among the first k found.
+    """Return recall@k of each query, float64 (n_queries,): the part of its k nearest vectors among the first k found.
 
-    With scores, ties count: a vector as close as the k-th of the truth is as good as that one.
-
-    Args:
-        found: int64 (n_queries, at least k), positions, -1 where there are fewer.
-        truth: int64 (n_queries, at least k), positions by exact search, -1 where there are fewer.
-        k: The number of hits that count.
-        found_scores: float, of the shape of `found`: true scores (`exact_scores`), not those of a compressed index.
-        truth_scores: float, of the shape of `truth`: true scores.
-        metric: The metric of the scores.
-
-    Returns:
-        float64 (n_queries,), from 0 to 1, as a part of the vectors that there are to find; NaN for 0 vectors.
-
-    Raises:
-        UserError: There are fewer than k columns, or the queries differ.
+    `found` and `truth` are positions, int64 (n_queries, at least k), -1 where there are fewer; for none recall is NaN.
+    With the true scores of both (`exact_scores`), of their shapes, ties count: a vector as close as the k-th of the
+    truth is as good as that one.
     """
-    if k < 1 or k > min(found.shape[1], truth.shape[1]) or len(found) != len(truth):
-        raise UserError(f"recall at {k}: found has shape {found.shape}, truth {truth.shape}; give k hits of each query")
-    if len({found_scores is None, truth_scores is None, metric is None}) == 2:
-        raise ValueError("give the scores of both sides and their metric, or none of these")
     found, truth = found[:, :k], truth[:, :k]
     n_true = (truth >= 0).sum(axis=1)
     good = _is_among(found, truth)

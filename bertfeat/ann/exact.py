@@ -29,14 +29,14 @@ def exact_search(
     exclude: IntArray | None = None,
     max_bytes: int = _DEFAULT_BYTES,
 ) -> tuple[Float32Array, IntArray]:
-    """Find the k nearest vectors of each query by comparing all; the source is read once.
+    """Find the k nearest vectors of each query, float (n_queries, dim), raw, by comparing all; the source is read once.
 
     Scores are computed in float64 from the transformed float32 vectors and rounded once. Among equal scores the lower
     position wins.
 
     Args:
         source: The vectors, raw.
-        queries: float (n_queries, dim), raw.
+        queries: The queries.
         k: The number of hits.
         metric: How vectors are compared.
         transform: What is done to both sides first.
@@ -45,19 +45,12 @@ def exact_search(
         max_bytes: Working memory, besides queries, hits, and a chunk of the source.
 
     Returns:
-        The scores, float32 (n_queries, k), best first, NaN where there are fewer hits; and their positions, int64
-        (n_queries, k), -1 where there are fewer.
-
-    Raises:
-        UserError: k is below 1, an array has another shape than these, or a vector holds NaN, infinity, or numbers too
-            large to compare in float32.
+        float32 scores, best first, and int64 positions, (n_queries, k); NaN and -1 where there are fewer hits.
     """
     queries = checked_queries(queries, source.shape[1])
     if k < 1:
         raise UserError(f"k is {k}: ask for 1 hit or more")
     check_allowed(allowed, source.shape[0])
-    if exclude is not None and exclude.shape != (len(queries),):
-        raise UserError(f"exclude has shape {exclude.shape}: give one position for each of {len(queries)} queries")
     return nearest(
         _batches(source, allowed),
         prepare(queries, transform, Metric.IP),
@@ -76,23 +69,10 @@ def exact_scores(
     metric: Metric,
     transform: Transform | None = None,
 ) -> Float32Array:
-    """Return the scores of given pairs, as `exact_search` computes them; the source is read once.
+    """Return the scores of queries with the vectors at `positions`, -1 for none, int64 (n_queries, k).
 
-    They are equal to the bit, except that a transform with a matrix may round the last bit of a vector otherwise
-    (`Transform.apply`).
-
-    Args:
-        source: As for `exact_search`.
-        queries: As for `exact_search`.
-        positions: int64 (n_queries, k), the vectors to compare each query with; -1 for none.
-        metric: As for `exact_search`.
-        transform: As for `exact_search`.
-
-    Returns:
-        float32 (n_queries, k), NaN where the position is -1.
-
-    Raises:
-        UserError: A query or a vector cannot be compared.
+    The source is read once. The scores, float32 (n_queries, k), NaN for none, are those of `exact_search` to the bit,
+    except that a transform with a matrix may round the last bit of a vector otherwise (`Projection.apply`).
     """
     asked = Comparison(prepare(checked_queries(queries, source.shape[1]), transform, Metric.IP), metric)
     out = np.full(positions.size, np.nan, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Filling of a trained index: little is lost in a kill, and memory holds no more than the finished index.
+"""Training of an index on a sample that is the same every time, and filling within the memory of the finished index.
 
 Most indexes are filled piece by piece: each piece is written to a file, and the pieces are merged at the end. faiss
 cannot merge lists of interleaved codes: those of a piece are written one code after the other, and are interleaved when
@@ -8,7 +8,8 @@ by a quarter: all these files together are at most five times as long as the las
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,114 @@ import faiss
 import numpy as np
 
 from bertfeat.ann.budget import MemoryPlan
-from bertfeat.ann.indexfiles import publish, read_index, write_index
-from bertfeat.ann.indextraining import prepared_chunks
-from bertfeat.ann.structure import codes_of, core, leaves, set_count
-from bertfeat.ann.transforms import Transform
+from bertfeat.ann.exact import sample_positions
+from bertfeat.ann.indexfolder import publish_aside, read_index, write_index
+from bertfeat.ann.searchparameters import codes_of, core, leaves, set_count, transforms
+from bertfeat.ann.transforms import Transform, prepare
+from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.durable.files import Sink
 from bertfeat.errors import RunError
-from bertfeat.records import Int32Array
-from bertfeat.vectors.array import Vectors
+from bertfeat.forks import limit_threads
+from bertfeat.records import Float32Array, Int32Array, IntArray
+from bertfeat.vectors.array import Vectors, chunks_of
+from bertfeat.vectors.nearest import Metric
 
 TRAINED = "trained.faiss"
 CHECKPOINT = "checkpoint.faiss"
+# The default of faiss, for seed 0.
+_FAISS_SEED = 1234
+
+
+@contextlib.contextmanager
+def threads(n_threads: int) -> Iterator[None]:
+    """Let faiss use this many threads within the block, or one in a forked process."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1 if limit_threads() else n_threads)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def trained(plan: MemoryPlan, source: Vectors, transform: Transform | None) -> Any:
+    """Return the empty index, trained on a sample of the source."""
+    index = plan.info.make()
+    for part in leaves(index):
+        _seed(part, plan.settings.seed)
+    if plan.info.n_training_min:
+        positions = sample_positions(source.shape[0], plan.n_training, plan.settings.seed)
+        with _seeded_rotations(index, plan.settings.seed):
+            index.train(prepared_rows(source, positions, transform, plan.info.metric))
+    return index
+
+
+def prepared_rows(source: Vectors, positions: IntArray, transform: Transform | None, metric: Metric) -> Float32Array:
+    """Return the vectors at some positions, ascending, as an index takes them; the source is read once."""
+    dim = source.shape[1] if transform is None else transform.out_dim
+    out = np.empty((len(positions), dim), dtype=np.float32)
+    for rows, vectors in chunks_of(source):
+        first, last = np.searchsorted(positions, [rows.start, rows.stop])
+        if last > first:
+            out[first:last] = prepare(vectors[positions[first:last] - rows.start], transform, metric)
+    return out
+
+
+def prepared_chunks(
+    source: Vectors, start: int, borders: Sequence[int], transform: Transform | None, metric: Metric
+) -> Iterator[Float32Array]:
+    """Yield all vectors from `start` on as an index takes them, cut at the borders and not as the source cuts them.
+
+    The borders ascend, and the last one is the number of vectors. Each float32 (n, dim) is valid until the next one.
+    Chunks of the source that end before `start` are not read.
+    """
+    widest = max(b - a for a, b in zip([start, *borders], borders, strict=False))
+    chunk = np.empty((widest, source.shape[1] if transform is None else transform.out_dim), dtype=np.float32)
+    at, first, cuts = start, start, iter(borders)
+    stop = next(cuts)
+    for number, rows in enumerate(source.chunks):
+        if rows.stop <= start:
+            continue
+        vectors = source.read(number)
+        while at < rows.stop:
+            until = min(stop, rows.stop)
+            some = vectors[at - rows.start : until - rows.start]
+            chunk[at - first : until - first] = prepare(some, transform, metric)
+            at = until
+            if at == stop:
+                yield chunk[: at - first]
+                first, stop = at, next(cuts, at)
+
+
+@contextlib.contextmanager
+def _seeded_rotations(index: Any, seed: int) -> Iterator[None]:
+    """Seed the code books that an OPQ uses to learn its rotation, as `_seed` does for those of the index."""
+    rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
+    # The ones that faiss makes by default; faiss does not keep them alive.
+    books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
+    for rotation, book in zip(rotations, books, strict=True):
+        _seed_clustering(book.cp, seed)
+        rotation.pq = book
+    try:
+        yield
+    finally:
+        for rotation in rotations:
+            rotation.pq = None
+
+
+def _seed(part: Any, seed: int) -> None:
+    """Seed the training of a part."""
+    part = codes_of(part)
+    settings = [part.cp] if isinstance(part, faiss.IndexIVF) else []
+    if hasattr(part, "pq"):
+        settings.append(part.pq.cp)
+    for clustering in settings:
+        _seed_clustering(clustering, seed)
+
+
+def _seed_clustering(clustering: Any, seed: int) -> None:
+    """Seed k-means, and keep it from warnings about small samples on stderr."""
+    clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
+    clustering.min_points_per_centroid = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +170,7 @@ class Filling:
             at += len(chunk)
             if at == pieces[number].stop:
                 for i, part in enumerate(parts):
-                    with publish(self._piece_path(number, i)) as sink:
+                    with publish_aside(self._piece_path(number, i)) as sink:
                         _write_part(part, sink)
                 index.reset()
                 number += 1
@@ -95,7 +193,7 @@ class Filling:
         if n_done == n_vectors:
             return index
         levels = None
-        if self.plan.info.is_graph:
+        if self.plan.info.n_links:
             levels = _levels(core(index).hnsw, n_vectors, self.plan.settings.seed)
             _reserve(core(index), levels)
         # The borders of an uninterrupted run: a graph depends on which vectors are added together.
@@ -110,6 +208,19 @@ class Filling:
                 write_index(checkpoint, index)
                 n_kept = n_done
         return index
+
+
+def extend(index: VectorIndex, source: Vectors, start: int = 0, n_chunk_rows: int = 8192) -> None:
+    """Add vectors of a source, from position `start` on, to an index in memory, `n_chunk_rows` at once.
+
+    What was learned stays: transform, centroids, code books, search parameters. A `Flat` index is then the same as one
+    built from all vectors with the same transform. The recall of others may differ.
+    """
+    n_vectors = source.shape[0]
+    if start < n_vectors:
+        borders = [*range(start + n_chunk_rows, n_vectors, n_chunk_rows), n_vectors]
+        for chunk in prepared_chunks(source, start, borders, index.transform, index.metric):
+            index.index.add(chunk)
 
 
 def _write_part(part: Any, sink: Sink) -> None:
@@ -172,7 +283,7 @@ def _interleaved(part: Any, lists: Any) -> Any:
 def _levels(hnsw: Any, n_vectors: int, seed: int) -> Int32Array:
     """Draw the levels of all vectors of a graph, with the odds of faiss, int32 (n_vectors,), from 1.
 
-    faiss draws them while it adds vectors, from a generator that no file holds: a resumed build would draw others.
+    faiss draws them from a generator that no file holds: a resumed build would draw others.
     """
     odds = faiss.vector_to_array(hnsw.assign_probas)
     drawn = np.random.default_rng(seed).random(n_vectors, dtype=np.float32)

@@ -13,29 +13,26 @@ build an index again from its store where you do not trust its author.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load
+from safetensors.numpy import load_file, save
 
 from bertfeat.ann.description import DESCRIPTION, FILES, FORMAT_VERSION, QUERIES, TRANSFORM, IndexDescription
-from bertfeat.ann.indexfiles import write_arrays
-from bertfeat.ann.transforms import Transform
+from bertfeat.ann.transforms import Transform, transform_of
 from bertfeat.durable import files
 from bertfeat.durable.placecheck import check_folder
-from bertfeat.durable.publication import publish_bytes, replace_folder
-from bertfeat.durable.records import FileDigest, read_checked, read_record, seal
+from bertfeat.durable.publication import publish_bytes, publish_file, replace_folder
+from bertfeat.durable.records import FileDigest, decode, encode, read_record, seal
 from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
 
-BUILD_AGAIN = "build the index again"
-
-
-def building_folder(final: Path) -> Path:
-    """Return the hidden folder, next to an index, in which it is built."""
-    final = final.absolute()
-    return final.with_name(f".{final.name}.building")
+_T = TypeVar("_T")
+_BUILD_AGAIN = "pass `overwrite` to build the index again"
 
 
 def check_place(final: Path, *, overwrite: bool = False) -> None:
@@ -43,40 +40,72 @@ def check_place(final: Path, *, overwrite: bool = False) -> None:
     check_folder(final, "an index", (DESCRIPTION, *FILES), overwrite=overwrite)
 
 
-def write_transform(folder: Path, transform: Transform) -> None:
-    """Write the fitted transform of an index that is being built."""
-    write_arrays(folder / TRANSFORM, transform.to_arrays())
+@contextmanager
+def publish_aside(path: Path) -> Iterator[files.Sink]:
+    """Publish a file in a folder that only this process writes to; what a killed process left is overwritten."""
+    with publish_file(path, aside=path.with_name(f".{path.name}.tmp")) as sink:
+        yield sink
 
 
-def read_transform(folder: Path, description: IndexDescription) -> Transform | None:
-    """Return the fitted transform of an index; None if it has none.
-
-    Raises:
-        UserError: The file is missing or damaged.
-    """
-    arrays = _arrays(folder / TRANSFORM, description)
-    return None if arrays is None else Transform.from_arrays(arrays)
+def write_json(path: Path, content: Any) -> None:
+    """Publish a record or another JSON value."""
+    with publish_aside(path) as sink:
+        sink.write(encode(content))
 
 
-def write_queries(folder: Path, vectors: Float32Array) -> None:
-    """Write the queries that an index is tuned by, float32 (n_queries, dim), raw."""
-    write_arrays(folder / QUERIES, {"vectors": vectors})
+def read_json(path: Path, kind: type[_T]) -> _T | None:
+    """Return the value of a file that `write_json` wrote, or None without a file."""
+    return decode(kind, path.read_bytes()) if path.exists() else None
 
 
-def read_queries(folder: Path, description: IndexDescription) -> Float32Array | None:
-    """Return the queries that an index was tuned by, float32 (n_queries, dim), raw; None if none were given.
+def write_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Publish arrays as safetensors."""
+    with publish_aside(path) as sink:
+        sink.write(save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))
 
-    Raises:
-        UserError: The file is missing or damaged.
-    """
-    arrays = _arrays(folder / QUERIES, description)
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
+    """Return the arrays of a file that `write_arrays` wrote, or None without a file."""
+    return load_file(path) if path.exists() else None
+
+
+def read_transform(folder: Path) -> Transform | None:
+    """Return the fitted transform of an index; None if it has none."""
+    arrays = read_arrays(folder / TRANSFORM)
+    return None if arrays is None else transform_of(arrays)
+
+
+def read_queries(folder: Path) -> Float32Array | None:
+    """Return the queries that an index was tuned by, float32 (n_queries, dim), raw; None if none were given."""
+    arrays = read_arrays(folder / QUERIES)
     return None if arrays is None else arrays["vectors"]
 
 
-def _arrays(path: Path, description: IndexDescription) -> dict[str, npt.NDArray[Any]] | None:
-    """Return the arrays of a file of an index, checked by its digest; None if the index has no such file."""
-    wanted = description.files.get(path.name)
-    return None if wanted is None else load(read_checked(path, wanted, BUILD_AGAIN))
+def write_index(path: Path, index: Any) -> None:
+    """Publish a faiss index."""
+    # Imported here because the folder of an index is described without faiss.
+    import faiss
+
+    with publish_aside(path) as sink:
+        # Through Python's file: faiss does not sync the files that it opens, and ignores a full disk.
+        faiss.write_index(index, faiss.PyCallbackIOWriter(sink.write))
+
+
+def read_index(path: Path, *, mmap: bool = False) -> Any:
+    """Return the faiss index of a file, in memory or mapped.
+
+    Raises:
+        UserError: faiss cannot read the index, as one that a newer faiss wrote.
+    """
+    import faiss
+
+    # This flag maps flat, inverted-file, graph and quantized indexes alike; IO_FLAG_MMAP knows inverted lists only.
+    flags = faiss.IO_FLAG_MMAP_IFC if mmap else 0
+    try:
+        return faiss.read_index(str(path.resolve()), flags)
+    except (RuntimeError, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path}: cannot be loaded: {reason[-300:]}; {_BUILD_AGAIN}") from error
 
 
 def write_description(folder: Path, description: IndexDescription) -> None:
@@ -90,41 +119,26 @@ def read_description(folder: Path) -> IndexDescription:
     Raises:
         UserError: There is no index; or its description is damaged, or of a newer format.
     """
-    return read_record(IndexDescription, folder, "index", FORMAT_VERSION, BUILD_AGAIN)
+    return read_record(IndexDescription, folder, "index", FORMAT_VERSION, _BUILD_AGAIN)
 
 
-def find_mismatches(folder: Path, description: IndexDescription) -> dict[str, str]:
-    """Return what is wrong with each file of an index; empty if all are as they were written.
-
-    Every file is read whole, except one of a wrong size.
-    """
-    found = {}
+def check_files(folder: Path, description: IndexDescription) -> None:
+    """Raise a UserError with its name if a file is missing or has changed; every file is read whole."""
     for name, wanted in description.files.items():
         path = (folder / name).resolve()
         try:
-            n_bytes = path.stat().st_size
-            if n_bytes != wanted.n_bytes:
-                found[name] = f"has {n_bytes} bytes, not {wanted.n_bytes}"
-            elif FileDigest.of(path) != wanted:
-                found[name] = f"its content does not match the digest in {DESCRIPTION}"
+            if FileDigest.of(path) == wanted:
+                continue
+            reason = f"its content does not match the digest in {DESCRIPTION}"
         except FileNotFoundError:
-            found[name] = "is missing"
+            reason = "is missing"
         except OSError as error:
-            found[name] = f"cannot be read: {(error.strerror or str(error)).lower()}"
-    return found
+            reason = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise UserError(f"{folder / name}: {reason}; {_BUILD_AGAIN}")
 
 
-def publish(building: Path, final: Path, description: IndexDescription, *, overwrite: bool = False) -> IndexDescription:
-    """Publish a finished index: its place holds the old index or none, and then the whole new one.
-
-    Args:
-        building: The folder with the files of the index and no others, on the same file system.
-        final: The place of the index.
-        description: The description, to be written with the digests of the files in the folder.
-        overwrite: Replace an index that is there.
-
-    Returns:
-        The description as written.
+def publish(building: Path, final: Path, description: IndexDescription, *, overwrite: bool = False) -> None:
+    """Publish the folder of a finished index: its place holds the old index or none, and then the whole new one.
 
     Raises:
         UserError: The place holds something that must not be replaced.
@@ -134,13 +148,5 @@ def publish(building: Path, final: Path, description: IndexDescription, *, overw
     with files.write_errors(building):
         names = sorted({entry.name for entry in building.iterdir()} - {DESCRIPTION})
         digests = {name: FileDigest.of(building / name) for name in names}
-    written = dataclasses.replace(description, files=digests)
-    write_description(building, written)
+    write_description(building, dataclasses.replace(description, files=digests))
     replace_folder(building, final)
-    return written
-
-
-def check_files(folder: Path, description: IndexDescription) -> None:
-    """Raise a UserError with its name if a file is missing or has changed."""
-    for name, reason in find_mismatches(folder, description).items():
-        raise UserError(f"{folder / name}: {reason}; {BUILD_AGAIN}")

@@ -1,19 +1,17 @@
-"""Search parameters of an index: what can be tuned, what a filter or a large k needs, and the objects that faiss takes.
+"""Parts of a faiss index, and the search parameters that it takes, which have the names of faiss's ParameterSpace.
 
-They have the names of faiss's ParameterSpace: `nprobe`, `quantizer_efSearch`, `efSearch`, `k_factor_rf`.
+No function here keeps an index alive: it must outlive the parts that are taken from it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import faiss
 import numpy as np
 
-from bertfeat.ann.structure import core, entered, stored_vectors
-from bertfeat.errors import UserError
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
 # The fewest vectors that a search of lists compares per hit: `nprobe` is tuned for 10 hits.
@@ -21,6 +19,83 @@ _CANDIDATES_EACH = 4
 # The number of hits that parameters are tuned for.
 K = 10
 _MAX_BYTES = 32 << 20
+
+
+def core(index: Any) -> Any:
+    """Return the part of an index that finds vectors: its lists, its graph, or its codes."""
+    index = faiss.downcast_index(index)
+    while isinstance(index, faiss.IndexRefine | faiss.IndexPreTransform):
+        index = faiss.downcast_index(index.base_index if isinstance(index, faiss.IndexRefine) else index.index)
+    return index
+
+
+def leaves(index: Any) -> Iterator[Any]:
+    """Yield the parts of an index that hold vectors."""
+    inner = _inner(index)
+    for part in inner:
+        yield from leaves(part)
+    if not inner:
+        yield faiss.downcast_index(index)
+
+
+def codes_of(part: Any) -> Any:
+    """Return what holds the codes of a leaf: of a graph its storage, else the leaf."""
+    return faiss.downcast_index(part.storage) if isinstance(part, faiss.IndexHNSW) else part
+
+
+def set_count(index: Any, n_vectors: int) -> None:
+    """Set the number of vectors of an index and its parts, after the parts were filled one by one."""
+    faiss.downcast_index(index).ntotal = n_vectors
+    for part in _inner(index):
+        set_count(part, n_vectors)
+
+
+def transforms(index: Any) -> list[Any]:
+    """Return the transforms in front of an index, or of what is refined."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexRefine):
+        return transforms(index.base_index)
+    if not isinstance(index, faiss.IndexPreTransform):
+        return []
+    return [faiss.downcast_VectorTransform(index.chain.at(i)) for i in range(index.chain.size())]
+
+
+def entered(index: Any, vectors: Float32Array) -> Float32Array:
+    """Return vectors as the core of an index takes them, float32 (n, its dimensions)."""
+    for transform in transforms(index):
+        vectors = transform.apply(vectors)
+    return vectors
+
+
+def comparable(index: Any, vectors: Float32Array) -> tuple[Any, Float32Array] | None:
+    """Return a part of an index that compares vectors one by one, a refinement or the storage of a graph.
+
+    The vectors are returned as that part takes them. None if the index has no such part.
+    """
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexRefine):
+        return faiss.downcast_index(index.refine_index), vectors
+    graph = core(index)
+    if not isinstance(graph, faiss.IndexHNSW) or isinstance(graph, faiss.IndexHNSWPQ):
+        return None
+    return codes_of(graph), entered(index, vectors)
+
+
+def stored_vectors(index: Any) -> Float32Array:
+    """Return the vectors of a `Flat` index without copying them: float32 (n_vectors, dim)."""
+    n_numbers = index.ntotal * index.d
+    if not n_numbers:
+        return np.empty((0, index.d), dtype=np.float32)
+    flat: Float32Array = faiss.rev_swig_ptr(index.get_xb(), n_numbers).reshape(index.ntotal, index.d)
+    return flat
+
+
+def _inner(index: Any) -> list[Any]:
+    """Return the indexes that an index wraps, the one that finds vectors first; none for a core."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexRefine):
+        return [index.base_index, index.refine_index]
+    return [index.index] if isinstance(index, faiss.IndexPreTransform) else []
 
 
 def settable(index: Any) -> dict[str, int]:
@@ -39,28 +114,10 @@ def settable(index: Any) -> dict[str, int]:
     return found
 
 
-def check_parameters(index: Any, values: Mapping[str, float]) -> None:
-    """Raise a UserError if the index does not have a search parameter, or its value is out of range."""
-    known = settable(index)
-    for name, value in values.items():
-        if name not in known:
-            takes = ", ".join(known) or "none"
-            raise UserError(f"search parameter {name!r}: this index takes {takes}; leave it out")
-        if not 1 <= value <= known[name]:
-            raise UserError(f"search parameter {name} is {value}; give 1 to {known[name]}")
-
-
 def widened(index: Any, values: Mapping[str, float], k: int, n_allowed: int) -> dict[str, float]:
-    """Return search parameters that find as much under a filter as the given ones do among all vectors.
+    """Return search parameters that find as much under a filter, or for a larger k, as the given ones do for ten hits.
 
-    If a filter lets one vector in ten through, ten times as many must be compared. A thousand hits need more lists
-    than ten hits.
-
-    Args:
-        index: The index.
-        values: The parameters for a search for about ten hits among all vectors.
-        k: The number of hits.
-        n_allowed: How many vectors the filter lets through, 1 or more.
+    If a filter lets one vector in ten through, ten times as many must be compared. `n_allowed` is 1 or more.
     """
     inner, wide = core(index), dict(values)
     if isinstance(inner, faiss.IndexIVF):
@@ -101,14 +158,7 @@ def is_scan_cheaper(index: Any, values: Mapping[str, float], n_allowed: int) -> 
 
 
 def search_parameters(index: Any, values: Mapping[str, float], selector: Any = None, k: int = K) -> Any:
-    """Return the parameter object of faiss for one search, or None.
-
-    Args:
-        index: The index.
-        values: The parameters by name; the index has a default for each.
-        selector: faiss's selector of the allowed vectors; None for all.
-        k: The number of hits.
-    """
+    """Return the object of faiss for a search among the selected vectors, or None; the index has defaults."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         factor = n_candidates(index, values, k) / k
@@ -143,19 +193,11 @@ def has_ordered_lists(index: Any) -> bool:
 
 
 def lists_needed(index: Any, queries: Float32Array, allowed: BoolArray, n_wanted: float) -> IntArray:
-    """Return how many lists a search under a filter must read, for each query.
+    """Return how many lists a search under a filter must read for each query, int64 (n_queries,).
 
     The vectors that a filter lets through may be in other lists than those nearest to a query. So allowed vectors are
-    counted, from the nearest list on, until there are `n_wanted`: as many as a search without a filter compares.
-
-    Args:
-        index: An index that `has_ordered_lists`.
-        queries: float32 (n_queries, dim), as the index takes them.
-        allowed: bool (n_vectors,).
-        n_wanted: How many vectors to compare.
-
-    Returns:
-        int64 (n_queries,), rounded up to a power of two, so that many queries share a number; at most all lists.
+    counted, from the nearest list on, until there are `n_wanted`: as many as a search without a filter compares. The
+    numbers are rounded up to powers of two, so that many queries share one; at most all lists.
     """
     inner, queries = core(index), entered(index, queries)
     counts = _allowed_in_lists(inner, allowed)

@@ -6,11 +6,10 @@ the mean is subtracted and the few dominant directions are scaled down.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +30,8 @@ _STEP_ROWS = 2048
 class TransformKind(StrEnum):
     """A kind of transform.
 
-    Attributes:
-        forms: The texts for it; DIM is the number of dimensions that it leaves.
-        fitted_to: The `Moments` that it is fitted to; None for none.
-        divides: Whether each axis is divided by the standard deviation along it.
+    `forms` are the texts for it, where DIM is the number of dimensions that it leaves; `fitted_to` is the kind of
+    `Moments` that it is fitted to; `divides` tells whether each axis is divided by the standard deviation along it.
     """
 
     NONE = "none", ("none",), None
@@ -96,81 +93,35 @@ class TransformSpec:
         """
         if self.dim is not None and self.dim > dim:
             raise UserError(f"transform '{self}': the vectors have {dim} dimensions; give 1 to {dim}")
-        if self.kind.fitted_to is None:
-            return
-        if n_vectors == 0:
-            raise UserError(f"transform '{self}': there are no vectors to fit it to; use none")
-        wanted = self.out_dim(dim)
-        if self.kind.fitted_to == "scatter" and n_vectors <= wanted:
-            fewer = f"{self.kind}:DIM with DIM below {n_vectors}, or center" if n_vectors > 1 else "center"
+        least = {None: 0, "mean": 1, "scatter": self.out_dim(dim) + 1}[self.kind.fitted_to]
+        if n_vectors < least:
             raise UserError(
-                f"transform '{self}': it takes {wanted + 1} vectors or more, and there are {n_vectors}; use {fewer}, "
-                "or index more vectors"
+                f"transform '{self}': it takes {least} vectors or more, and there are {n_vectors}; use a smaller DIM, "
+                "center or none, or index more vectors"
             )
 
 
-class Transform(ABC):
-    """A transform that is ready to use."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def dim(self) -> int:
-        """The dimensions of the vectors that it takes."""
-
-    @property
-    @abstractmethod
-    def out_dim(self) -> int:
-        """The dimensions of the vectors that it gives."""
-
-    @abstractmethod
-    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
-        """Transform vectors, float (n, dim), to float32 (n, out_dim)."""
-
-    @abstractmethod
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays to save."""
-
-    @staticmethod
-    def from_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
-        """Make the transform of arrays that `to_arrays` gave."""
-        if "dimensions" in arrays:
-            return Truncation(*map(int, arrays["dimensions"]))
-        return Projection(arrays["mean"], arrays.get("matrix"))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Truncation(Transform):
-    """The first `n_kept` of `n_values` values, scaled to length 1, for models trained so that these serve alone.
+class Truncation:
+    """The first `out_dim` of `dim` values, scaled to length 1, for models trained so that these serve alone.
 
     Source: Kusupati et al. 2022, Matryoshka Representation Learning (arXiv 2205.13147).
     """
 
-    n_values: int
-    n_kept: int
-
-    @property
-    def dim(self) -> int:
-        """The dimensions of the vectors that it takes."""
-        return self.n_values
-
-    @property
-    def out_dim(self) -> int:
-        """The dimensions of the vectors that it gives."""
-        return self.n_kept
+    dim: int
+    out_dim: int
 
     def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
-        """Return float32 (n, n_kept) vectors of length 1; a zero vector stays zero."""
-        return unit_length(np.ascontiguousarray(vectors[:, : self.n_kept], dtype=np.float32))
+        """Return float32 (n, out_dim) vectors of length 1; a zero vector stays zero."""
+        return unit_length(np.ascontiguousarray(vectors[:, : self.out_dim], dtype=np.float32))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays to save."""
-        return {"dimensions": np.array([self.n_values, self.n_kept], dtype=np.int64)}
+        return {"dimensions": np.array([self.dim, self.out_dim], dtype=np.int64)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Projection(Transform):
+class Projection:
     """A fitted transform: subtract the mean, then rotate and scale.
 
     `mean` is float64 (dim,), so that a mean far from zero costs no precision; `matrix` is float32 (dim, out_dim), or
@@ -191,14 +142,10 @@ class Projection(Transform):
         return self.dim if self.matrix is None else int(self.matrix.shape[1])
 
     def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
-        """Transform vectors.
+        """Return vectors, float (n, dim), as float32 (n, out_dim), computed in float64 and rounded once.
 
-        Args:
-            vectors: float (n, dim).
-
-        Returns:
-            float32 (n, out_dim), computed in float64 and rounded once. The order of the sums in a product depends on
-            the BLAS and on the other rows, so the last bit may differ, by less than 1e-6 of the vector's length.
+        The order of the sums in a product depends on the BLAS and on the other rows, so the last bit may differ, by
+        less than 1e-6 of the vector's length.
         """
         out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
         matrix = None if self.matrix is None else self.matrix.astype(np.float64)
@@ -213,13 +160,22 @@ class Projection(Transform):
         return {"mean": self.mean} if self.matrix is None else {"mean": self.mean, "matrix": self.matrix}
 
 
+Transform: TypeAlias = Truncation | Projection
+
+
+def transform_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
+    """Return the transform of arrays that `to_arrays` gave."""
+    if "dimensions" in arrays:
+        return Truncation(*map(int, arrays["dimensions"]))
+    return Projection(arrays["mean"], arrays.get("matrix"))
+
+
 def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
     """Fit a transform to all vectors of a source, read once; None for `none`. `truncate:DIM` needs no reading.
 
     The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the DIM axes of largest
-    variance. `whiten` projects to all axes, or to the DIM largest, and divides by the standard deviations, so that the
-    covariance of the fitted vectors is the identity. A variance below 1e-7 of the largest is raised to that, so that an
-    empty direction stays empty and no dimension is dropped. The largest component of an axis is positive.
+    variance. `whiten` projects to all axes, or to the DIM largest, and divides by the standard deviations. A variance
+    below 1e-7 of the largest is raised to that, so that an empty direction stays empty and no dimension is dropped.
 
     Raises:
         UserError: The vectors do not suit the transform, are all the same, or one holds NaN or infinity.
@@ -243,16 +199,10 @@ def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
 
 
 def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metric) -> Float32Array:
-    """Return vectors as an index holds and compares them.
+    """Return vectors, float (n, dim), as an index holds and compares them: float32 (n, out_dim), contiguous.
 
-    Args:
-        vectors: float (n, dim).
-        transform: What to do to them first.
-        metric: The cosine gives vectors unit length; a zero vector stays zero, so its cosine with any other is 0.
-
-    Returns:
-        float32 (n, out_dim), contiguous; the input itself where nothing is to be done. Alone or in any batch, a vector
-        gives the same result: to the bit, or with a matrix within 1e-6.
+    The cosine gives them unit length; a zero vector stays zero, so its cosine with any other is 0. Where nothing is to
+    be done, the input itself is returned.
     """
     out = np.ascontiguousarray(vectors, dtype=np.float32) if transform is None else transform.apply(vectors)
     return unit_length(out) if metric is Metric.COSINE else out

@@ -10,26 +10,25 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.evaluation import recall_of_each
 from bertfeat.ann.exact import exact_scores, exact_search, sample_positions
-from bertfeat.ann.indextraining import prepared_rows
-from bertfeat.ann.searchparameters import K, settable
-from bertfeat.ann.structure import core
+from bertfeat.ann.filling import prepared_rows
+from bertfeat.ann.searchparameters import K, core, settable
 from bertfeat.ann.transforms import Transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import Vectors
 from bertfeat.vectors.nearest import Metric
 
-# Parameters are taken if recall, minus this many standard errors of its mean, meets the target: the recall of the other
-# half of the queries is then below it once in fifty times.
+# Standard errors that recall must exceed the target by: that of the other half of the queries misses it once in fifty.
 _N_ERRORS = 3
 # If recall grows by less over three steps, further steps will not reach the target.
 _LEAST_GAIN = 0.001
@@ -42,17 +41,20 @@ _N_WIDER = 2
 # bits 35 to 50 (2 cores of an Intel Xeon).
 _COST_OF_REFINED = 40
 
+# From queries and k to scores and positions, (n_queries, k) each.
+Search = Callable[[npt.NDArray[Any], int], tuple[Float32Array, IntArray]]
+
 
 class HeldOut(NamedTuple):
     """Queries, and their nearest vectors among the others, by exact search.
 
     `positions` int64 (n_queries,) are the places of the queries in the index, -1 for given ones, which have none;
-    `vectors` float32 (n_queries, dim) are the raw vectors; `truth` int64 (n_queries, K) and `truth_scores` float32
-    (n_queries, K) are their nearest vectors.
+    `vectors` float (n_queries, dim) are the raw vectors; `truth` int64 (n_queries, k) and `truth_scores` float32
+    (n_queries, k) are their nearest vectors.
     """
 
     positions: IntArray
-    vectors: Float32Array
+    vectors: npt.NDArray[Any]
     truth: IntArray
     truth_scores: Float32Array
 
@@ -60,23 +62,35 @@ class HeldOut(NamedTuple):
     def of(
         cls,
         source: Vectors,
+        vectors: npt.NDArray[Any],
+        positions: IntArray | None,
+        k: int,
+        metric: Metric,
+        transform: Transform | None,
+        max_bytes: int = 256 << 20,
+    ) -> Self:
+        """Search for the k nearest vectors of queries in `max_bytes`; None for positions of given ones."""
+        own = np.full(len(vectors), -1) if positions is None else positions
+        scores, truth = exact_search(source, vectors, k, metric, transform, exclude=own, max_bytes=max_bytes)
+        return cls(own, vectors, truth, scores)
+
+    @classmethod
+    def drawn(
+        cls,
+        source: Vectors,
         transform: Transform | None,
         settings: BuildSettings,
         max_bytes: int = 256 << 20,
         given: Float32Array | None = None,
     ) -> Self:
-        """Choose random queries and search for their nearest vectors in `max_bytes`; the source is read twice.
-
-        `given`, float32 (n_given, dim), are further queries, raw.
-        """
+        """Return random queries, and after them the given ones, float32 (n_given, dim); the source is read twice."""
         # Not the vectors that training draws with the same seed.
         own = sample_positions(source.shape[0], settings.n_queries, settings.seed + 1)
         vectors = prepared_rows(source, own, None, Metric.IP)
         if given is not None:
             vectors = np.concatenate([vectors, given])
             own = np.concatenate([own, np.full(len(given), -1)])
-        scores, truth = exact_search(source, vectors, K, settings.metric, transform, exclude=own, max_bytes=max_bytes)
-        return cls(own, vectors, truth, scores)
+        return cls.of(source, vectors, own, K, settings.metric, transform, max_bytes)
 
     def half(self, which: int) -> HeldOut:
         """Return every second query, from the first (0) or the second (1) on."""
@@ -92,25 +106,51 @@ class HeldOut(NamedTuple):
         """The queries that come from elsewhere."""
         return self._only(self.positions < 0)
 
+    def found_by(self, search: Search, k: int) -> IntArray:
+        """Return the k nearest vectors that a search finds without the queries themselves, int64 (n_queries, k)."""
+        if (self.positions < 0).all():
+            return search(self.vectors, k)[1]
+        positions = search(self.vectors, k + 1)[1]
+        # The query itself goes last and is cut off; if it was not found, the last hit is.
+        order = np.argsort(positions == self.positions[:, None], axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(positions, order, axis=1)
+
+    def recalls(self, found: IntArray, scores: Float32Array | None, metric: Metric) -> Float64Array:
+        """Return the recall of each query, float64 (n_queries,), of what was found and its true scores, (n, k) each.
+
+        Without scores, vectors as close as those of the truth do not count: the true recall may be higher.
+        """
+        true_scores = None if scores is None else self.truth_scores
+        return recall_of_each(
+            found, self.truth, found.shape[1], found_scores=scores, truth_scores=true_scores, metric=metric
+        )
+
     def _only(self, chosen: slice | BoolArray) -> HeldOut:
         return HeldOut(**{name: array[chosen] for name, array in self._asdict().items()})
+
+
+def measured_recall(
+    search: Search, source: Vectors, held: HeldOut, k: int, metric: Metric, transform: Transform | None
+) -> tuple[float, float]:
+    """Return the recall@k of a search for queries, and its seconds; the source is read once."""
+    started = time.perf_counter()
+    found = held.found_by(search, k)
+    seconds = max(time.perf_counter() - started, 1e-9)
+    scores = exact_scores(source, held.vectors, found, metric, transform)
+    return float(held.recalls(found, scores, metric).mean()), seconds
 
 
 def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> dict[str, Any]:
     """Find the search parameters that are just thorough enough, give them to the index, and measure them.
 
-    Args:
-        index: The index of all vectors of the source.
-        held: Queries. If there are given ones, they find the parameters.
-        source: The vectors, read a few times to score what was found.
-        target: The recall@10 to reach.
+    If there are given queries, they find the parameters; if nothing reaches the target, those that find most are taken.
+    The source is read a few times to score what was found.
 
     Returns:
         JSON values: `recall_at_10` on queries that the `parameters` were not tuned on, all of them vectors of the
         index; `n_queries`; `queries_per_s` of one call with all of these; `given`, the same three values of given
         queries, if there are any; `recall_target`; `target_met`, by the given queries if there are any; and `tried`:
-        parameters with their recall on the queries that found them. If nothing reaches the target, the parameters are
-        those that find most.
+        parameters with their recall on the queries that found them.
     """
     own, given = held.own, held.given
     search = _Search(index, (given if len(given.positions) else own).half(0), source, target)
@@ -134,15 +174,9 @@ def reached(measured: Mapping[str, Any]) -> float:
 
 def _measured(index: VectorIndex, held: HeldOut, source: Vectors) -> dict[str, Any]:
     """Measure an index as it is set."""
-    started = time.perf_counter()
-    found = _search_others(index, held)
-    seconds = max(time.perf_counter() - started, 1e-9)
-    scores = exact_scores(source, held.vectors, found, index.metric, index.transform)
-    return {
-        "recall_at_10": float(_recalls(found, scores, held, index.metric).mean()),
-        "n_queries": len(found),
-        "queries_per_s": round(len(found) / seconds, 1),
-    }
+    recall, seconds = measured_recall(index.search, source, held, K, index.metric, index.transform)
+    n_queries = len(held.positions)
+    return {"recall_at_10": recall, "n_queries": n_queries, "queries_per_s": round(n_queries / seconds, 1)}
 
 
 @dataclass(slots=True, eq=False)
@@ -202,9 +236,8 @@ class _Search:
 
     def _try(self, parameters: dict[str, float]) -> None:
         self.index.parameters = parameters
-        found = _search_others(self.index, self.held)
-        # Without scores, vectors as close as those of the truth do not count: the true recall may be higher.
-        self.tries.append(_Try(parameters, found, _recalls(found, None, self.held, self.index.metric)))
+        found = self.held.found_by(self.index.search, K)
+        self.tries.append(_Try(parameters, found, self.held.recalls(found, None, self.index.metric)))
 
     def _enough(self) -> dict[str, float] | None:
         """Return the fastest parameters that reach the target recall by exact scores."""
@@ -219,7 +252,7 @@ class _Search:
         all_found = np.concatenate([attempt.found for attempt in new], axis=1)
         scores = exact_scores(self.source, self.held.vectors, all_found, self.index.metric, self.index.transform)
         for attempt, its_scores in zip(new, np.split(scores, len(new), axis=1), strict=True):
-            attempt.recalls = _recalls(attempt.found, its_scores, self.held, self.index.metric)
+            attempt.recalls = self.held.recalls(attempt.found, its_scores, self.index.metric)
             attempt.is_exact = True
 
 
@@ -265,21 +298,3 @@ def _steps(low: int, high: int) -> list[int]:
 
 def _is_flat(recalls: list[float]) -> bool:
     return len(recalls) > 2 * _N_STEPS and recalls[-1] - recalls[-1 - _N_STEPS] < _LEAST_GAIN
-
-
-def _search_others(index: VectorIndex, held: HeldOut) -> IntArray:
-    """Return the nearest vectors of queries, without the queries themselves, int64 (n_queries, K)."""
-    if (held.positions < 0).all():
-        return index.search(held.vectors, K).positions
-    positions = index.search(held.vectors, K + 1).positions
-    is_self = positions == held.positions[:, None]
-    # The query itself goes last and is cut off; if it was not found, the last hit is.
-    order = np.argsort(is_self, axis=1, kind="stable")[:, :K]
-    return np.take_along_axis(positions, order, axis=1)
-
-
-def _recalls(found: IntArray, scores: Float32Array | None, held: HeldOut, metric: Metric) -> Float64Array:
-    """Return recall@10 of each query, float64 (n_queries,)."""
-    if scores is None:
-        return recall_of_each(found, held.truth, K)
-    return recall_of_each(found, held.truth, K, found_scores=scores, truth_scores=held.truth_scores, metric=metric)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.exact import check_allowed, checked_queries, exact_search
-from bertfeat.ann.factory import metric_type
+from bertfeat.ann.indexfolder import check_files, read_description, read_index, read_transform
 from bertfeat.ann.searchparameters import (
-    check_parameters,
+    comparable,
+    core,
     has_ordered_lists,
     is_scan_cheaper,
     lists_needed,
@@ -20,9 +23,9 @@ from bertfeat.ann.searchparameters import (
     n_compared,
     search_parameters,
     settable,
+    stored_vectors,
     widened,
 )
-from bertfeat.ann.structure import comparable, core, stored_vectors
 from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
@@ -51,11 +54,7 @@ class Hits(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """What a search among as many vectors asks of faiss: equal for an equal `key`.
-
-    `parameters` are the search parameters by name, `asked` is faiss's object of them without a filter, and `n_rows` is
-    the number of queries that are searched for at once.
-    """
+    """What a search asks of faiss: parameters by name, their object without a filter, and the queries at once."""
 
     key: tuple[Any, ...]
     parameters: Mapping[str, float]
@@ -64,25 +63,10 @@ class _Request(NamedTuple):
 
 
 class VectorIndex:
-    """A faiss index with its metric, its transform and its search parameters.
+    """A faiss index of prepared vectors (`transforms.prepare`), with its metric, transform and search parameters.
 
-    Scores are exact for `Flat`; for SQ, PQ and RaBitQ they are computed from the compressed vectors, and after a PCA in
-    the factory string from the reduced ones. A search finds k vectors wherever k are allowed.
-
-    Args:
-        index: The faiss index, of prepared vectors (`transforms.prepare`).
-        metric: How vectors are compared.
-        transform: The transform of raw vectors, if any.
-        parameters: The search parameters: `nprobe`, `efSearch`, ...
-
-    Raises:
-        UserError: The index does not fit the metric, the transform or the parameters.
-
-    Examples:
-        >>> index = faiss.index_factory(2, "Flat", faiss.METRIC_INNER_PRODUCT)
-        >>> index.add(np.eye(2, dtype=np.float32))
-        >>> VectorIndex(index, Metric.COSINE).search(np.array([[3.0, 4.0]]), 1).scores
-        array([[0.8]], dtype=float32)
+    Scores are exact for `Flat`; for SQ, PQ and RaBitQ they are computed from the compressed vectors. A search finds k
+    vectors wherever k are allowed.
     """
 
     def __init__(
@@ -92,16 +76,11 @@ class VectorIndex:
         transform: Transform | None = None,
         parameters: Mapping[str, float] | None = None,
     ) -> None:
-        self._index = index
+        self.index = index
         self.metric = metric
         self.transform = transform
         self.parameters = dict(parameters or {})
         self.dim = int(index.d) if transform is None else transform.dim
-        if index.metric_type != metric_type(metric):
-            raise UserError(f"the index compares by another metric than {metric}; build it again")
-        if transform is not None and transform.out_dim != index.d:
-            raise UserError(f"the transform leaves {transform.out_dim} dimensions, the index has {index.d}")
-        check_parameters(index, self.parameters)
         self._is_flat = isinstance(faiss.downcast_index(index), faiss.IndexFlat)
         self._last: _Request | None = None
 
@@ -110,28 +89,15 @@ class VectorIndex:
         """The number of vectors."""
         return int(self.index.ntotal)
 
-    @property
-    def index(self) -> Any:
-        """The faiss index."""
-        if self._index is None:
-            raise ValueError("the index is closed")
-        return self._index
-
     def close(self) -> None:
         """Free the memory; the index cannot be searched after this."""
-        self._index = None
+        self.index = None
 
     def search(self, queries: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None) -> Hits:
-        """Find the k nearest vectors of each query.
+        """Find the k nearest vectors of each query, float (n_queries, dim), raw; among equal scores the lower position.
 
-        Args:
-            queries: float (n_queries, dim), raw.
-            k: The number of hits, 1 or more.
-            allowed: bool (n_vectors,), which vectors may be found; None for all. The fewer are allowed, the more of the
-                index is searched, so that recall stays the same.
-
-        Returns:
-            The hits, best first; among equal scores the lower position comes first.
+        `allowed`, bool (n_vectors,), tells which vectors may be found. The fewer are allowed, the more of the index is
+        searched, so that recall stays the same.
 
         Raises:
             UserError: k is below 1, an array has the wrong shape, a query holds NaN or infinity, or the index cannot
@@ -185,9 +151,8 @@ class VectorIndex:
     ) -> tuple[Float32Array, IntArray]:
         """Search a `Flat` index exactly.
 
-        faiss computes a distance as a difference of squares; between vectors that are nearly equal, only rounding
-        errors are left. So some more hits are taken from faiss, and all are scored again in float64. Where rounding may
-        have hidden a nearer vector, all vectors are compared in float64.
+        faiss computes a distance as a difference of squares, where only rounding errors may be left. So some more hits
+        are taken from faiss and scored again in float64; if rounding may have hidden a nearer vector, all are compared.
         """
         # Prepared vectors have unit length where the metric is the cosine.
         metric = Metric.L2 if self.metric is Metric.L2 else Metric.IP
@@ -280,6 +245,22 @@ class VectorIndex:
                 raise
             raise UserError("this index cannot filter its vectors; build one of Flat, SQ, IVF or HNSW") from error
         return found
+
+
+def load_index(folder: str | Path, description: IndexDescription | None = None, *, mmap: bool = True) -> VectorIndex:
+    """Open an index for searching; the digests of all files are compared before faiss reads anything.
+
+    With `mmap` the vectors stay in the file until they are needed, and are shared between processes; faiss copies codes
+    of 4 bits (`x4fs`) into memory all the same. Such an index cannot be added to.
+
+    Raises:
+        UserError: The folder is not an index, is damaged, or has a newer format.
+    """
+    folder = Path(folder)
+    description = read_description(folder) if description is None else description
+    check_files(folder, description)
+    index = read_index(folder / INDEX, mmap=mmap)
+    return VectorIndex(index, description.metric, read_transform(folder), description.parameters)
 
 
 def true_scores(raw: npt.NDArray[Any], metric: Metric) -> Float32Array:

@@ -43,7 +43,7 @@ def index() -> None:
 @options.option(
     "How", "--recall", type=float, metavar="R", default=0.95, show_default=True, help="Share of the nearest to find."
 )
-@options.value("How", "--tune-queries", "FILE", "Queries that must find --recall: texts, a store, or .npy.")
+@options.value("How", "--tune-queries", "FILE", "File of queries that must find --recall.")
 @options.value("How", "--text-column", "NAME", "Column of --tune-queries with the text.  [default: text]")
 @options.size("How", "--max-memory", "4GB", "To build it, and to hold it.")
 @options.count("How", "--seed", 0, "Random seed.")
@@ -64,17 +64,14 @@ def build(store: str, output: str, overwrite: bool, factory: str, **values: Any)
       bertfeat index build features -o tuned.index --level sentence --tune-queries questions.txt
     """  # noqa: D301
     from bertfeat.progress import reporting
-    from bertfeat.search.storeindex import build_or_find, parse_settings
+    from bertfeat.search.storeindex import build_index
 
-    names = ("level", "feature", "query_prompt_name", "tune_queries", "text_column")
-    asked = [values.pop(name) for name in names]
-    settings = parse_settings(index=factory, **values)
     with reporting(options.watched()) as progress:
-        index, was_there = build_or_find(store, output, settings, *asked, overwrite=overwrite, progress=progress)
-    with index:
-        summary = index_summary(index.path, index.description)
-    result = "already built; nothing to do" if was_there else None
-    return options.Printed({**summary, "was_complete": was_there}, index_text(summary, result=result))
+        built = build_index(store, output, index=factory, **values, overwrite=overwrite, progress=progress)
+    with built:
+        summary = index_summary(built.path, built.description)
+    result = "already built; nothing to do" if built.was_complete else None
+    return options.Printed({**summary, "was_complete": built.was_complete}, index_text(summary, result=result))
 
 
 @index.command(name="update", cls=options.GroupedCommand)
@@ -89,12 +86,12 @@ def update(index: str, store: str) -> options.Printed:
     replaced when the new one is whole.
     """
     from bertfeat.progress import reporting
-    from bertfeat.search.storeupdate import update_or_find
+    from bertfeat.search.storeupdate import update_index
 
     with reporting(options.watched()) as progress:
-        updated, n_added = update_or_find(index, store, progress=progress)
+        updated = update_index(index, store, progress=progress)
     with updated:
-        summary = index_summary(updated.path, updated.description)
+        summary, n_added = index_summary(updated.path, updated.description), updated.n_added
     result = f"{counted(n_added, 'vector')} added" if n_added else "no new rows; nothing to do"
     return options.Printed({**summary, "n_added": n_added}, index_text(summary, result=result))
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from bertfeat.ann.description import ROWS, IndexDescription
 from bertfeat.ann.exact import check_allowed
 from bertfeat.ann.indexfolder import read_description
-from bertfeat.ann.indexloading import load_index
 from bertfeat.ann.transforms import prepare
+from bertfeat.ann.vectorindex import load_index
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
@@ -53,11 +53,14 @@ class Index:
         transform: What is done to vectors before they are compared; None for nothing.
         n_vectors: The number of vectors.
         rows: int64 (n_vectors,), ascending: the row of the level that each vector comes from.
+        was_complete: Whether `build_index` found it finished.
+        n_added: How many vectors `update` added.
     """
 
     def __init__(self, path: Path, description: IndexDescription, *, store: str | Path | Store | None = None) -> None:
         self._vectors = load_index(path, description)
         self.path = path
+        self.was_complete, self.n_added = False, 0
         self.description = description
         self.origin = Origin.at(description)
         self.spec = self.origin.spec

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.budget import CHUNK_BYTES
-from bertfeat.ann.evaluation import recall_of_each, retrieval_metrics, with_relevant
-from bertfeat.ann.exact import exact_scores, exact_search, sample_positions
+from bertfeat.ann.evaluation import retrieval_metrics, with_relevant
+from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.indexfolder import read_queries
+from bertfeat.ann.tuning import HeldOut, measured_recall
 from bertfeat.errors import InputError, UserError
 from bertfeat.records import IntArray
 from bertfeat.search.queryfiles import Query, QueryFile
@@ -45,7 +46,7 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
         raise UserError(f"`n_queries={n_queries}` is below 1")
     own = sample_positions(index.n_vectors, n_queries, seed)
     measured = _measured(index, index.vectors(own), own)
-    if (given := read_queries(index.path, index.description)) is not None:
+    if (given := read_queries(index.path)) is not None:
         measured["given"] = _measured(index, given[1::2])
     return measured
 
@@ -54,14 +55,11 @@ def _measured(index: Index, queries: npt.NDArray[Any], own: IntArray | None = No
     """Measure an index with queries; `own` are the positions of those that are among its vectors."""
     ks = [k for k in _KS if k < index.n_vectors]
     source = StoreVectors(index.store, index.level, index.spec.feature, rows=index.rows, chunk_bytes=CHUNK_BYTES)
-    true_scores, truth = exact_search(source, queries, max(ks), index.metric, index.transform, exclude=own)
+    held = HeldOut.of(source, queries, own, max(ks), index.metric, index.transform)
     recalls: dict[str, float | None] = dict.fromkeys(f"recall@{k}" for k in _KS)
     for k in ks:
-        # A search for more hits is more thorough, so each K is a search of its own; one more, for the query itself.
-        found = index.nearest(queries, k)[1] if own is None else _without(index.nearest(queries, k + 1)[1], own)
-        scores = exact_scores(source, queries, found, index.metric, index.transform)
-        each = recall_of_each(found, truth, k, found_scores=scores, truth_scores=true_scores, metric=index.metric)
-        recalls[f"recall@{k}"] = float(each.mean())
+        # A search for more hits is more thorough, so each K is a search of its own.
+        recalls[f"recall@{k}"], _ = measured_recall(index.nearest, source, held, k, index.metric, index.transform)
     alone = [_seconds(index, query[None]) for query in queries[:50]]
     return {
         "n_queries": len(queries),
@@ -69,14 +67,6 @@ def _measured(index: Index, queries: npt.NDArray[Any], own: IntArray | None = No
         "queries_per_s": len(queries) / _seconds(index, queries),
         "ms_per_query": float(np.median(alone) * 1000),
     }
-
-
-def _without(positions: IntArray, own: IntArray) -> IntArray:
-    """Remove each query's own position from its hits (n, k), or the last hit where the own one is not among them."""
-    is_own = positions == own[:, None]
-    is_own[~is_own.any(axis=1), -1] = True
-    others: IntArray = positions[~is_own].reshape(len(positions), -1)
-    return others
 
 
 def _seconds(index: Index, queries: npt.NDArray[Any]) -> float:

@@ -1,7 +1,8 @@
-"""Writer of the row map of an index: the row of the level, document and characters that each vector comes from.
+"""Row map and digest of the rows in an index, streamed from the parts of a store.
 
-A Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`, and if
-the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`. `row` is ascending.
+The row map is a Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level),
+`doc_id`, and if the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`. `row` is
+ascending.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from bertfeat.durable.files import Sink
 from bertfeat.durable.publication import publish_file
@@ -21,6 +23,8 @@ from bertfeat.levels import LEVELS
 from bertfeat.records import IntArray
 from bertfeat.store.reader import Store
 from bertfeat.store.vectors import opened_part, read_groups
+from bertfeat.vectors.array import chunks_of
+from bertfeat.vectors.store import StoreVectors
 
 _FIXED = {"part": pa.int32(), "row": pa.int64()}
 # In this order. `segment` is the text of a pair that the characters belong to.
@@ -102,3 +106,33 @@ def _write(sink: Sink, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
                 waiting = waiting.slice(_ROW_GROUP_ROWS)
         if waiting.num_rows:
             writer.write_table(waiting.combine_chunks())
+
+
+class RowsDigest:
+    """A digest of rows in order; it does not depend on how many are added at a time."""
+
+    def __init__(self) -> None:
+        self._rows, self._lengths, self._ids, self._vectors = (xxhash.xxh3_128() for _ in range(4))
+
+    def add(self, source: StoreVectors) -> str:
+        """Add all rows of a source; return the xxh3-128 of those so far, hex.
+
+        Raises:
+            UserError: A vector holds NaN or infinity; the message names its document.
+            StoreError: A part of the store is missing or damaged.
+        """
+        for frame in row_map_batches(source.store, source.level, source.rows, ["doc_id"]):
+            self._rows.update(frame["row"].to_numpy().astype("<i8").tobytes())
+            self._add_ids(frame["doc_id"])
+        for _, vectors in chunks_of(source):
+            self._vectors.update(np.ascontiguousarray(vectors).data)
+        parts = [part.digest() for part in (self._rows, self._lengths, self._ids, self._vectors)]
+        return xxhash.xxh3_128(b"".join(parts)).hexdigest()
+
+    def _add_ids(self, ids: pl.Series) -> None:
+        if ids.dtype != pl.String:
+            self._ids.update(ids.to_numpy().astype("<i8").tobytes())
+            return
+        # With their lengths, no two lists of ids give the same bytes.
+        self._lengths.update(ids.str.len_bytes().to_numpy().astype("<u4").tobytes())
+        self._ids.update("".join(ids.to_list()).encode())

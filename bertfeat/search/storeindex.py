@@ -2,68 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertfeat.ann.budget import CHUNK_BYTES
-from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.description import INDEX, QUERIES, ROWS, IndexDescription
+from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan
+from bertfeat.ann.description import AUTO, INDEX, QUERIES, ROWS, TRANSFORM, BuildSettings
 from bertfeat.ann.indexbuild import build, plan_build
-from bertfeat.ann.indexfolder import building_folder, publish, read_description, write_transform
+from bertfeat.ann.indexfolder import check_place, publish, read_description, read_json, write_json
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
+from bertfeat.durable.filelock import lock
+from bertfeat.durable.files import make_folder, os_errors, write_errors
+from bertfeat.durable.placecheck import check_folder_above
+from bertfeat.durable.publication import recover, replaced
 from bertfeat.durable.records import to_values
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
-from bertfeat.search.origin import Origin, TunedBy
+from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import find_query_prompt
-from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
-from bertfeat.search.rowsdigest import RowsDigest
-from bertfeat.search.tunequeries import GivenQueries, QueryFinder, TuneQueries
-from bertfeat.search.workplace import empty, fresh_ready, is_index, take_up, tidy, workplace
+from bertfeat.search.rowmapwriter import RowsDigest, row_map_batches, write_row_map
+from bertfeat.search.tunequeries import GivenQueries, TuneQueries, find_queries
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
-from bertfeat.store.reader import Store, open_store
+from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.nearest import parse_metric
 from bertfeat.vectors.store import StoreVectors
 
-_WORK = "work"
-# Settings that change the speed of a build, and in the index only what depends on rounding.
-_RUN_ONLY = ("n_threads",)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Request:
-    """An index to make: of which store, level and feature, with which settings, and where."""
-
-    store: Store
-    spec: FeatureSpec
-    settings: BuildSettings
-    output: Path
-    query_prompt: str | None
-    given: GivenQueries | None
-
-    def asked(self) -> dict[str, Any]:
-        """Return what the index depends on, as JSON values."""
-        settings = {name: value for name, value in to_values(self.settings).items() if name not in _RUN_ONLY}
-        about = {"level": str(self.spec.level), "feature": self.spec.feature, "store": self.store.manifest.plan_hash}
-        return {**settings, **about, **_shown(self.query_prompt, self.tuned_by)}
-
-    @property
-    def tuned_by(self) -> TunedBy | None:
-        """The queries to tune by, if some are given."""
-        return None if self.given is None else self.given.about
-
-
-def _shown(query_prompt: str | None, tuned_by: TunedBy | None) -> dict[str, Any]:
-    prompt = {} if query_prompt is None else {"query_prompt": query_prompt}
-    # Compare queries by digest: the same ones may be in a file of another name.
-    return prompt if tuned_by is None else {**prompt, "tune_queries": tuned_by.digest}
+ASKED = "asked.json"
+# The folder that is published: the files of the index and nothing else.
+READY = "ready"
 
 
 def build_index(
@@ -108,16 +82,16 @@ def build_index(
         query_prompt_name: The model's prompt that is put before each query, by name, `""` for none; by default the one
             named `query`, if the rows are the model's own embeddings (pooling `model`) or were made with a prompt;
             none if the rows have the prompt for documents of a model that names none for queries.
-        tune_queries: Queries like those to come, 2 or more, better 1,000: they have the recall then. A file of texts as
-            `QueryFile` reads it (at word and token level each marks a word in brackets); a store of the same feature
-            of other texts; or vectors as they are in a store: .npy, or float (n_queries, dim). Up to 2,000 random ones
-            are used; a random half tunes, the other is measured. By default random vectors of the index are used.
-        text_column: The column of `tune_queries` with the text; by default `text`.
+        tune_queries: Queries like those to come, 2 or more, better 1,000: they have the recall then. Texts, or a file
+            of texts as `QueryFile` reads it (at word and token level each marks a word in brackets); or vectors as they
+            are in a store, float (n_queries, dim). Up to 2,000 random ones are used; a random half tunes, the other is
+            measured. By default random vectors of the index are used.
+        text_column: The column of a file of `tune_queries` with the text; by default `text`.
         overwrite: Replace an index that is there.
         progress: See `extract`.
 
     Returns:
-        The index, open.
+        The index, open; `was_complete` is true if it was finished before.
 
     Raises:
         UserError: The store, a setting or the place cannot be used; or the memory is too small: the message names an
@@ -131,158 +105,119 @@ def build_index(
         >>> index.search("Which naming styles are there?", k=1)["doc_id"].to_list()
         [62]
     """
-    asked: dict[str, Any] = {"index": index, "recall": recall, "seed": seed}
-    settings = parse_settings(metric=metric, transform=transform, max_memory=max_memory, threads=threads, **asked)
-    with reporting(progress) as reports:
-        return build_or_find(
-            store,
-            output,
-            settings,
-            level,
-            feature,
-            query_prompt_name,
-            tune_queries,
-            text_column,
-            overwrite=overwrite,
-            progress=reports,
-        )[0]
-
-
-def parse_settings(
-    *, metric: str, transform: str, max_memory: int | str, threads: int | None, **settings: Any
-) -> BuildSettings:
-    """Return the settings of `build_index`, or raise a UserError for the one that cannot be used."""
-    return BuildSettings(
+    settings = BuildSettings(
+        index=index,
         metric=parse_metric(metric),
         transform=transform,
         max_memory_bytes=parse_size(max_memory, "max_memory"),
+        recall=recall,
+        seed=seed,
         n_threads=threads,
-        **settings,
     )
-
-
-def build_or_find(
-    store: str | Path | Store,
-    output: str | Path,
-    settings: BuildSettings,
-    level: str | None = None,
-    feature: str | int | None = None,
-    query_prompt_name: str | None = None,
-    tune_queries: TuneQueries | None = None,
-    text_column: str | None = None,
-    *,
-    overwrite: bool = False,
-    progress: Progress,
-) -> tuple[Index, bool]:
-    """Do what `build_index` does; also return whether the index was there already."""
-    opened = store if isinstance(store, Store) else open_store(store)
+    opened = as_store(store)
     where = opened.choose_level(level)
     spec = FeatureSpec.of(opened, where, opened.choose_feature(where, feature))
-    query_prompt = find_query_prompt(opened, where, query_prompt_name)
+    prompt = find_query_prompt(opened, where, query_prompt_name)
     if tune_queries is None and text_column is not None:
         raise UserError(f"`text_column` {text_column!r} is of `tune_queries`, and none are given; leave it out")
-    finder = QueryFinder(opened, spec, query_prompt, settings, text_column)
-    given = None if tune_queries is None else finder.find(tune_queries)
-    request = _Request(opened, spec, settings, local_path(output, "an index"), query_prompt, given)
-    if isinstance(opened.path, Path) and request.output.resolve().is_relative_to(opened.path.resolve()):
-        raise UserError(f"{request.output}: is inside the store {opened.path}; choose another place for the index")
-    source = StoreVectors(opened, where, spec.feature, chunk_bytes=CHUNK_BYTES, progress=progress)
-    if not len(source.rows):
-        raise UserError(
-            f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
-        )
-    plan_build(*source.shape, settings, 0 if given is None else given.about.n_queries)
-    tidy(request.output)
-    if is_index(request.output) and not overwrite:
-        return _standing(request), True
-    with workplace(request.output) as folder:
-        take_up(folder, request.output, request.asked(), overwrite=overwrite)
-        _make(request, source, folder, progress, overwrite=overwrite)
-        empty(folder)
-    return open_index(request.output, store=opened), False
-
-
-def _standing(request: _Request) -> Index:
-    """Open the index at the output, unless it has other settings or is damaged; remove what a kill left next to it."""
-    with _replaceable(request.output):
-        there = read_description(request.output)
-    _check_same(request, there)
-    if building_folder(request.output).exists():
-        with workplace(request.output) as folder:
+    given = None
+    if tune_queries is not None:
+        given = find_queries(tune_queries, opened, spec, prompt, settings, text_column)
+    path = local_path(output, "an index")
+    if isinstance(opened.path, Path) and path.resolve().is_relative_to(opened.path.resolve()):
+        raise UserError(f"{path}: is inside the store {opened.path}; choose another place for the index")
+    with reporting(progress) as reports:
+        source = StoreVectors(opened, where, spec.feature, chunk_bytes=CHUNK_BYTES, progress=reports)
+        if not len(source.rows):
+            raise UserError(
+                f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
+            )
+        tuned_by = None if given is None else given.about
+        plans = plan_build(*source.shape, settings, 0 if given is None else given.about.n_queries)
+        origin = Origin.of(opened, spec, path, "", prompt, tuned_by)
+        tidy(path)
+        if is_index(path) and not overwrite:
+            return _standing(path, opened, settings, origin)
+        with workplace(path) as folder:
+            asked = _asked(settings, origin)
+            if settings.index == AUTO:
+                # What is chosen may change with the version.
+                asked["candidates"] = [plan.info.text for plan in plans]
+            take_up(folder, path, asked, overwrite=overwrite)
+            _make(path, folder, source, plans, given, origin, reports, overwrite=overwrite)
             empty(folder)
-    with _replaceable(request.output):
-        return open_index(request.output, store=request.store)
+    return open_index(path, store=opened)
 
 
-@contextmanager
-def _replaceable(output: Path) -> Iterator[None]:
-    """Name the flag that replaces an index that cannot be opened: a build without it does not."""
-    try:
-        yield
-    except UserError as error:
-        reason = str(error).partition("; ")[0]
-        raise UserError(
-            f"{output}: the index there cannot be used ({reason}); pass `overwrite` to replace it"
-        ) from error
+def _asked(settings: BuildSettings, origin: Origin) -> dict[str, Any]:
+    """Return what an index depends on, as JSON values."""
+    asked: dict[str, Any] = to_values(settings)
+    # It changes the speed of a build, and in the index only what depends on rounding.
+    del asked["n_threads"]
+    asked |= {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
+    if origin.query_prompt is not None:
+        asked["query_prompt"] = origin.query_prompt
+    if origin.tuned_by is not None:
+        # Compare queries by digest: the same ones may be in a file of another name.
+        asked["tune_queries"] = origin.tuned_by.digest
+    return asked
 
 
-def _check_same(request: _Request, there: IndexDescription) -> None:
-    """Raise a UserError, with the fields, if an index was built with other settings or from another store."""
+def _standing(path: Path, store: Store, settings: BuildSettings, wanted: Origin) -> Index:
+    """Open a finished index, unless it has other settings or is damaged; remove what a kill left next to it."""
+    there = read_description(path)
     origin = Origin.at(there)
-    asked = request.asked()
-    about = {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": asked["store"]}
-    settings = {name: value for name, value in to_values(there.settings).items() if name not in _RUN_ONLY}
-    about |= _shown(origin.query_prompt, origin.tuned_by)
-    fields, part = differing({**settings, **about}, asked), origin.indexed_part(request.store)
-    if part is request.store and not fields:
-        return
-    update = f"run {origin.update_command(request.store, request.output)}, choose another `output`"
-    if fields:
-        said = f"with other settings ({named(fields)}); choose another `output`"
-    elif part is None:
-        said = f"of another store; if the first rows of {request.store.path} are the same, {update}"
-    else:
-        said = f"of {request.store.path} before rows were added; {update}"
-    raise UserError(f"{request.output}: there is an index already {said}, or pass `overwrite`")
+    fields = differing(
+        _asked(there.settings, dataclasses.replace(origin, plan_hash=wanted.plan_hash)), _asked(settings, wanted)
+    )
+    part = origin.indexed_part(store)
+    if fields or part is not store:
+        update = f"run {origin.update_command(store, path)}, choose another `output`"
+        if fields:
+            said = f"with other settings ({named(fields)}); choose another `output`"
+        elif part is None:
+            said = f"of another store; if the first rows of {store.path} are the same, {update}"
+        else:
+            said = f"of {store.path} before rows were added; {update}"
+        raise UserError(f"{path}: there is an index already {said}, or pass `overwrite`")
+    if building_folder(path).exists():
+        with workplace(path) as folder:
+            empty(folder)
+    index = open_index(path, store=store)
+    index.was_complete = True
+    return index
 
 
-def _make(request: _Request, source: StoreVectors, folder: Path, progress: Progress, *, overwrite: bool) -> None:
+def _make(
+    path: Path,
+    folder: Path,
+    source: StoreVectors,
+    plans: list[MemoryPlan],
+    given: GivenQueries | None,
+    origin: Origin,
+    progress: Progress,
+    *,
+    overwrite: bool,
+) -> None:
     """Build the index and publish its files."""
     try:
-        queries = None if request.given is None else request.given.kept(folder, progress)
+        queries = None if given is None else given.kept(folder, progress)
         progress.stage("checking vectors")
         rows_digest = RowsDigest().add(source)
     except UserError:
-        if not (folder / _WORK).exists():
-            empty(folder)
+        # Nothing is kept for later.
+        empty(folder)
         raise
-    # A folder that was made with other queries was emptied above, so these match.
-    result = build(source, folder / _WORK, request.settings, source_id=rows_digest, queries=queries)
+    described = build(source, folder, plans, queries)
     progress.stage("writing the index")
     ready = fresh_ready(folder)
-    (ready / INDEX).hardlink_to(result.path)
-    step(f"{INDEX}.ready")
-    if result.transform is not None:
-        write_transform(ready, result.transform)
-    if queries is not None:
-        (ready / QUERIES).hardlink_to(folder / QUERIES)
+    for name in (INDEX, TRANSFORM, QUERIES):
+        if (folder / name).exists():
+            (ready / name).hardlink_to(folder / name)
+            step(f"{name}.ready")
     write_rows(source, ready)
-    settings = request.settings
-    description = IndexDescription(
-        n_vectors=result.n_vectors,
-        dim=result.dim,
-        metric=settings.metric,
-        transform=settings.transform,
-        factory=result.factory,
-        parameters=result.parameters,
-        settings=settings,
-        source=to_values(
-            Origin.of(request.store, request.spec, request.output, rows_digest, request.query_prompt, request.tuned_by)
-        ),
-        measured=result.measured,
-        seconds=result.seconds,
-    )
-    publish(ready, request.output, description, overwrite=overwrite)
+    values = to_values(dataclasses.replace(origin, rows_digest=rows_digest))
+    publish(ready, path, dataclasses.replace(described, source=values), overwrite=overwrite)
 
 
 def write_rows(source: StoreVectors, folder: Path) -> None:
@@ -290,3 +225,83 @@ def write_rows(source: StoreVectors, folder: Path) -> None:
     store, level = source.store, source.level
     write_row_map(folder / ROWS, store, level, row_map_batches(store, level, source.rows))
     step(f"{ROWS}.ready")
+
+
+def building_folder(index: Path) -> Path:
+    """Return the hidden folder, next to an index, in which it is built."""
+    index = index.absolute()
+    return index.with_name(f".{index.name}.building")
+
+
+@contextmanager
+def workplace(index: Path) -> Iterator[Path]:
+    """Make and lock the folder in which an index is made; remove it in the end if it is empty.
+
+    An index that a killed replacement left aside gets its place back first.
+
+    Raises:
+        UserError: Another process is making this index, or there is no folder for it.
+        RunError: The system refused.
+    """
+    folder = building_folder(index)
+    check_folder_above(index)
+    with write_errors(folder):
+        try:
+            fd = lock(folder, os.O_RDONLY | os.O_DIRECTORY, make=make_folder)
+        except BlockingIOError:
+            raise UserError(f"{index}: another process is making this index; wait for it or stop it") from None
+    try:
+        recover(index)
+        yield folder
+    finally:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        os.close(fd)
+
+
+@os_errors(UserError)
+def tidy(index: Path) -> None:
+    """Recover after a kill: restore the index that was moved aside, or remove the empty folder."""
+    if building_folder(index).exists() or replaced(index).exists():
+        with workplace(index):
+            pass
+
+
+def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Resume what is in the locked folder of an index if `asked`, its settings, are the same, else start again.
+
+    Raises:
+        UserError: The folder holds an unfinished index with other settings, and `overwrite` is not given.
+    """
+    before = read_json(folder / ASKED, dict[str, Any])
+    if before == asked:
+        return
+    if before is not None and not overwrite:
+        text = f"{index}: begun with other settings ({named(differing(before, asked))})"
+        raise UserError(f"{text}; use those, or pass `overwrite`")
+    empty(folder)
+    write_json(folder / ASKED, asked)
+
+
+def empty(folder: Path) -> None:
+    """Remove everything in a folder."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def fresh_ready(folder: Path) -> Path:
+    """Return the folder for the files of the finished index, empty."""
+    ready = folder / READY
+    shutil.rmtree(ready, ignore_errors=True)
+    ready.mkdir()
+    return ready
+
+
+@os_errors(UserError)
+def is_index(index: Path) -> bool:
+    """Return whether there is an index at a place, whole or damaged; raise a UserError if there is anything else."""
+    check_place(index, overwrite=True)
+    return index.is_dir() and any(index.iterdir())

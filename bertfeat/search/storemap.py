@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 
 from bertfeat.ann.budget import CHUNK_BYTES
-from bertfeat.ann.buildsettings import BuildSettings
 from bertfeat.ann.coordinates import MapMethod, fit_plane, parse_method, umap_plane
+from bertfeat.ann.description import INDEX, BuildSettings
 from bertfeat.ann.exact import sample_positions
-from bertfeat.ann.indexbuild import build
-from bertfeat.ann.indexfiles import read_index
+from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexfolder import read_index, read_transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.choices import Level
 from bertfeat.config import parse_size
@@ -133,8 +133,9 @@ def map_store(
         except UserError as error:
             raise UserError(f"{opened.path}: level {where}, feature {chosen}: {error}") from None
         settings = BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory_bytes=memory)
-        built = build(source, Path(folder), settings)
-        near = VectorIndex(read_index(built.path), compared, built.transform, built.parameters)
+        work = Path(folder)
+        built = build(source, work, plan_build(*source.shape, settings))
+        near = VectorIndex(read_index(work / INDEX), compared, read_transform(work), built.parameters)
         k = min(neighbors, len(rows) - 1)
         drawn: Iterable[_Drawn] = (
             _Drawn(span, plane.apply(vectors), *_neighbors(near, span, vectors, k))

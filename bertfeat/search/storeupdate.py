@@ -9,20 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, Shape, check_growth, plan_memory
-from bertfeat.ann.description import INDEX, IndexDescription
-from bertfeat.ann.growth import extend
-from bertfeat.ann.indexfiles import write_index
+from bertfeat.ann.description import INDEX, QUERIES, TRANSFORM, IndexDescription
+from bertfeat.ann.filling import extend, threads
 from bertfeat.ann.indexfolder import (
     check_files,
     publish,
     read_description,
+    read_index,
     read_queries,
     read_transform,
-    write_queries,
-    write_transform,
+    write_index,
 )
-from bertfeat.ann.indexloading import read_faiss
-from bertfeat.ann.indextraining import threads
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.durable.records import to_values
@@ -30,69 +27,43 @@ from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
-from bertfeat.search.rowsdigest import RowsDigest
-from bertfeat.search.storeindex import write_rows
-from bertfeat.search.workplace import fresh_ready, tidy, workplace
+from bertfeat.search.rowmapwriter import RowsDigest
+from bertfeat.search.storeindex import fresh_ready, tidy, workplace, write_rows
 from bertfeat.storage import local_path
-from bertfeat.store.reader import Store, open_store
+from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.store import StoreVectors
 
 
 def update_index(index: str | Path, store: str | Path | Store, *, progress: bool | Progress | None = None) -> Index:
-    """Add the new rows of a grown store to its index.
-
-    What was learned from the first rows stays: the transform, and the lists and codes of a trained index. A `Flat`
-    index without a transform is then the same as a new one; others are tuned and measured again, by the same queries if
-    some were given (`tune_queries`). The index is replaced when the new one is whole.
-
-    Args:
-        index: The index's folder.
-        store: That of the index after `append`, or another one whose first rows are the same.
-        progress: See `extract`.
-
-    Returns:
-        The index, open.
-
-    Raises:
-        UserError: The store holds another feature, or its first rows are not those of the index; or the index is
-            damaged, or no longer fits into the memory that it was built for.
-        RunError: The system refused a write; the index has not changed.
-
-    Examples:
-        >>> update_index("sentences.index", "grown-features")  # doctest: +SKIP
-    """
-    with reporting(progress) as reports:
-        return update_or_find(index, store, progress=reports)[0]
-
-
-def update_or_find(index: str | Path, store: str | Path | Store, *, progress: Progress) -> tuple[Index, int]:
-    """Do what `update_index` does; also return how many vectors were added."""
+    """Add the new rows of a grown store to its index; see `Index.update`."""
     path = local_path(index, "an index")
-    opened = store if isinstance(store, Store) else open_store(store)
+    opened = as_store(store)
     tidy(path)
     there = read_description(path)
     origin = Origin.at(there)
     spec = origin.spec.find_in(opened, mine=f"index {path}")
     if opened.manifest.plan_hash == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
-        return open_index(path, store=opened), 0
-    source = StoreVectors(opened, spec.level, spec.feature, chunk_bytes=CHUNK_BYTES, progress=progress)
-    n_vectors = len(source.rows)
-    digest = _check_grown(source, there, origin, path, progress)
-    n_given = 0 if origin.tuned_by is None else origin.tuned_by.n_queries
-    plan = plan_memory(there.factory, Shape(*source.shape, n_given), there.settings)
-    check_growth(plan)
-    with workplace(path) as folder:
-        # Another process may have changed the index before this one had the lock.
-        if read_description(path) != there:
-            raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
-        check_files(path, there)
-        ready = fresh_ready(folder)
-        with threads(there.settings.threads):
-            grown = _grow(source, there, plan, path, ready, progress)
-        write_rows(source, ready)
-        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
-        publish(ready, path, dataclasses.replace(grown, source=to_values(made)), overwrite=True)
-    return open_index(path, store=opened), n_vectors - there.n_vectors
+        return open_index(path, store=opened)
+    with reporting(progress) as reports:
+        source = StoreVectors(opened, spec.level, spec.feature, chunk_bytes=CHUNK_BYTES, progress=reports)
+        digest = _check_grown(source, there, origin, path, reports)
+        n_given = 0 if origin.tuned_by is None else origin.tuned_by.n_queries
+        plan = plan_memory(there.factory, Shape(*source.shape, n_given), there.settings)
+        check_growth(plan)
+        with workplace(path) as folder:
+            # Another process may have changed the index before this one had the lock.
+            if read_description(path) != there:
+                raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
+            check_files(path, there)
+            ready = fresh_ready(folder)
+            with threads(there.settings.threads):
+                grown = _grow(source, there, plan, path, ready, reports)
+            write_rows(source, ready)
+            made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
+            publish(ready, path, dataclasses.replace(grown, source=to_values(made)), overwrite=True)
+    updated = open_index(path, store=opened)
+    updated.n_added = len(source.rows) - there.n_vectors
+    return updated
 
 
 def _check_grown(source: StoreVectors, there: IndexDescription, origin: Origin, path: Path, progress: Progress) -> str:
@@ -119,24 +90,21 @@ def _check_grown(source: StoreVectors, there: IndexDescription, origin: Origin, 
 def _grow(
     source: StoreVectors, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path, progress: Progress
 ) -> IndexDescription:
-    """Write the grown index, measured again, with its transform."""
-    transform, settings = read_transform(path, there), plan.settings
-    grown = VectorIndex(read_faiss(path, mmap=False), there.metric, transform, there.parameters)
+    """Write the grown index, measured again, with its transform and queries."""
+    grown = VectorIndex(read_index(path / INDEX), there.metric, read_transform(path), there.parameters)
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
     added = time.perf_counter()
-    queries = read_queries(path, there)
-    held = HeldOut.of(source, transform, settings, plan.exact_bytes, queries)
-    measured = tune(grown, held, source, settings.recall)
+    held = HeldOut.drawn(source, grown.transform, plan.settings, plan.exact_bytes, read_queries(path))
+    measured = tune(grown, held, source, plan.settings.recall)
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")
     measured.pop("tried")
     progress.stage("writing the index")
     write_index(ready / INDEX, grown.index)
-    if transform is not None:
-        write_transform(ready, transform)
-    if queries is not None:
-        write_queries(ready, queries)
+    for name in (TRANSFORM, QUERIES):
+        if (path / name).exists():
+            (ready / name).hardlink_to(path / name)
     n_bytes = (ready / INDEX).stat().st_size
     return dataclasses.replace(
         there,

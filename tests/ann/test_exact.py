@@ -15,7 +15,7 @@ from bertfeat.ann.vectorindex import true_scores
 from bertfeat.errors import UserError
 from bertfeat.vectors import nearest
 from bertfeat.vectors.array import ArrayVectors
-from bertfeat.vectors.nearest import Metric, parse_metric
+from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import all_scores, brute_force
 
 pytestmark = pytest.mark.numeric
@@ -103,7 +103,7 @@ def test_vectors_in_half_precision(metric):
     check_search(vectors, queries, 10, metric)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), st.sampled_from(list(Metric)), st.integers(0, 40), st.integers(1, 4), st.integers(1, 12))
 def test_ties_left_out_vectors_and_missing_hits(data, metric, n_vectors, dim, k):
     # Small whole numbers: many pairs score the same, and zero vectors occur.
@@ -216,28 +216,16 @@ def broken(n: int, value: float) -> np.ndarray:
     [
         (features(20), features(2), {"k": 0}, "k is 0: ask for 1 hit or more"),
         (features(20), features(2, 23), {}, r"queries of shape \(2, 23\): the index takes \(n_queries, 24\)"),
-        (features(20), features(2)[0], {}, r"queries of shape \(24,\)"),
         (features(20), broken(9, np.nan), {}, "query 9 holds NaN or infinity"),
-        (features(20), broken(9, np.inf), {}, "query 9 holds NaN or infinity"),
         (features(20), broken(9, 3e18), {}, r"query 9 has length 3.0e\+18, too large to compare in float32"),
         (broken(13, np.nan), features(2), {}, "row 13: its vector holds NaN or infinity"),
         (broken(13, -3e18), features(2), {}, r"vector 13 has length 3.0e\+18, too large to compare in float32"),
         (features(20), features(2), {"allowed": np.ones(19, bool)}, r"allowed is bool of shape \(19,\): give bool of"),
-        (features(20), features(2), {"allowed": np.ones(20)}, r"allowed is float64 of shape \(20,\): give bool of"),
-        (features(20), features(2), {"exclude": np.zeros(3, np.int64)}, r"exclude has shape \(3,\): give one position"),
     ],
 )
 def test_wrong_arguments_are_refused(vectors, queries, options, message):
     with pytest.raises(UserError, match=message):
         exact_search(ArrayVectors(vectors, chunk_rows=6), queries, metric=L2, **{"k": 3, **options})
-
-
-def test_metrics_have_names_and_a_direction():
-    assert [parse_metric(name) for name in ("cosine", "ip", "l2")] == [COSINE, IP, L2]
-    assert [metric.higher_is_better for metric in Metric] == [True, True, False]
-    for name in ("L2", "euclidean", ""):
-        with pytest.raises(UserError, match=f"metric '{name}': unknown; choose one of cosine, ip, l2"):
-            parse_metric(name)
 
 
 def test_raw_values_become_the_scores_of_the_field():

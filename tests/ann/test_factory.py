@@ -19,11 +19,10 @@ from tests.support.search_vectors import mixture
 DIM = 32
 
 STORAGES = [
-    *("Flat", "SQ8", "SQ6", "SQ4", "SQfp16", "SQbf16", "PQ8", "PQ8x4", "PQ8np", "PQ8x4fs", "PQ8x4fs_64"),
-    *("RaBitQ", "RaBitQ4", "IVF16,Flat", "IVF16,SQ8", "IVF16,PQ8", "IVF16,PQ8x4fs", "IVF16,PQ8x4fsr"),
-    *("IVF16,RaBitQ", "IVF16,RaBitQ2", "IVF64_HNSW16,Flat", "IVF16(HNSW8),SQ8", "HNSW32", "HNSW4,Flat", "HNSW16,SQ8"),
-    *("HNSW16_PQ8", "PCA16,IVF16,SQ8", "PCAR16,Flat", "PCAW8,SQfp16", "L2norm,Flat", "RR32,SQ8", "Pad64,Flat"),
-    *("IVF16,PQ16x4fs,Refine(SQ8)", "IVF16,PQ8,RFlat", "IVF16,SQ4,Refine(SQfp16)", "PCA16,HNSW16,SQ8", "OPQ4_8,PQ4x4"),
+    *("Flat", "SQ8", "SQ6", "SQ4", "SQfp16", "SQbf16", "PQ8", "PQ8x4", "PQ8x4fs", "RaBitQ", "RaBitQ4"),
+    *("IVF16,Flat", "IVF16,SQ8", "IVF16,PQ8", "IVF16,PQ8x4fs", "IVF16,RaBitQ2", "IVF64_HNSW16,Flat"),
+    *("HNSW32", "HNSW4,Flat", "HNSW16,SQ8", "HNSW16,PQ8"),
+    *("IVF16,PQ16x4fs,Refine(SQ8)", "IVF16,PQ8,RFlat", "IVF16,SQ4,Refine(SQfp16)", "OPQ4_8,PQ4x4"),
 ]
 
 
@@ -46,61 +45,43 @@ def test_an_estimate_is_the_size_of_the_file(text):
 
 def test_strings_are_read():
     info = describe("OPQ8_16,IVF64_HNSW16,PQ8,RFlat", DIM, Metric.L2)
-    assert (info.dim, info.index_dim, info.prefix, info.storage, info.refine) == (32, 16, "OPQ8_16,", "PQ8", "Flat")
+    assert (info.dim, info.index_dim, info.has_opq, info.storage) == (32, 16, True, "PQ8")
     assert (info.n_lists, info.n_links) == (64, None)
     assert info.code_bytes == 8 + 4 * 32
     assert (info.n_training_min, info.n_training_wanted) == (256, 65536)
-    assert info.is_ivf
-    assert not info.is_graph
     # faiss computes tables of distances when it loads the index.
     assert info.table_bytes == 4 * 64 * 8 * 256
     graph = describe("HNSW32", DIM)
-    assert graph.is_graph
-    assert not graph.needs_training
-    assert (graph.n_links, graph.code_bytes) == (32, 128)
+    assert (graph.n_links, graph.code_bytes, graph.n_training_min) == (32, 128, 0)
     assert describe("IVF64,Flat", DIM).n_training_min == 64
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "0 characters"),
-        ("x" * 1000, "1000 characters"),
-        ("flat", "'flat' is not known here; use Flat, SQ8"),
-        ("IVF16", "it does not say how vectors are stored"),
+        ("", "it is not known here; use Flat, SQ8"),
+        ("x" * 1000, "it is not known here"),
+        ("IVF16", "it is not known here"),
         ("IVF0,Flat", "the lists of IVF are 0; give 1 to 1048576"),
         ("IVF999999999,Flat", "the lists of IVF are 999999999"),
-        ("IVF99999999999,Flat", "is not known here"),
-        ("IVF-5,Flat", "is not known here"),
-        ("IVF16,HNSW8", "'HNSW8' is not known here"),
-        ("HNSW0", "the links of HNSW are 0; give 2 to 256"),
-        ("HNSW1", "the links of HNSW are 1"),
+        ("HNSW1", "the links of HNSW are 1; give 2 to 256"),
         ("IVF16_HNSW1,Flat", "the links of HNSW are 1"),
-        ("HNSW99999999", "is not known here"),
-        ("HNSW16_PQ8x0", "the bits of PQ are 0; give 1 to 16"),
-        ("HNSW16,RaBitQ", "'RaBitQ' is not known here"),
+        ("HNSW16,PQ8x0", "the bits of PQ are 0; give 3 to 16"),
+        ("HNSW16,RaBitQ", "it is not known here"),
+        ("HNSW16,PQ8x4fs", "it is not known here"),
         ("PQ0", "the parts of PQ are 0"),
         ("PQ7", "PQ cuts 32 dimensions into 7 parts; give a number that divides 32: 1, 2, 4, 8, 16, 32"),
         ("PQ8x24", "the bits of PQ are 24"),
-        ("PQ8x4fs_0", "packs 0 vectors at a time"),
-        ("PQ8x4fs_33", "packs 33 vectors at a time"),
-        ("PQ8x4fsr", "is not known here"),
-        ("PCA0,Flat", "the dimensions that PCA leaves are 0; give 1 to 32"),
-        ("PCA33,Flat", "the dimensions that PCA leaves are 33"),
-        ("RR0,Flat", "the dimensions that RR leaves are 0"),
-        ("Pad16,Flat", "Pad are 16; give 32 to 128"),
-        ("OPQ8_64,PQ8", "the dimensions that OPQ leaves are 64"),
+        ("PQ8x5fs", "it is not known here"),
+        ("OPQ8_64,PQ8", "the dimensions that OPQ leaves are 64; give 1 to 32"),
         ("OPQ8_0,PQ8", "the dimensions that OPQ leaves are 0"),
-        ("OPQ7,PQ8", "OPQ7 cuts 32 dimensions into 7 parts"),
-        ("PCA16,PQ32", "the parts of PQ are 32; give 1 to 16"),
-        ("RaBitQ9", "is not known here"),
-        ("NSG32", "its graph cannot take vectors part by part; use HNSW32"),
-        ("IDMap,Flat", "positions are the ids, so leave IDMap out"),
-        ("Flat,IDMap2", "positions are the ids, so leave IDMap out"),
-        ("PQ8,Refine(PQ8)", "is not known here"),
-        ("Refine(Flat)", "is not known here"),
-        ("SQ8,", "is not known here"),
-        ("IVF١٦,Flat", "is not known here"),
+        ("OPQ7,PQ8", "OPQ cuts 32 dimensions into 7 parts"),
+        ("PCA16,PQ8", "PCA16 is a linear step; use `transform`"),
+        ("OPQ8,Pad64,Flat", "Pad64 is a linear step; use `transform`"),
+        ("RaBitQ9", "it is not known here"),
+        ("PQ8,Refine(PQ8)", "it is not known here"),
+        ("SQ8,", "it is not known here"),
+        ("IVF١٦,Flat", "it is not known here"),
     ],
 )
 def test_a_wrong_string_is_refused_in_one_line(text, reason):
@@ -137,28 +118,18 @@ print("built", n_built)
 
 
 def test_no_string_ends_the_process():
-    prefixes = ["", "PCA0,", "PCA4,", "PCA8,", "PCA9,", "RR0,", "RR8,", "Pad4,", "Pad16,", "L2norm,", "PCAW2,"]
-    heads = ["", "IVF0,", "IVF1,", "IVF4,", "IVF4_HNSW0,", "IVF4_HNSW4,", "IVF4(HNSW1),", "HNSW0,", "HNSW1,", "HNSW2,"]
+    prefixes = ["", "", "OPQ0,", "OPQ2,", "OPQ4_0,", "OPQ4_4,", "OPQ3_8,", "OPQ4_16,", "PCA4,"]
+    heads = ["", "IVF0,", "IVF1,", "IVF4,", "IVF4_HNSW0,", "IVF4_HNSW4,", "HNSW0,", "HNSW1,", "HNSW2,"]
     storages = [
         *("Flat", "SQ0", "SQ4", "SQ8", "SQfp16", "PQ0", "PQ4", "PQ4x0", "PQ4x1", "PQ4x4", "PQ5x4", "PQ4x4fs"),
-        *("PQ4x4fs_0", "PQ3x4fs", "RaBitQ", "RaBitQ0", "RaBitQ3", "RaBitQ9", "Pad9", "RFlat"),
+        *("PQ4x0fs", "PQ3x4fs", "RaBitQ", "RaBitQ0", "RaBitQ3", "RaBitQ9", "Pad9", "RFlat"),
     ]
     suffixes = ["", ",RFlat", ",Refine(SQ8)", ",Refine(PQ4)", ",Refine(Flat)"]
     texts = ["".join(parts) for parts in itertools.product(prefixes, heads, storages, suffixes)]
-    some = random.Random(0).sample(texts, 500)
+    some = random.Random(0).sample(texts, 300)
     done = subprocess.run(
         [sys.executable, "-c", CHILD], input=json.dumps(some), capture_output=True, text=True, timeout=120, check=False
     )
     last = done.stdout.strip().splitlines()[-1]
     assert done.returncode == 0, (last, done.stderr[-500:])
-    assert int(last.split()[1]) > 50
-
-
-def test_ids_and_links_are_counted():
-    n_vectors = 10_000
-    flat, lists, graph, scalars = (
-        describe(text, DIM).estimate_bytes(n_vectors) for text in ("Flat", "IVF16,Flat", "HNSW32", "SQ8")
-    )
-    assert lists - flat == 8 * n_vectors + 16 * (4 * DIM + 8)
-    assert graph - flat == pytest.approx(n_vectors * (4 * (64 + 32 / 31) + 12), rel=1e-6)
-    assert scalars == n_vectors * DIM + 8 * DIM
+    assert int(last.split()[1]) > 20

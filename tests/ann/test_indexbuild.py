@@ -14,12 +14,14 @@ import faiss
 import numpy as np
 import pytest
 
-from bertfeat.ann import budget, filling, indexfiles
-from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_memory, size
-from bertfeat.ann.buildsettings import BuildSettings
+from bertfeat.ann import budget, filling
+from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_memory
+from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.filling import CHECKPOINT
-from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexbuild import build as build_planned
+from bertfeat.ann.indexbuild import plan_build
+from bertfeat.ann.indexfolder import read_index, read_transform
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.durable import steps
@@ -35,17 +37,25 @@ N, DIM = 2500, 16
 VECTORS = mixture(N, DIM)
 CENTER = "center"
 
-# Every way of filling: codes, lists, both of a refinement, a graph, blocks of codes of 32 and of 64 vectors; with and
-# without a transform.
+# Every way of filling: codes, lists, both of a refinement, a graph, blocks of codes.
 KINDS = [
-    *("Flat", "SQ8", "IVF16,Flat", "IVF16,SQ8,RFlat", "IVF16_HNSW8,SQfp16", "HNSW8,SQ8", "PCA8,SQ4"),
-    *("IVF16,PQ8x4fs,Refine(SQ8)", "Pad18,IVF16,PQ9x4fsr", "IVF16,PQ8x4fs_64"),
+    *("Flat", "IVF16,Flat", "IVF16,SQ8,RFlat", "IVF16_HNSW8,SQfp16", "HNSW8,SQ8"),
+    "IVF16,PQ8x4fs,Refine(SQ8)",
 ]
 
 
 def settings(index: str, **changes) -> BuildSettings:
     values = {"index": index, "transform": CENTER, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60}
     return BuildSettings(**{**values, **changes})
+
+
+def build(source, folder, asked, queries=None):
+    return build_planned(source, folder, plan_build(*source.shape, asked), queries)
+
+
+def opened(folder, result) -> VectorIndex:
+    index = read_index(folder / "index.faiss")
+    return VectorIndex(index, result.metric, read_transform(folder), result.parameters)
 
 
 def source(**kwargs) -> ArrayVectors:
@@ -64,36 +74,33 @@ def test_it_is_the_index_that_faiss_makes(text, tmp_path):
     index = plan.info.make()
     index.train(prepared[sample_positions(N, plan.n_training, 0)])
     index.add(prepared)
-    built = indexfiles.read_index(result.path)
-    if "HNSW8,SQ8" not in text:
-        assert np.array_equal(faiss.serialize_index(built), faiss.serialize_index(index))
+    built = opened(tmp_path, result)
     # The levels of a graph are not those that faiss draws; its recall is the same.
+    if "HNSW8,SQ8" not in text:
+        assert np.array_equal(faiss.serialize_index(built.index), faiss.serialize_index(index))
     queries = mixture(200, DIM, seed=1)
     theirs = VectorIndex(index, Metric.L2, transform, result.parameters).search(queries, 10).positions
-    ours = VectorIndex(built, Metric.L2, result.transform, result.parameters).search(queries, 10).positions
+    ours = built.search(queries, 10).positions
     truth = brute_force(VECTORS, queries, 10, Metric.L2, transform=transform)[1]
     assert recall(ours, truth) == pytest.approx(recall(theirs, truth), abs=0.03)
     assert (result.factory, result.n_vectors, result.dim) == (text, N, DIM)
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("index.faiss", "plan.json", "queries.safetensors", "result.json", "seconds.json", "transform.safetensors")
+        *("index.faiss", "result.json", "seconds.json", "transform.safetensors", "truth.safetensors")
     }
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("text", KINDS)
-def test_neither_batches_nor_parts_change_a_byte(text, tmp_path):
+@pytest.mark.parametrize("text", ["Flat", "IVF16,SQ8,RFlat", "HNSW8,SQ8", "IVF16,PQ8x4fs,Refine(SQ8)"])
+def test_chunks_do_not_change_a_byte(text, tmp_path):
     first = build(source(), tmp_path / "a", settings(text))
     second = build(source(chunk_rows=2000), tmp_path / "b", settings(text))
-    assert first.path.read_bytes() == second.path.read_bytes()
+    first_bytes = (tmp_path / "a" / "index.faiss").read_bytes()
+    assert (tmp_path / "b" / "index.faiss").read_bytes() == first_bytes
     assert first.parameters == second.parameters
     assert first.measured["recall_at_10"] == second.measured["recall_at_10"]
-    # With two threads a product may round otherwise: the recall is the same, the bits may differ.
-    shared = build(source(), tmp_path / "shared", settings(text, n_threads=2))
-    assert shared.path.stat().st_size == first.path.stat().st_size
-    assert shared.measured["recall_at_10"] == pytest.approx(first.measured["recall_at_10"], abs=0.05)
     # Another seed draws other centroids and levels; training uses all of these few vectors.
-    third = build(source(), tmp_path / "c", settings(text, seed=1))
-    assert (third.path.read_bytes() != first.path.read_bytes()) == ("IVF" in text or "HNSW" in text)
+    build(source(), tmp_path / "c", settings(text, seed=1))
+    assert ((tmp_path / "c" / "index.faiss").read_bytes() != first_bytes) == ("IVF" in text or "HNSW" in text)
 
 
 class Stop(Exception):
@@ -138,8 +145,9 @@ def test_finished_stages_are_not_repeated(tmp_path):
     with hooked(passed.append):
         result = build(finished, tmp_path, settings("IVF16,SQ8"))
     assert (finished.n_reads, passed) == (0, [])
-    assert result.transform is not None
-    np.testing.assert_array_equal(result.transform.mean, fit_transform(source(), TransformSpec.parse(CENTER)).mean)
+    mean = read_transform(tmp_path).mean
+    np.testing.assert_array_equal(mean, fit_transform(source(), TransformSpec.parse(CENTER)).mean)
+    assert result.n_vectors == N
 
 
 @pytest.mark.numeric
@@ -150,21 +158,17 @@ def test_given_queries_find_the_parameters(tmp_path):
     asked = settings("IVF64,Flat", n_queries=400)
     alone = build(source(), tmp_path / "alone", asked)
     tuned = build(source(), tmp_path / "tuned", asked, queries=between)
-    assert tuned.path.read_bytes() == alone.path.read_bytes()
+    assert (tmp_path / "tuned/index.faiss").read_bytes() == (tmp_path / "alone/index.faiss").read_bytes()
     assert tuned.parameters["nprobe"] > alone.parameters["nprobe"]
     assert tuned.measured["recall_at_10"] > alone.measured["recall_at_10"]
     assert tuned.measured["given"]["recall_at_10"] >= 0.95
-    index = VectorIndex(indexfiles.read_index(tuned.path), Metric.COSINE, tuned.transform, tuned.parameters)
-    truth = brute_force(VECTORS, between[1::2], 10, Metric.COSINE, transform=tuned.transform)[1]
+    index = opened(tmp_path / "tuned", tuned)
+    truth = brute_force(VECTORS, between[1::2], 10, Metric.COSINE, transform=index.transform)[1]
     found = index.search(between[1::2], 10).positions
     assert recall(found, truth) == pytest.approx(tuned.measured["given"]["recall_at_10"], abs=1e-12)
     # With the parameters of the other index, fewer are found than were asked for.
     index.parameters = alone.parameters
     assert recall(index.search(between[1::2], 10).positions, truth) < 0.95
-    for wrong, said in [(between[:, 1:], r"queries of shape \(400, 15\)"), (between * np.nan, "query 0 holds NaN")]:
-        with pytest.raises(UserError, match=said):
-            build(source(), tmp_path / "wrong", asked, queries=wrong)
-    assert not (tmp_path / "wrong").exists()
 
 
 def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
@@ -173,7 +177,7 @@ def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
 
     def keep(name: str) -> None:
         if name == f"{CHECKPOINT}.renamed":
-            kept.append(int(indexfiles.read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
+            kept.append(int(read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
 
     with hooked(keep):
         build(ArrayVectors(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256))
@@ -181,48 +185,15 @@ def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
     assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
 
 
-def test_a_build_of_something_else_is_refused(tmp_path, monkeypatch):
-    with stopped_at("queries.safetensors.durable"):
-        build(source(), tmp_path, settings("SQ8"), source_id="store a")
-    for changes, line in [
-        ({"index": "SQ4"}, "index was 'SQ8', now 'SQ4'"),
-        ({"metric": Metric.L2}, "metric was 'cosine', now 'l2'"),
-        ({"transform": "none"}, "transform was 'center', now 'none'"),
-        ({"seed": 3}, "seed was 0, now 3"),
-        ({"recall": 0.9}, "recall was 0.95, now 0.9"),
-    ]:
-        with pytest.raises(UserError, match=rf"holds an unfinished index with other settings \({line}\); use the same"):
-            build(source(), tmp_path, settings(**{"index": "SQ8", **changes}), source_id="store a")
-    with pytest.raises(UserError, match="source was 'store a', now 'store b'"):
-        build(source(), tmp_path, settings("SQ8"), source_id="store b")
-    with pytest.raises(UserError, match="vectors was 2500, now 2499"):
-        build(ArrayVectors(VECTORS[1:]), tmp_path, settings("SQ8"), source_id="store a")
-    # Another version may choose another index.
-    with stopped_at("queries.safetensors.durable"):
-        build(source(), tmp_path / "auto", settings("auto"))
-    monkeypatch.setattr(budget, "_MAX_NUMBERS_COMPARED", 1000)
-    with pytest.raises(UserError, match=r"begun by another version \(candidates was .'Flat'., now .'IVF"):
-        build(source(), tmp_path / "auto", settings("auto"))
-    # Earlier ones did not write which they choose.
-    plan = indexfiles.read_json(tmp_path / "auto" / "plan.json")
-    del plan["candidates"]
-    indexfiles.write_json(tmp_path / "auto" / "plan.json", plan)
-    with pytest.raises(UserError, match=r"begun by another version \(candidates was \(absent\), now .'IVF"):
-        build(source(), tmp_path / "auto", settings("auto"))
-    # The number of threads may change.
-    assert build(source(), tmp_path, settings("SQ8", n_threads=2), source_id="store a").n_vectors == N
-
-
 def test_nan_in_a_vector_is_refused(tmp_path):
     spoilt = VECTORS.copy()
     spoilt[1234, 5] = np.nan
-    for text in ("Flat", "IVF16,SQ8"):
-        with pytest.raises(UserError, match="row 1234: its vector holds NaN or infinity"):
-            build(ArrayVectors(spoilt), tmp_path / text, settings(text))
+    with pytest.raises(UserError, match="row 1234: its vector holds NaN or infinity"):
+        build(ArrayVectors(spoilt), tmp_path, settings("IVF16,SQ8"))
 
 
 def test_a_full_disk_is_one_line_and_the_same_call_resumes(tmp_path, monkeypatch):
-    whole = build(source(), tmp_path / "whole", settings("IVF16,SQ8"))
+    build(source(), tmp_path / "whole", settings("IVF16,SQ8"))
     real, n_left = os.write, 200_000
 
     def write(fd: int, data: bytes) -> int:
@@ -234,7 +205,7 @@ def test_a_full_disk_is_one_line_and_the_same_call_resumes(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "write", write)
     lines = []
-    for n_bytes in (0, 3000, 90_000, 30_000, 35_000):
+    for n_bytes in (0, 3000, 90_000, 30_000):
         n_left = n_bytes
         with pytest.raises(RunError) as caught:
             build(source(), tmp_path / "full", settings("IVF16,SQ8"))
@@ -244,7 +215,8 @@ def test_a_full_disk_is_one_line_and_the_same_call_resumes(tmp_path, monkeypatch
     names = {Path(line.split(": ")[0]).name for line in lines}
     assert len(names) > 2
     monkeypatch.undo()
-    assert build(source(), tmp_path / "full", settings("IVF16,SQ8")).path.read_bytes() == whole.path.read_bytes()
+    build(source(), tmp_path / "full", settings("IVF16,SQ8"))
+    assert (tmp_path / "full/index.faiss").read_bytes() == (tmp_path / "whole/index.faiss").read_bytes()
 
 
 def refusal(n_vectors: int, dim: int, **changes) -> str:
@@ -275,7 +247,6 @@ def test_too_few_vectors_and_wrong_widths_are_refused():
         "index 'IVF256,Flat' is trained on 256 vectors or more, and there are 100; use Flat, or index more vectors"
     )
     assert "trained on 256 vectors or more, and there are 255" in refusal(255, 16, index="PQ8")
-    assert "n_training is 10: index 'IVF64,SQ8' takes 64 or more" in refusal(1000, 16, index="IVF64,SQ8", n_training=10)
     assert "the vectors have 16 dimensions" in refusal(1000, 16, transform="pca:17")
     assert "it takes 17 vectors or more" in refusal(16, 16, transform="whiten")
     # The string is read for the width after the transform.
@@ -287,11 +258,8 @@ def test_too_few_vectors_and_wrong_widths_are_refused():
     ("changes", "line"),
     [
         ({"recall": 0}, "recall is 0: give a number above 0 and up to 1"),
-        ({"recall": 1.5}, "recall is 1.5"),
         ({"n_queries": 1}, "n_queries is 1: give 2 or more"),
         ({"max_memory_bytes": 0}, "max_memory_bytes is 0: give 1 or more"),
-        ({"n_threads": 0}, "n_threads is 0"),
-        ({"n_piece_rows": -5}, "n_piece_rows is -5"),
         ({"seed": -1}, "seed is -1"),
     ],
 )
@@ -300,7 +268,7 @@ def test_wrong_settings_are_refused(changes, line):
         BuildSettings(**changes)
 
 
-@pytest.mark.parametrize("n_vectors", [1, 2, 3, 11, 50])
+@pytest.mark.parametrize("n_vectors", [1, 2, 11])
 def test_few_vectors_are_enough(n_vectors, tmp_path):
     result = build(ArrayVectors(VECTORS[:n_vectors]), tmp_path, BuildSettings())
     assert (result.factory, result.n_vectors) == ("Flat", n_vectors)
@@ -309,23 +277,21 @@ def test_few_vectors_are_enough(n_vectors, tmp_path):
 
 PEAK = """
 import re, sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from tests.support.search_vectors import MadeVectors
 from bertfeat.ann.budget import plan_memory, Shape
 from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexfolder import read_index, read_transform
 from bertfeat.vectors.nearest import Metric
-from bertfeat.ann.buildsettings import BuildSettings
-import bertfeat.ann.transforms, numpy as np
+from bertfeat.ann.description import BuildSettings
 
 def status(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 def asked(n_bytes):
     return BuildSettings(
-        index=sys.argv[2], metric=Metric.L2, max_memory_bytes=n_bytes, n_threads=1, n_queries=100, n_training=5000
+        index=sys.argv[2], metric=Metric.L2, max_memory_bytes=n_bytes, n_threads=1, n_queries=100
     )
 
 made = MadeVectors(600_000, 64)
@@ -334,13 +300,14 @@ n_bytes = 1 << 20
 while not plan_memory(sys.argv[2], Shape(600_000, 64), asked(n_bytes)).fits:
     n_bytes += 1 << 20
 before = status("VmRSS")
-result = build(made, Path(sys.argv[1]), asked(n_bytes))
-print(n_bytes, status("VmHWM") - before, result.path.stat().st_size)
+plans = plan_build(600_000, 64, asked(n_bytes))
+build(made, Path(sys.argv[1]), plans)
+print(n_bytes, status("VmHWM") - before, (Path(sys.argv[1]) / "index.faiss").stat().st_size)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not report the peak of memory")
-@pytest.mark.parametrize("text", ["Flat", "IVF128,Flat", "IVF128,PQ32x4fs,RFlat"])
+@pytest.mark.parametrize("text", ["Flat", "IVF128,PQ32x4fs,RFlat"])
 def test_a_build_stays_below_its_memory_limit(text, tmp_path):
     here = [str(ROOT)]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -366,25 +333,19 @@ def test_less_memory_is_less_training_and_smaller_steps():
 
 def test_the_ladder_falls():
     for n_vectors, dim in ((1000, 384), (50_000, 32), (1_000_000, 384), (10**9, 768)):
-        texts = list(ladder(n_vectors, dim, Metric.COSINE))
-        sizes = [plan_memory(text, Shape(n_vectors, dim), BuildSettings()).index_bytes for text in texts[1:]]
-        assert texts[0] == "Flat"
+        first, *plans = ladder(Shape(n_vectors, dim), BuildSettings())
+        assert first.info.text == "Flat"
+        sizes = [plan.index_bytes for plan in plans]
         assert sizes == sorted(sizes, reverse=True)
-        assert len(texts) > 2
-    assert list(ladder(100, 16, Metric.L2)) == ["Flat", "SQfp16", "SQ8", "SQ6"]
-    assert "IVF131072_HNSW32,SQ8" in ladder(10**9, 768, Metric.IP)
+        assert len(sizes) > 1
+    few, many = Shape(100, 16), Shape(10**9, 768)
+    assert [plan.info.text for plan in ladder(few, BuildSettings())] == ["Flat", "SQfp16", "SQ8", "SQ6"]
+    assert "IVF131072_HNSW32,SQ8" in [plan.info.text for plan in ladder(many, BuildSettings())]
 
 
-def test_sizes_have_decimal_units():
-    assert [size(n) for n in (999, 1_500_000, 4_000_000_000)] == ["1.0 kB", "1.5 MB", "4.0 GB"]
-
-
-@pytest.mark.parametrize("text", [pytest.param("OPQ4_16,PQ4", marks=pytest.mark.long), "OPQ4,IVF4,PQ4x4fs,RFlat"])
-def test_small_samples_give_no_warnings(text, tmp_path, capfd):
-    build(source(), tmp_path / "one", settings(text))
+def test_small_samples_give_no_warnings(tmp_path, capfd):
+    build(source(), tmp_path, settings("OPQ4,IVF4,PQ4x4fs,RFlat"))
     assert capfd.readouterr().err == ""
-    build(source(), tmp_path / "two", settings(text, seed=1))
-    assert (tmp_path / "one" / "index.faiss").read_bytes() != (tmp_path / "two" / "index.faiss").read_bytes()
 
 
 def test_a_piece_that_is_too_short_is_refused(tmp_path):

@@ -1,62 +1,116 @@
-"""The folder of an index: published whole or not at all, read back exactly, and damage reported."""
+"""The folder of an index: published whole or not at all, read back exactly, and damage found before faiss reads."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import shutil
 from pathlib import Path
 
+import faiss
 import numpy as np
+import psutil
 import pytest
 
 from bertfeat.ann import indexfolder
-from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.description import INDEX, QUERIES, ROWS, TRANSFORM, IndexDescription
+from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
 from bertfeat.ann.indexfolder import DESCRIPTION
-from bertfeat.ann.transforms import TransformSpec, fit_transform
+from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.durable.records import FileDigest
 from bertfeat.errors import RunError, UserError
 from bertfeat.vectors.array import ArrayVectors
-from bertfeat.vectors.nearest import Metric
-from tests.support.index_files import DIM, vectors, write_index, write_parts
+from tests.support.index_files import DIM, N_VECTORS, beside, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
-WHOLE = IndexDescription(
-    n_vectors=3,
-    dim=8,
-    metric=Metric.L2,
-    transform="whiten:4",
-    factory="OPQ4,IVF16,PQ4",
-    parameters={"nprobe": 4, "k_factor_rf": 1.5},
-    settings=BuildSettings(recall=0.9),
-    source={"plan_hash": "00", "spec": {"layers": [1, 2]}},
-    measured={"recall@10": 0.97},
-    seconds={"train": 1.25, "add": 2},
-    files={INDEX: FileDigest(10, "0" * 32), TRANSFORM: FileDigest(0, "f" * 32)},
-)
+QUERIES = vectors(9, seed=5)
+ALLOWED = np.random.default_rng(3).random(N_VECTORS) < 0.4
+SETTINGS = [
+    {"factory": "Flat", "metric": "cosine", "transform": "whiten:8"},
+    {"factory": "Flat", "metric": "ip", "transform": "truncate:8"},
+    {"factory": "Flat", "metric": "l2"},
+    {"factory": "IVF8,Flat", "metric": "l2", "parameters": {"nprobe": 3}},
+    {"factory": "IVF8,PQ4x4", "metric": "cosine", "transform": "center", "parameters": {"nprobe": 4}},
+    {"factory": "HNSW16,SQ8", "metric": "ip", "transform": "pca:12", "parameters": {"efSearch": 40}},
+    {"factory": "IVF8,PQ8x4fs,Refine(SQ8)", "metric": "ip", "parameters": {"nprobe": 8, "k_factor_rf": 64}},
+]
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: f"{settings['factory']}-{settings['metric']}")
+def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
+    description = write_index(tmp_path / "x", **settings)
+    fitted = fit_transform(ArrayVectors(vectors()), TransformSpec.parse(description.transform))
+    metric = description.metric
+    index = faiss.read_index(str(tmp_path / "x" / INDEX))
+    in_memory = VectorIndex(index, metric, fitted, description.parameters)
+    want, want_masked = in_memory.search(QUERIES, 6), in_memory.search(QUERIES, 3, allowed=ALLOWED)
+    for name, value in description.parameters.items():
+        faiss.ParameterSpace().set_index_parameter(index, name, value)
+    raw, _ = index.search(prepare(QUERIES, fitted, metric), 6)
+    # For compressed vectors faiss computes cosines above one.
+    scores = {"l2": np.sqrt(np.maximum(raw, 0)), "cosine": np.clip(raw, -1, 1), "ip": raw}[metric]
+    for mmap in (True, False):
+        found = load_index(tmp_path / "x", mmap=mmap)
+        assert (found.n_vectors, found.dim, found.metric) == (N_VECTORS, DIM, metric)
+        hits = found.search(QUERIES, 6)
+        np.testing.assert_allclose(hits.scores, scores, atol=2e-6)
+        np.testing.assert_array_equal(hits.scores, want.scores)
+        np.testing.assert_array_equal(hits.positions, want.positions)
+        masked = found.search(QUERIES, 3, allowed=ALLOWED)
+        np.testing.assert_array_equal(masked.scores, want_masked.scores)
+        np.testing.assert_array_equal(masked.positions, want_masked.positions)
+        found.close()
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW16,SQ8", "IVF8,PQ8x4fs,Refine(SQ8)"])
+def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
+    write_index(tmp_path / "x", factory=factory)
+    in_memory, mapped = load_index(tmp_path / "x", mmap=False), load_index(tmp_path / "x")
+    del in_memory
+    assert any(str(tmp_path / "x" / INDEX) in entry.path for entry in psutil.Process().memory_maps(grouped=False))
+    # A new index in its place does not change the open one.
+    before = mapped.search(QUERIES, 3).positions
+    building = beside(tmp_path / "x")
+    indexfolder.publish(building, tmp_path / "x", write_parts(building, data=vectors(30, seed=9)), overwrite=True)
+    np.testing.assert_array_equal(mapped.search(QUERIES, 3).positions, before)
+    mapped.close()
+
+
+def test_files_of_another_index_are_refused_before_faiss_reads_them(tmp_path, monkeypatch):
+    for seed in (0, 1):
+        write_index(tmp_path / str(seed), data=vectors(seed=seed), transform="center")
+    monkeypatch.setattr(faiss, "read_index", lambda *_: pytest.fail("faiss read a damaged index"))
+    for name in (INDEX, TRANSFORM, ROWS):
+        path = tmp_path / "0" / name
+        good = path.read_bytes()
+        shutil.copyfile(tmp_path / "1" / name, path)
+        with pytest.raises(UserError, match=f"{path}: its content does not match the digest in index.json; pass"):
+            load_index(tmp_path / "0")
+        path.unlink()
+        with pytest.raises(UserError, match=f"{path}: is missing; pass `overwrite` to build the index again"):
+            load_index(tmp_path / "0")
+        path.write_bytes(good)
+
+
+def test_a_file_that_faiss_cannot_read_is_refused_even_with_the_right_digest(tmp_path):
+    building = beside(tmp_path / "x")
+    described = write_parts(building)
+    (building / INDEX).write_bytes(b"IxFI" + b"\0" * 3)
+    indexfolder.publish(building, tmp_path / "x", described)
+    for mmap in (True, False):
+        with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
+            load_index(tmp_path / "x", mmap=mmap)
 
 
 def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def test_a_description_reads_back_as_it_was_written(tmp_path):
-    for description in (WHOLE, dataclasses.replace(WHOLE, files={**WHOLE.files, ROWS: FileDigest(1, "a" * 32)})):
-        indexfolder.write_description(tmp_path, description)
-        assert indexfolder.read_description(tmp_path) == description
-        assert names(tmp_path) == [DESCRIPTION]
-    content = json.loads((tmp_path / DESCRIPTION).read_text())
-    assert content["format_version"] == 1
-    assert content["transform"] == "whiten:4"
-    assert content["files"][INDEX] == {"n_bytes": 10, "digest": "0" * 32}
-
-
 @pytest.mark.parametrize("transform", ["center", "whiten", "pca:3", "truncate:3"])
 def test_a_transform_reads_back_to_the_bit(tmp_path, transform):
-    description = write_index(tmp_path / "x", transform=transform)
+    write_index(tmp_path / "x", transform=transform)
     fitted = fit_transform(ArrayVectors(vectors()), TransformSpec.parse(transform))
-    found = indexfolder.read_transform(tmp_path / "x", description)
+    found = indexfolder.read_transform(tmp_path / "x")
     arrays, wanted = found.to_arrays(), fitted.to_arrays()
     assert arrays.keys() == wanted.keys()
     for name, array in wanted.items():
@@ -64,27 +118,17 @@ def test_a_transform_reads_back_to_the_bit(tmp_path, transform):
 
 
 def test_no_transform_has_no_file(tmp_path):
-    description = write_index(tmp_path / "x")
-    assert indexfolder.read_transform(tmp_path / "x", description) is None
+    write_index(tmp_path / "x")
+    assert indexfolder.read_transform(tmp_path / "x") is None
+    assert indexfolder.read_queries(tmp_path / "x") is None
     assert names(tmp_path / "x") == [INDEX, DESCRIPTION, ROWS]
-
-
-def test_queries_read_back_to_the_bit(tmp_path):
-    description = write_index(tmp_path / "x")
-    assert indexfolder.read_queries(tmp_path / "x", description) is None
-    queries = vectors(4)
-    indexfolder.write_queries(tmp_path / "x", queries)
-    digest = FileDigest.of(tmp_path / "x" / QUERIES)
-    found = indexfolder.read_queries(tmp_path / "x", dataclasses.replace(description, files={QUERIES: digest}))
-    np.testing.assert_array_equal(found, queries)
 
 
 def test_publishing_gives_the_index_its_place_and_its_digests(tmp_path):
     final = tmp_path / "x"
     description = write_index(final, transform="center")
-    assert indexfolder.read_description(final) == description
     assert description.files == {name: FileDigest.of(final / name) for name in (INDEX, ROWS, TRANSFORM)}
-    assert indexfolder.find_mismatches(final, description) == {}
+    indexfolder.check_files(final, description)
     assert names(tmp_path) == ["x"]
     assert description.dim == DIM
 
@@ -92,21 +136,22 @@ def test_publishing_gives_the_index_its_place_and_its_digests(tmp_path):
 def test_an_index_is_replaced_only_when_asked(tmp_path):
     final = tmp_path / "x"
     old = write_index(final)
-    building = indexfolder.building_folder(final)
+    building = beside(final)
     new = write_parts(building, factory="SQ8")
     with pytest.raises(UserError, match="there is an index already; choose another `output`, or pass `overwrite`"):
         indexfolder.publish(building, final, new)
     assert indexfolder.read_description(final) == old
-    written = indexfolder.publish(building, final, new, overwrite=True)
-    assert indexfolder.read_description(final) == written != old
-    assert indexfolder.find_mismatches(final, written) == {}
+    indexfolder.publish(building, final, new, overwrite=True)
+    written = indexfolder.read_description(final)
+    assert written.factory == "SQ8"
+    indexfolder.check_files(final, written)
     assert names(tmp_path) == ["x"]
 
 
 def test_a_failure_while_publishing_leaves_the_old_index(tmp_path, monkeypatch):
     final = tmp_path / "x"
     old = write_index(final)
-    building = indexfolder.building_folder(final)
+    building = beside(final)
     new = write_parts(building, factory="SQ8")
     plain = Path.rename
 
@@ -120,29 +165,11 @@ def test_a_failure_while_publishing_leaves_the_old_index(tmp_path, monkeypatch):
         with pytest.raises(RunError, match="x: input/output error; fix the cause"):
             indexfolder.publish(building, final, new, overwrite=True)
     assert indexfolder.read_description(final) == old
-    assert indexfolder.find_mismatches(final, old) == {}
+    indexfolder.check_files(final, old)
     # The same call finishes.
-    written = indexfolder.publish(building, final, new, overwrite=True)
-    assert indexfolder.read_description(final) == written
+    indexfolder.publish(building, final, new, overwrite=True)
+    assert indexfolder.read_description(final).factory == "SQ8"
     assert names(tmp_path) == ["x"]
-
-
-def test_other_files_than_those_written_are_named(tmp_path):
-    final = tmp_path / "x"
-    description = write_index(final, transform="center")
-    (final / ROWS).write_bytes(b"r")
-    (final / TRANSFORM).unlink()
-    data = bytearray((final / INDEX).read_bytes())
-    data[-1] ^= 1
-    (final / INDEX).write_bytes(data)
-    assert indexfolder.find_mismatches(final, description) == {
-        INDEX: "its content does not match the digest in index.json",
-        ROWS: f"has 1 bytes, not {description.files[ROWS].n_bytes}",
-        TRANSFORM: "is missing",
-    }
-    (final / INDEX).unlink()
-    (final / INDEX).mkdir()
-    assert "bytes, not" in indexfolder.find_mismatches(final, description)[INDEX]
 
 
 def test_an_index_reads_through_links_as_in_a_download_cache(tmp_path):
@@ -152,5 +179,5 @@ def test_an_index_reads_through_links_as_in_a_download_cache(tmp_path):
     for entry in (tmp_path / "x").iterdir():
         (snapshot / entry.name).symlink_to(entry)
     assert indexfolder.read_description(snapshot) == description
-    assert indexfolder.find_mismatches(snapshot, description) == {}
-    assert indexfolder.read_transform(snapshot, description) is not None
+    indexfolder.check_files(snapshot, description)
+    assert indexfolder.read_transform(snapshot) is not None

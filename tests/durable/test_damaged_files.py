@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfeat.ann import indexfolder
-from bertfeat.ann.indexloading import load_index
+from bertfeat.ann.vectorindex import load_index
 from bertfeat.durable.records import seal
 from bertfeat.errors import UserError
 from bertfeat.heads.linear import RidgeProbe
 from bertfeat.heads.probefolder import load_probe, save_probe
 from bertfeat.probes.sweepresult import Sweep, SweepRow, read_sweep
-from tests.support.index_files import vectors, write_parts
+from tests.support.index_files import beside, vectors, write_parts
 from tests.support.writers import SWEEP
 
 FILES = {
@@ -36,9 +36,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = SweepRow("layer_03", (3,), 8, "accuracy", 0.5, None, None, None, 0.1, (0.5,))
     (root / "sweep").mkdir()
     (root / "sweep" / "result.json").write_bytes(seal(Sweep(**SWEEP, rows=(row,)).to_dict()))
-    building = indexfolder.building_folder(root / "index")
+    building = beside(root / "index")
     description = write_parts(building, transform="center")
-    indexfolder.write_queries(building, vectors(4))
+    indexfolder.write_arrays(building / "queries.safetensors", {"vectors": vectors(4)})
     indexfolder.publish(building, root / "index", description)
     return root
 

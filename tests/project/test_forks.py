@@ -47,7 +47,7 @@ CODE = """
         return len(bertfeat.open_index(index, store=store).search("one fox", 1))
 
     def vectors():
-        from bertfeat.ann.indexloading import load_index
+        from bertfeat.ann.vectorindex import load_index
         return load_index(index).search(np.ones((40, 32), np.float32), 2)
 
     def extract():

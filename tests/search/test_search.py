@@ -13,8 +13,7 @@ import pytest
 
 import bertfeat
 from bertfeat.ann.description import IndexDescription
-from bertfeat.ann.indexloading import load_index
-from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.choices import Level
 from bertfeat.errors import InputError, StoreError, UserError
 from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels

@@ -11,8 +11,6 @@ import pytest
 import bertfeat
 from bertfeat.ann.indexfolder import read_description, write_description
 from bertfeat.errors import BertfeatWarning, UserError
-from bertfeat.progress import Progress
-from bertfeat.search.storeupdate import update_or_find
 from bertfeat.serving.answers import Answers
 from bertfeat.store.compaction import compact
 from bertfeat.store.reader import Store
@@ -76,8 +74,8 @@ class TestUpdate:
 
     def test_an_updated_index_has_the_settings_of_its_build(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        index, n_added = update_or_find(tmp_path / "index", tiny[1], progress=Progress())
-        index.close()
+        with bertfeat.open_index(tmp_path / "index").update(tiny[1]) as index:
+            n_added = index.n_added
         assert n_added == tiny[1].n_rows("word") - tiny[0].n_rows("word")
         before = contents(tmp_path / "index")
         bertfeat.build_index(tiny[1], tmp_path / "index", level="word").close()

@@ -18,7 +18,7 @@ from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from bertfeat.vectors.nearest import Metric
 from tests.support.command_line import good, refused
-from tests.support.index_stores import contents, documents, known_store, run_killed, tiny_store, write_jsonl
+from tests.support.index_stores import contents, documents, run_killed, tiny_store, write_jsonl
 from tests.support.places import ROOT
 from tests.support.search_vectors import all_scores
 
@@ -55,13 +55,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
     return tiny_store(tmp_path_factory.mktemp("tiny") / "s", tiny_folder)
 
 
-@pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
-    """The features of other texts."""
-    rows = [{"id": f"q{n}", "text": text, "label": None, "n": n} for n, text in enumerate(TEXTS)]
-    return tiny_store(tmp_path_factory.mktemp("foreign") / "s", tiny_folder, rows)
-
-
 class TestRecall:
     @pytest.mark.parametrize(("level", "target"), [("word", 0.9), ("sentence", 0.8)])
     def test_it_is_that_of_brute_force(self, store: Store, tmp_path: Path, level: str, target: float) -> None:
@@ -69,7 +62,7 @@ class TestRecall:
         file = write_lines(tmp_path / "questions.txt", lines)
         asked = {"level": level, "feature": FEATURE, "index": "IVF4,SQ8", "recall": target}
         with bertfeat.build_index(store, tmp_path / "index", tune_queries=file, **asked) as index:
-            queries = read_queries(index.path, index.description)
+            queries = read_queries(index.path)
             assert sorted(queries.tolist()) == sorted(index.encode(lines).vectors.tolist())
             measured = index.description.measured
             assert measured["given"]["n_queries"] == len(TEXTS) // 2
@@ -99,31 +92,33 @@ class TestRecall:
         assert "30 of 60 queries of q.jsonl, not tuned on\nrecall           1.0000: Flat searches exactly" in shown
         assert "queries.safetensors" in good("index", "info", tmp_path / "i", "--json").json["files"]
 
-    def test_what_is_out_of_reach_is_named(self, tiny: Store, foreign: Store, tmp_path: Path) -> None:
+    def test_what_is_out_of_reach_is_named(self, tiny: Store, tmp_path: Path) -> None:
+        file = write_lines(tmp_path / "q.txt", [marked(text, n) for n, text in enumerate(TEXTS)])
         build = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word", "--index", "PQ4x4")
-        said = good(*build, "--tune-queries", foreign.path, "--recall", "0.99").out
-        assert " for queries of store, short of 0.99, 0." in said
+        said = good(*build, "--tune-queries", file, "--recall", "0.99").out
+        assert " for queries of q.txt, short of 0.99, 0." in said
         assert said.count("\n") == 1
 
 
 class TestForms:
-    def test_a_store_a_file_and_an_array_of_the_same_vectors(self, tiny: Store, foreign: Store, tmp_path: Path) -> None:
-        vectors = foreign.numpy("word", "layer_03")
-        np.save(tmp_path / "vectors.npy", vectors)
+    def test_a_file_texts_and_an_array_of_the_same_vectors(self, tiny: Store, tmp_path: Path) -> None:
+        lines = [marked(text, n) for n, text in enumerate(TEXTS)]
         how = {"level": "word", "index": "IVF8,SQ8", "threads": 1, "seed": 3}
-        forms = {"store": foreign, "path": foreign.path, "npy": tmp_path / "vectors.npy", "array": vectors}
+        file = write_lines(tmp_path / "q.txt", lines)
+        with bertfeat.build_index(tiny, tmp_path / "file", tune_queries=file, **how) as index:
+            forms = {"texts": lines, "array": index.encode(lines).vectors}
         for name, form in forms.items():
             bertfeat.build_index(tiny, tmp_path / name, tune_queries=form, **how).close()
-        first = contents(tmp_path / "store")
+        first = contents(tmp_path / "file")
         assert set(first) == {"index.faiss", "queries.safetensors", "rows.parquet"}
         assert all(contents(tmp_path / name) == first for name in forms)
-        parameters = [bertfeat.open_index(tmp_path / name).description.parameters for name in forms]
-        assert all(found == parameters[0] for found in parameters)
+        # The same texts are the same queries, wherever they come from.
+        assert bertfeat.build_index(tiny, tmp_path / "file", tune_queries=lines, **how).was_complete
 
     def test_at_most_two_thousand_random_ones(self, tiny: Store, tmp_path: Path) -> None:
         many = np.random.default_rng(0).normal(size=(3000, 32))
         with bertfeat.build_index(tiny, tmp_path / "i", level="sentence", tune_queries=many) as index:
-            queries = read_queries(index.path, index.description)
+            queries = read_queries(index.path)
         assert queries is not None
         assert queries.shape == (2000, 32)
         assert np.isin(queries[:, 0], many[:, 0].astype(np.float32)).all()
@@ -133,22 +128,16 @@ class TestForms:
         vectors = np.random.default_rng(0).normal(size=(100, 32)).astype(np.float32)
         vectors[::2, 0] = 5
         with bertfeat.build_index(tiny, tmp_path / "i", level="sentence", tune_queries=vectors) as index:
-            queries = read_queries(index.path, index.description)
+            queries = read_queries(index.path)
         assert queries is not None
         assert sorted(queries.tolist()) == sorted(vectors.tolist())
         for half in (queries[::2], queries[1::2]):
             assert 15 < (half[:, 0] == 5).sum() < 35
 
     def test_queries_get_the_prompt_of_searches(self, tmp_path: Path, tiny_folder: Path) -> None:
-        rows = [{"id": f"q{n}", "text": text, "label": None, "n": n} for n, text in enumerate(TEXTS[:20])]
-        plain, prompted = (
-            tiny_store(tmp_path / name, tiny_folder, rows, levels="sentence", prompt=prompt)
-            for name, prompt in (("plain", ""), ("prompted", "query: "))
-        )
-        other = tiny_store(tmp_path / "other", tiny_folder, levels="sentence", prompt="query: ")
-        with pytest.raises(UserError, match=r"index of store store .* prompt 'query: '.* prompt ''"):
-            bertfeat.build_index(other, tmp_path / "i", tune_queries=plain)
-        bertfeat.build_index(other, tmp_path / "i", tune_queries=prompted).close()
+        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", prompt="query: ")
+        with bertfeat.build_index(store, tmp_path / "i", tune_queries=TEXTS[:20]) as index:
+            assert sorted(read_queries(index.path).tolist()) == sorted(index.encode(TEXTS[:20]).vectors.tolist())
 
 
 class TestRefused:
@@ -181,48 +170,30 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("array", "said"),
         [
-            (np.zeros((5, 31)), "has vectors of 31 values, and layer_03 has 32"),
-            (np.zeros((1, 32)), "too few queries (1); give 2 or more"),
-            (np.full((5, 32), np.nan), "holds NaN"),
-            (np.full((5, 32), np.inf), "v.npy:1: embedding holds inf"),
-            (np.zeros((5, 2, 32)), "has 2 vectors in each row; save one layer"),
-            (np.zeros((5, 32), np.int64), "its values are int64"),
-            (np.zeros((0, 32)), "has shape (0, 32)"),
-            (np.full((5, 32), 1e30), "query 0 has length 5.7e+30, too large to compare in float32"),
+            (np.zeros((5, 31)), r"`tune_queries` is float64 of shape \(5, 31\); give floats \(n_queries, 32\)"),
+            (np.zeros((5, 32), np.int64), "`tune_queries` is int64 of shape"),
+            (np.zeros((1, 32)), r"too few queries \(1\); give 2 or more"),
+            (np.full((5, 32), np.nan), "query 0 holds NaN"),
+            (np.full((5, 32), 1e30), r"query 0 has length 5.7e\+30, too large to compare in float32"),
         ],
     )
     def test_vectors(self, tiny: Store, tmp_path: Path, array: np.ndarray, said: str) -> None:
-        np.save(tmp_path / "v.npy", array)
-        build = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word")
-        assert said in refused(*build, "--tune-queries", tmp_path / "v.npy")
-        assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
-        if "row 0" not in said:
-            with pytest.raises(UserError):
-                bertfeat.build_index(tiny, tmp_path / "i", level="word", tune_queries=array)
+        with pytest.raises(UserError, match=said):
+            bertfeat.build_index(tiny, tmp_path / "i", level="word", tune_queries=array)
+        assert list(tmp_path.iterdir()) == []
 
-    def test_places_and_flags(self, tiny: Store, foreign: Store, tmp_path: Path, tiny_folder: Path) -> None:
+    def test_places_and_flags(self, tiny: Store, tmp_path: Path) -> None:
         build = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word")
         tune = (*build, "--tune-queries")
         assert "none.txt" in refused(*tune, tmp_path / "none.txt")
-        assert "file name too long" in refused(*tune, "n" * 300).lower()
         file = write_lines(tmp_path / "q.txt", ["the [bank]", "a [word]"])
         assert "q.txt: has no columns for --text-column 'body'; leave it out" in refused(
             *tune, file, "--text-column", "body"
         )
-        with pytest.raises(UserError, match="`tune_queries` is a list; give a file, a store, or an array"):
-            bertfeat.build_index(tiny, tmp_path / "i", level="word", tune_queries=["the [bank]"])  # type: ignore[arg-type]
-        assert "no manifest" in refused(*tune, tmp_path)
-        assert "holds the vectors of the index itself; give queries that are not" in refused(*tune, tiny.path)
-        (tmp_path / "v.npy").write_bytes(b"not an array")
-        assert "cannot be read as .npy" in refused(*tune, tmp_path / "v.npy")
-        assert "has vectors, not texts; leave it out" in refused(*tune, foreign.path, "--text-column", "body")
+        np.save(tmp_path / "v.npy", np.zeros((5, 32)))
+        for place in (tmp_path, tiny.path, tmp_path / "v.npy"):
+            assert str(place) in refused(*tune, place)
         assert "is of --tune-queries, and none are given" in refused(*build, "--text-column", "body")
-        other = tiny_store(tmp_path / "other", tiny_folder, levels="sentence", keep_columns=())
-        assert "works at level word" in refused(*tune, other.path)
-        unknown = known_store(tmp_path / "known", [[3.0, 4.0], [0.0, 2.0]])
-        assert "hold different features" in refused(
-            "index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence", "--tune-queries", unknown.path
-        )
         assert not (tmp_path / "i").exists()
 
     def test_a_finished_index_with_other_queries(self, tiny: Store, tmp_path: Path) -> None:
@@ -237,35 +208,33 @@ class TestRefused:
 
 
 class TestUpdateAndKills:
-    def test_an_update_tunes_by_the_same_queries(self, tmp_path: Path, tiny_folder: Path, foreign: Store) -> None:
+    def test_an_update_tunes_by_the_same_queries(self, tmp_path: Path, tiny_folder: Path) -> None:
         first, grown = (
             tiny_store(tmp_path / str(n), tiny_folder, documents(n), levels="sentence,word") for n in (8, 12)
         )
-        bertfeat.build_index(first, tmp_path / "i", level="word", index="Flat", tune_queries=foreign).close()
+        vectors = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
+        bertfeat.build_index(first, tmp_path / "i", level="word", index="Flat", tune_queries=vectors).close()
         asked = contents(tmp_path / "i")["queries.safetensors"]
         with bertfeat.open_index(tmp_path / "i").update(grown) as index:
             assert index.description.measured["given"]["recall_at_10"] == 1
             assert index.origin.tuned_by is not None
         assert contents(tmp_path / "i")["queries.safetensors"] == asked
-        bertfeat.build_index(grown, tmp_path / "new", level="word", index="Flat", tune_queries=foreign).close()
+        bertfeat.build_index(grown, tmp_path / "new", level="word", index="Flat", tune_queries=vectors).close()
         assert contents(tmp_path / "new") == contents(tmp_path / "i")
         # It is the same as the new one for the next build as well.
-        bertfeat.build_index(grown, tmp_path / "i", level="word", index="Flat", tune_queries=foreign).close()
+        bertfeat.build_index(grown, tmp_path / "i", level="word", index="Flat", tune_queries=vectors).close()
 
-    @pytest.mark.parametrize(
-        "at", ["queries.safetensors.durable", "tuning.json.durable", "queries.safetensors.renamed"]
-    )
-    def test_a_killed_build_resumes_to_the_same_index(
-        self, tiny: Store, foreign: Store, tmp_path: Path, at: str
-    ) -> None:
-        flags = ("--level", "word", "--index", "IVF8,SQ8", "--threads", "1", "--tune-queries", foreign.path)
+    @pytest.mark.parametrize("at", ["queries.safetensors.durable", "tuning.json.durable"])
+    def test_a_killed_build_resumes_to_the_same_index(self, tiny: Store, tmp_path: Path, at: str) -> None:
+        file = write_lines(tmp_path / "q.txt", [marked(text, n) for n, text in enumerate(TEXTS)])
+        flags = ("--level", "word", "--index", "IVF8,SQ8", "--threads", "1", "--tune-queries", file)
         done = run_killed(at, "index", "build", tiny.path, "-o", tmp_path / "i", *flags)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not (tmp_path / "i").exists()
-        settings = {"level": "word", "index": "IVF8,SQ8", "threads": 1, "tune_queries": foreign}
+        settings = {"level": "word", "index": "IVF8,SQ8", "threads": 1, "tune_queries": file}
         with pytest.raises(UserError, match=r"begun with other settings \(tune_queries was "):
             bertfeat.build_index(tiny, tmp_path / "i", **{**settings, "tune_queries": None})
         bertfeat.build_index(tiny, tmp_path / "i", **settings).close()
         bertfeat.build_index(tiny, tmp_path / "whole", **settings).close()
         assert contents(tmp_path / "i") == contents(tmp_path / "whole")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["i", "whole"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["i", "q.txt", "whole"]

@@ -9,8 +9,7 @@ import faiss
 import numpy as np
 
 from bertfeat.ann import indexfolder
-from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.description import INDEX, ROWS, IndexDescription
+from bertfeat.ann.description import INDEX, ROWS, TRANSFORM, BuildSettings, IndexDescription
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
@@ -20,6 +19,11 @@ faiss.omp_set_num_threads(1)
 
 DIM = 16
 N_VECTORS = 400
+
+
+def beside(final: Path) -> Path:
+    """Return a hidden folder next to an index."""
+    return final.with_name(f".{final.name}.building")
 
 
 def vectors(n: int = N_VECTORS, seed: int = 0) -> np.ndarray:
@@ -54,7 +58,7 @@ def write_parts(
     fitted = fit_transform(ArrayVectors(raw), spec)
     building.mkdir(parents=True)
     if fitted is not None:
-        indexfolder.write_transform(building, fitted)
+        indexfolder.write_arrays(building / TRANSFORM, fitted.to_arrays())
     faiss.write_index(make_faiss(prepare(raw, fitted, Metric(metric)), factory, Metric(metric)), str(building / INDEX))
     # No test here reads it; it only differs for other vectors.
     (building / ROWS).write_bytes(b"PAR1" + raw.tobytes()[:100])
@@ -66,6 +70,6 @@ def write_parts(
 
 def write_index(final: Path, **settings: Any) -> IndexDescription:
     """Write and publish an index."""
-    building = indexfolder.building_folder(final)
-    description = write_parts(building, **settings)
-    return indexfolder.publish(building, final, description)
+    building = beside(final)
+    indexfolder.publish(building, final, write_parts(building, **settings))
+    return indexfolder.read_description(final)

@@ -24,8 +24,8 @@ import pytest
 
 import bertfeat
 from bertfeat.ann import budget
-from bertfeat.ann.buildsettings import BuildSettings
-from bertfeat.ann.indexbuild import build
+from bertfeat.ann.description import BuildSettings
+from bertfeat.ann.indexbuild import build, plan_build
 from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.exports.framefiles import frame_writer
@@ -87,7 +87,7 @@ def _build(text: str, n_vectors: int = 900, **changes: Any) -> Callable[[Path, P
         with pytest.MonkeyPatch.context() as patch:
             # With so few vectors, a graph has checkpoints only if chunks are small.
             patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
-            build(source, root / "work", BuildSettings(**settings))
+            build(source, root / "work", plan_build(*source.shape, BuildSettings(**settings)))
 
     return write
 
