@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
-from bertfeat.vectors.array import ArrayVectors, FloatArray, as_vectors, float_array
+from bertfeat.vectors.array import ArrayVectors, as_vectors, float_array
 
 
 class Sequences(Sequence[Any]):
@@ -54,10 +54,6 @@ class Sequences(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, index: int) -> FloatArray: ...
-    @overload
-    def __getitem__(self, index: slice | Sequence[int] | npt.NDArray[Any]) -> Sequences: ...
     def __getitem__(self, index: Any) -> Any:
         """Return one sequence's vectors, or some of the sequences."""
         if not isinstance(self.vectors, ArrayVectors):
