@@ -72,11 +72,6 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Restore fitted arrays as `get_state` returns them; `classes_` must be set."""
         raise NotImplementedError
 
-    @property
-    def n_features_in_(self) -> int:
-        """Width of the vectors that it was fitted on."""
-        raise NotImplementedError
-
     def fit_report(self) -> dict[str, Any]:
         """Return the results of fitting as JSON values: the score on dev, the chosen C, epochs, weights of a mix."""
         check_is_fitted(self, "report_")

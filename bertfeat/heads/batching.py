@@ -44,7 +44,7 @@ class BatchSize:
 
     @classmethod
     def for_evaluation(cls, dim: int) -> BatchSize:
-        """Return the size of batches for prediction."""
+        """Return the limits where nothing is learned."""
         n_rows = max(1, min(_MAX_EVAL_ROWS, _MAX_EVAL_VALUES // max(1, dim)))
         return cls(n_rows, n_rows)
 
@@ -61,13 +61,9 @@ class Batch:
 def batches(
     data: Sequences, size: BatchSize, rng: np.random.Generator | None = None, taking_part: BoolArray | None = None
 ) -> Iterator[Batch]:
-    """Yield every sequence once; sequences of a batch are of similar length.
+    """Yield every sequence once, or those `taking_part`, bool (n_sequences,); a batch has sequences of similar length.
 
-    Args:
-        data: The sequences.
-        size: Limits of a batch.
-        rng: Draws the order of chunks, of sequences and of batches; None goes chunk by chunk.
-        taking_part: Which sequences are yielded, bool (n_sequences,); None is all.
+    `rng` draws the order of chunks, of sequences and of batches; None goes chunk by chunk.
     """
     n_chunks = 1 if isinstance(data.vectors, ArrayVectors) else len(data.vectors.chunks)
     order = np.arange(n_chunks) if rng is None else rng.permutation(n_chunks)
@@ -82,16 +78,10 @@ def batches(
 def hold_out(
     data: Sequences, share: float, rng: np.random.Generator, classes: IntArray | None
 ) -> tuple[Sequences, IntArray, BoolArray]:
-    """Draw sequences to hold out of training, and read them into memory in one pass.
+    """Draw a share of the sequences to hold out of training, up to 32 MB of float32, and read them in one pass.
 
-    Args:
-        data: The sequences.
-        share: The share that is held out, up to 32 MB of float32; at least one sequence.
-        rng: Draws them.
-        classes: The classes of sequences of one row each, (n_sequences,), to hold out the share of each class.
-
-    Returns:
-        The held-out sequences; the numbers of their rows, ascending; and which sequences are left, (n_sequences,).
+    With the classes of sequences of one row each, (n_sequences,), the share of each class is drawn. Return the
+    sequences; the numbers of their rows, ascending; and which sequences are left, bool (n_sequences,).
     """
     candidates = np.flatnonzero(data.lengths > 0)
     n = len(candidates)

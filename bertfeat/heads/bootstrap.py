@@ -50,17 +50,9 @@ def bootstrap_interval(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, section 13.3).
+    """Return the percentile bootstrap interval of accuracy, macro_f1 or entity_f1 (Efron and Tibshirani 1993, 13.3).
 
-    Args:
-        metric: accuracy, macro_f1 or entity_f1, with the meaning that `Scores` gives them.
-        y_true: See `score_labels`.
-        y_pred: See `score_labels`.
-        lengths: int (n_sequences,): the rows of each sequence; sequences are then drawn, without the empty ones.
-        predicted: bool (n_rows,): which rows have a prediction; None is all.
-        level: The confidence level.
-        n_resamples: The number of draws.
-        seed: Their seed.
+    `score_labels` describes the labels. With `lengths`, sequences are drawn, without the empty ones.
     """
     if metric == "entity_f1" and lengths is None:
         raise UserError("entity_f1 needs sequences; pass the lengths of them")

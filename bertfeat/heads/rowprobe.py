@@ -24,8 +24,7 @@ Dev: TypeAlias = tuple[Vectors, Labels]
 class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the probes that label rows one by one, with the vectors standardised first.
 
-    A subclass sets its own arrays in `_learn`, or in `_fit` if it chooses something on dev. It names them in `_arrays`,
-    and computes the scores of rows in `_scores`.
+    A subclass sets its own arrays in `_fit`, names them in `_arrays`, and computes the scores of rows in `_scores`.
     """
 
     #: The names of the fitted arrays, without the underscore.
@@ -56,6 +55,8 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         self.scaling_ = fit_scaling(rows.X) if self.standardize else Scaling.identity(dim)
         self.classes_ = rows.classes
         self.report_ = self._fit(rows, dev_rows)
+        if dev_rows is not None and not self.report_:
+            self.report_ = {"metric": "accuracy", "dev_score": dev_score(self, dev_rows)}
         return self
 
     def predict(self, X: object) -> Labels:
@@ -83,12 +84,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         return self
 
     def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
-        """Fit to vectors that are not standardised yet, and return the report."""
-        self._learn(rows)
-        return {} if dev is None else {"metric": "accuracy", "dev_score": dev_score(self, dev)}
-
-    def _learn(self, rows: TrainingRows) -> None:
-        """Set the fitted arrays; `_fit` of a head without a choice on dev."""
+        """Set the fitted arrays, from vectors that are not standardised yet; return a report if dev was used."""
         raise NotImplementedError
 
     def _scores(self, vectors: FloatArray) -> npt.NDArray[Any]:

@@ -70,12 +70,6 @@ def test_a_batch_is_drawn_from_several_chunks_and_the_order_is_new_each_epoch():
     np.testing.assert_array_equal(np.concatenate(first), np.concatenate(again))
 
 
-def test_the_last_batch_is_not_much_smaller_than_the_others():
-    data = numbered(np.ones(101, np.int64))
-    sizes = [len(batch.rows) for batch in batches(data, BatchSize(50, 50), np.random.default_rng(0))]
-    assert sorted(sizes) == [33, 34, 34]
-
-
 class WatchedStream(ArrayStream):
     """A stream that counts its chunks that are still in memory."""
 

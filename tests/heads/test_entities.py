@@ -118,17 +118,6 @@ def test_scores_are_seqevals(pairs: list[list[tuple[str, str]]]) -> None:
         assert found.macro_f1 == 0
 
 
-@settings(max_examples=80, deadline=None)
-@given(sentences(ODD))
-def test_entities_of_both_sides_are_those_of_seqeval(pairs: list[list[tuple[str, str]]]) -> None:
-    y_true, y_pred = ([[pair[side] for pair in sentence] for sentence in pairs] for side in (0, 1))
-    sets = [(set(seqeval_entities(t)), set(seqeval_entities(p))) for t, p in zip(y_true, y_pred, strict=True)]
-    assert entity_sets(y_true, y_pred) == [(t & p, p, t) for t, p in sets]
-    found = entity_scores(y_true, y_pred)
-    counts = [sum(map(len, side)) for side in zip(*((t & p, p, t) for t, p in sets), strict=True)]
-    assert [found.n_correct, found.n_predicted, found.n_true] == counts
-
-
 @pytest.mark.parametrize(("y_true", "y_pred", "n_true", "n_predicted", "n_correct"), CONLLEVAL)
 def test_counts_are_those_of_conlleval(y_true: str, y_pred: str, n_true: int, n_predicted: int, n_correct: int) -> None:
     nested = ([sentence.split() for sentence in tags.split("/")] for tags in (y_true, y_pred))

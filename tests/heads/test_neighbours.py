@@ -87,13 +87,6 @@ def test_zero_vectors_have_a_distance_too(metric):
     np.testing.assert_array_equal(voters(X, metric, queries, 25), np.sort(want, axis=1))
 
 
-def test_near_duplicates_far_from_the_origin_are_told_apart():
-    base = np.full((1, 50), 1000, np.float32)
-    X = np.repeat(base, 30, axis=0)
-    X[:, 0] += np.arange(30, dtype=np.float32)[::-1] * 0.001
-    assert voters(X, "euclidean", base, 4).tolist() == [[26, 27, 28, 29]]
-
-
 # Digits have pixels that are always 0, which scikit-learn warns of.
 @pytest.mark.filterwarnings("ignore:self.within_class_std_dev_")
 @pytest.mark.parametrize(("standardize", "streamed"), [(False, False), (True, False), (True, True)])

@@ -111,16 +111,6 @@ def test_an_older_probe_is_overwritten_only_if_asked(tmp_path):
     assert load_probe(target)[0].head == "ridge"
 
 
-def test_a_name_relative_to_the_current_folder_will_do(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save_probe(fitted(), "probe", {})
-    assert load_probe("probe")[0].head == "logreg"
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    save_probe(fitted(), ".", {})
-    assert load_probe(tmp_path / "here")[0].head == "logreg"
-
-
 def test_only_fitted_probes_and_json_are_saved(tmp_path):
     with pytest.raises(NotFittedError):
         save_probe(make_head("svm"), tmp_path / "probe", {})

@@ -212,17 +212,6 @@ def test_intervals_count_rows_without_a_prediction_as_errors() -> None:
         assert (masked.low, masked.high) == pytest.approx(expected)
 
 
-def test_words_that_fail_together_make_the_interval_of_sequences_wider() -> None:
-    is_right = np.repeat(np.random.default_rng(8).random(60) < 0.7, 20)
-    is_right[::7] = True
-    rows = bootstrap_interval("accuracy", is_right, np.ones(1200, bool))
-    sequences = bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60)
-    # The deviation of a mean of 60 is sqrt(20) of that of a mean of 1,200.
-    assert (sequences.high - sequences.low) / (rows.high - rows.low) == pytest.approx(20**0.5, rel=0.15)
-    assert sequences == bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60)
-    assert sequences != bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60, seed=1)
-
-
 def test_wrong_settings_of_an_interval_are_refused() -> None:
     for metric, lengths, said in (
         ("f2", None, "no metric 'f2'; choose accuracy, macro_f1, entity_f1"),
@@ -247,13 +236,3 @@ def test_labels_of_several_kinds_are_not_made_text() -> None:
 def test_labels_of_other_types() -> None:
     for labels in ([np.str_("a"), "b"], pl.Series(["a", "b"])):
         assert check_labels(labels).tolist() == ["a", "b"]
-
-
-def test_counts_of_labels_are_whole_where_no_row_is_right() -> None:
-    y = [f"class {i}" for i in range(40)]
-    assert score_labels(y, y, y).accuracy == 1, "many classes in few rows do not warn"
-    found = score_labels(["a", "b", "b"], ["c", "c", "c"], ["a", "b", "c"])
-    supports = [scores.support for scores in found.per_class.values()]
-    assert supports == [1, 2, 0]
-    assert all(type(support) is int for support in supports)
-    assert "2.0" not in "\n".join(found.lines())
