@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from bertfeat.extraction.textencoder import Encoder, embed
     from bertfeat.geometry.layermeasures import compare_layers
     from bertfeat.geometry.layerresult import LayerComparison
+    from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitted import FittedProbe, load_probe
-    from bertfeat.probes.fitting import fit_probe
-    from bertfeat.probes.sweeps import sweep_probes
+    from bertfeat.probes.fitting import fit_probe, sweep_probes
     from bertfeat.progress import Progress
     from bertfeat.search.exactrows import nearest_rows
     from bertfeat.search.hitrows import words_in_context
@@ -51,7 +51,7 @@ if sys.platform == "win32":
 
 __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "LayerComparison",
-    "Progress", "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact",
+    "ProbeConfig", "Progress", "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact",
     "compare_layers", "convert", "dataset_card", "embed", "errors", "evaluate_index", "evaluate_retrieval", "export",
     "extract", "fit_probe", "import_vectors", "load_probe", "map_store", "nearest_rows", "open_index", "open_store",
     "read_qrels", "report_failures", "reports",
@@ -74,8 +74,8 @@ _HOMES = {
     "geometry.layermeasures": "compare_layers",
     "geometry.layerresult": "LayerComparison",
     "probes.fitted": "FittedProbe load_probe",
-    "probes.fitting": "fit_probe",
-    "probes.sweeps": "sweep_probes",
+    "probes.config": "ProbeConfig",
+    "probes.fitting": "fit_probe sweep_probes",
     "progress": "Progress",
     "search.exactrows": "nearest_rows",
     "search.hitrows": "words_in_context",
