@@ -14,7 +14,7 @@ from bertfeat._version import __version__
 from bertfeat.errors import BertfeatError
 
 if TYPE_CHECKING:
-    from bertfeat import errors, reports
+    from bertfeat import errors, heads, reports
     from bertfeat.ann.evaluation import retrieval_metrics
     from bertfeat.ann.transforms import TransformSpec
     from bertfeat.cli.failures import report_failures
@@ -53,8 +53,8 @@ __all__ = [
     "BertFeatures", "BertfeatError", "Context", "Encoder", "ExtractConfig", "FittedProbe", "Index", "LayerComparison",
     "ProbeConfig", "Progress", "QueryFile", "Store", "TransformSpec", "__version__", "append", "build_index", "compact",
     "compare_layers", "convert", "dataset_card", "embed", "errors", "evaluate_index", "evaluate_retrieval", "export",
-    "extract", "fit_probe", "import_vectors", "load_probe", "map_store", "nearest_rows", "open_index", "open_store",
-    "read_qrels", "report_failures", "reports",
+    "extract", "fit_probe", "heads", "import_vectors", "load_probe", "map_store", "nearest_rows", "open_index",
+    "open_store", "read_qrels", "report_failures", "reports",
     "retrieval_metrics", "sweep_probes", "update_index", "verify", "words_in_context",
 ]  # fmt: skip
 
@@ -91,7 +91,7 @@ _HOMES = {
     "store.reader": "Store open_store",
     "store.verification": "verify",
 }
-_MODULES = ("errors", "reports")
+_MODULES = ("errors", "heads", "reports")
 
 
 def __getattr__(name: str) -> object:

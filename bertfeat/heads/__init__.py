@@ -14,15 +14,9 @@ if TYPE_CHECKING:
     from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
 
 __all__ = [
-    "BiLSTMTagger",
-    "CentroidProbe",
-    "KNNProbe",
-    "LinearSVMProbe",
-    "LinearTagger",
-    "LogisticRegressionProbe",
-    "MLPProbe",
-    "RidgeProbe",
-]
+    "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
+    "MLPProbe", "RidgeProbe", "base", "bootstrap", "networks", "probefolder", "registry", "scores", "sequences",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

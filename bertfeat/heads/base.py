@@ -1,16 +1,17 @@
-"""Base of all probes: classes and their order, checks of labels, and a fitted state that can be saved."""
+"""Base of all probes, with the checks of their parameters, which run in `fit`; classes of labels and their order."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import BertfeatWarning, UserError, require
-from bertfeat.heads.hyperparameters import check_parameters, penalties
 from bertfeat.records import Float64Array, IntArray
 
 try:
@@ -22,6 +23,22 @@ except ModuleNotFoundError:
     raise
 
 Labels = npt.NDArray[Any]  # strings, integers or booleans
+
+# Checks of parameters by their names.
+_Rule = tuple[type, Callable[[Any], bool], str]
+_POSITIVE: _Rule = (Real, lambda number: 0 < number < math.inf, "a number above 0")
+_COUNT: _Rule = (Integral, lambda number: number >= 1, "a whole number of 1 or more")
+_COUNTS = ("k", "hidden_size", "n_layers", "mix", "batch_size", "batch_tokens", "max_epochs", "max_iter", "patience")
+_NUMBERS: dict[str, _Rule] = {
+    **dict.fromkeys(("C", "alpha", "lr", "tol"), _POSITIVE),
+    **dict.fromkeys(_COUNTS, _COUNT),
+    "weight_decay": (Real, lambda number: 0 <= number < math.inf, "a number of 0 or more"),
+    "dropout": (Real, lambda number: 0 <= number < 1, "a number of 0 or more and below 1"),
+    "validation_fraction": (Real, lambda number: 0 < number < 1, "a number between 0 and 1"),
+    # The seeds that torch takes.
+    "seed": (Integral, lambda number: 0 <= number < 1 << 63, "a whole number of 0 or more and below 2**63"),
+}
+_FLAGS = ("standardize", "early_stopping")
 
 
 class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -60,11 +77,6 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Restore fitted arrays as `get_state` returns them; `classes_` must be set."""
         raise NotImplementedError
 
-    @property
-    def n_features_in_(self) -> int:
-        """Width of the vectors that it was fitted on."""
-        raise NotImplementedError
-
     def fit_report(self) -> dict[str, Any]:
         """Return the results of fitting as JSON values: the score on dev, the chosen C, epochs, weights of a mix."""
         check_is_fitted(self, "report_")
@@ -75,7 +87,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         params = self.get_params(deep=False)
         if self.penalty_name is not None:
             penalties(self.penalty_name, params.pop(self.penalty_name), has_dev=has_dev)
-        check_parameters(params, self.choices)
+        _check_values(params, self.choices)
         for name, reason in self._ignored(has_dev=has_dev):
             value = getattr(self, name)
             if value != getattr(type(self), name):
@@ -88,11 +100,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
 
 def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:
-    """Return the classes, sorted, and each label's index among them.
-
-    Raises:
-        UserError: A label is null or a fraction, or there are fewer than two classes.
-    """
+    """Return the classes, sorted, at least two, and each label's index among them; see `check_labels`."""
     labels = check_labels(y, what=what)
     classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) == 0:
@@ -103,11 +111,7 @@ def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArra
 
 
 def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
-    """Return labels as an array (n_rows,) of strings, integers or booleans.
-
-    Raises:
-        UserError: A label is null, or a number with a fraction, or the labels are of several kinds.
-    """
+    """Return labels as an array (n_rows,) of strings, integers or booleans, all of one kind and none null."""
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise UserError(f"{what} has shape {labels.shape}; pass one label per row")
@@ -157,13 +161,40 @@ def codes_of(labels: Labels, classes: Labels) -> IntArray:
 
 
 def class_weights(codes: IntArray, n_classes: int, how: object) -> Float64Array:
-    """Return the weight of each class, (n_classes,): None is 1 each, "balanced" n_rows / (n_classes * its rows).
-
-    Args:
-        codes: Indices of classes, (n_rows,); each class occurs.
-        n_classes: The number of classes.
-        how: None or "balanced".
-    """
+    """Return the weight of each class, (n_classes,): None is 1 each, "balanced" n_rows / (n_classes * its rows)."""
     if how not in (None, "balanced"):
         raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")
     return np.asarray(compute_class_weight(how, classes=np.arange(n_classes), y=codes), dtype=np.float64)
+
+
+def _check_values(params: Mapping[str, object], choices: Mapping[str, tuple[str, ...]]) -> None:
+    for name, value in params.items():
+        if name in choices and (not isinstance(value, str) or value not in choices[name]):
+            raise UserError(f"{name} {value!r} must be one of {', '.join(choices[name])}")
+        if name in _FLAGS and not isinstance(value, bool | np.bool_):
+            raise UserError(f"{name} {value!r} is neither True nor False")
+        if name in _NUMBERS and not (name == "mix" and value is None):
+            _check_number(name, value)
+
+
+def is_list(value: object) -> bool:
+    """Return whether a parameter is a list of values, and not one value."""
+    return isinstance(value, list | tuple | np.ndarray)
+
+
+def penalties(name: str, given: Any, *, has_dev: bool) -> list[float]:
+    """Return the values of a penalty to try: one number, or each number of a list once, ascending."""
+    if is_list(given) and not has_dev:
+        raise UserError(f"{name} is a list and there is no dev split to choose from it; pass dev, or one number")
+    values = list(given) if is_list(given) else [given]
+    if not values:
+        raise UserError(f"{name} is an empty list; give one number or more")
+    for value in values:
+        _check_number(name, value)
+    return sorted({float(value) for value in values})
+
+
+def _check_number(name: str, value: Any) -> None:
+    kind, fits, what = _NUMBERS[name]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, kind) or not fits(value):
+        raise UserError(f"{name} {value!r} is not {what}")

@@ -44,62 +44,44 @@ class BatchSize:
 
     @classmethod
     def for_evaluation(cls, dim: int) -> BatchSize:
-        """Return the size of batches for prediction."""
+        """Return the limits where nothing is learned."""
         n_rows = max(1, min(_MAX_EVAL_ROWS, _MAX_EVAL_VALUES // max(1, dim)))
         return cls(n_rows, n_rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some sequences, end to end.
-
-    Attributes:
-        vectors: float32 (n_rows, dim).
-        rows: int64 (n_rows,), the rows' numbers in the data, ascending.
-        lengths: int64 (n_sequences,), all above 0.
-    """
+    """Some sequences, end to end: float32 (n_rows, dim), the numbers of their rows, ascending, and lengths above 0."""
 
     vectors: torch.Tensor
     rows: IntArray
     lengths: IntArray
 
 
-def shuffled_batches(
-    data: Sequences, size: BatchSize, rng: np.random.Generator, taking_part: BoolArray | None = None
+def batches(
+    data: Sequences, size: BatchSize, rng: np.random.Generator | None = None, taking_part: BoolArray | None = None
 ) -> Iterator[Batch]:
-    """Yield every sequence once, in random batches; sequences of a batch are of similar length.
+    """Yield every sequence once, or those `taking_part`, bool (n_sequences,); a batch has sequences of similar length.
 
-    `taking_part`, bool (n_sequences,), leaves out the others.
+    `rng` draws the order of chunks, of sequences and of batches; None goes chunk by chunk.
     """
-    for pool in _pools(data, rng.permutation(_n_chunks(data)), _POOL_CHUNKS):
+    n_chunks = 1 if isinstance(data.vectors, ArrayVectors) else len(data.vectors.chunks)
+    order = np.arange(n_chunks) if rng is None else rng.permutation(n_chunks)
+    for pool in _pools(data, order, 1 if rng is None else _POOL_CHUNKS):
         chosen = pool.sequences if taking_part is None else pool.sequences[taking_part[pool.sequences]]
-        batches = _cut(rng.permutation(chosen), data.lengths, size)
-        for i in rng.permutation(len(batches)).tolist():
-            yield pool.batch(data, batches[i])
-        del pool  # before the next one is read
-
-
-def ordered_batches(data: Sequences, size: BatchSize) -> Iterator[Batch]:
-    """Yield every sequence once, chunk by chunk; sequences of a batch are of similar length."""
-    for pool in _pools(data, np.arange(_n_chunks(data)), 1):
-        for batch in _cut(pool.sequences, data.lengths, size):
-            yield pool.batch(data, batch)
+        cut = _cut(chosen if rng is None else rng.permutation(chosen), data.lengths, size)
+        for i in range(len(cut)) if rng is None else rng.permutation(len(cut)).tolist():
+            yield pool.batch(data, cut[i])
         del pool  # before the next one is read
 
 
 def hold_out(
     data: Sequences, share: float, rng: np.random.Generator, classes: IntArray | None
 ) -> tuple[Sequences, IntArray, BoolArray]:
-    """Draw sequences to hold out of training, and read them into memory in one pass.
+    """Draw a share of the sequences to hold out of training, up to 32 MB of float32, and read them in one pass.
 
-    Args:
-        data: The sequences.
-        share: The share that is held out, up to 32 MB of float32; at least one sequence.
-        rng: Draws them.
-        classes: The classes of sequences of one row each, (n_sequences,), to hold out the share of each class.
-
-    Returns:
-        The held-out sequences; the numbers of their rows, ascending; and which sequences are left, (n_sequences,).
+    With the classes of sequences of one row each, (n_sequences,), the share of each class is drawn. Return the
+    sequences; the numbers of their rows, ascending; and which sequences are left, bool (n_sequences,).
     """
     candidates = np.flatnonzero(data.lengths > 0)
     n = len(candidates)
@@ -114,11 +96,11 @@ def hold_out(
     held = np.sort(order[((np.arange(n_held) + rng.random()) * n / n_held).astype(np.int64)])
     is_left = np.ones(len(data), dtype=np.bool_)
     is_left[held] = False
-    parts = [
-        pool.gather(_rows_of(data, pool.sequences[~is_left[pool.sequences]]))
-        for pool in _pools(data, np.arange(_n_chunks(data)), 1)
-    ]
-    return Sequences(np.concatenate(parts), data.lengths[held]), _rows_of(data, held), is_left
+    rows = _rows_of(data, held)
+    vectors = np.empty((len(rows), data.dim), np.float32)
+    for batch in batches(data, BatchSize.for_evaluation(data.dim), taking_part=~is_left):
+        vectors[np.searchsorted(rows, batch.rows)] = batch.vectors.numpy()
+    return Sequences(vectors, data.lengths[held]), rows, is_left
 
 
 class _Pool:
@@ -134,21 +116,14 @@ class _Pool:
     def batch(self, data: Sequences, sequences: IntArray) -> Batch:
         """Return a batch of sequences, whose numbers are ascending."""
         rows = _rows_of(data, sequences)
-        return Batch(torch.from_numpy(self.gather(rows)).float(), rows, data.lengths[sequences])
-
-    def gather(self, rows: IntArray) -> FloatArray:
-        """Return a copy of some rows, ascending, in their stored type."""
         cuts = [*np.searchsorted(rows, self._firsts).tolist(), len(rows)]
         parts = [
             np.take(array, rows[start:stop] - first, axis=0)
             for array, first, start, stop in zip(self._arrays, self._firsts, cuts, cuts[1:], strict=False)
-            if stop > start or len(self._arrays) == 1
+            if stop > start
         ]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _n_chunks(data: Sequences) -> int:
-    return 1 if isinstance(data.vectors, ArrayVectors) else len(data.vectors.chunks)
+        vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return Batch(torch.from_numpy(vectors).float(), rows, data.lengths[sequences])
 
 
 def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:

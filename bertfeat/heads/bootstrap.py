@@ -26,10 +26,7 @@ _STEP_VALUES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval of a score, from `low` to `high`, with confidence `level`.
-
-    It comes from `n_resamples` draws of `n_units` units: sequences if there are any, else rows.
-    """
+    """A confidence interval of a score, with confidence `level`, from draws of `n_units` sequences or rows."""
 
     low: float
     high: float
@@ -53,22 +50,10 @@ def bootstrap_interval(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, section 13.3).
+    """Return the percentile bootstrap interval of accuracy, macro_f1 or entity_f1 (Efron and Tibshirani 1993, 13.3).
 
-    Args:
-        metric: accuracy, macro_f1 or entity_f1, with the meaning that `Scores` gives them.
-        y_true: Labels (n_rows,), or one list per sequence if `lengths` are given.
-        y_pred: Predictions, likewise.
-        lengths: int (n_sequences,): the rows of each sequence; sequences are then drawn, without the empty ones.
-        predicted: bool (n_rows,): which rows have a prediction; None is all.
-        level: The confidence level.
-        n_resamples: The number of draws.
-        seed: The seed of the draws.
+    `score_labels` describes the labels. With `lengths`, sequences are drawn, without the empty ones.
     """
-    if not 0 < level < 1:
-        raise UserError(f"level {level!r} is not between 0 and 1")
-    if n_resamples < 1:
-        raise UserError(f"n_resamples {n_resamples} is below 1")
     if metric == "entity_f1" and lengths is None:
         raise UserError("entity_f1 needs sequences; pass the lengths of them")
     pairs = pair_labels(y_true, y_pred, lengths, predicted)

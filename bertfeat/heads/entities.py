@@ -79,10 +79,7 @@ def is_tag_scheme(labels: Iterable[object]) -> bool:
 def entity_scores(y_true: object, y_pred: object, lengths: npt.ArrayLike | None = None) -> EntityScores:
     """Score predicted entities; an entity is right if a true one has the same type and borders.
 
-    Args:
-        y_true: Tags, one list per sequence, or flat (n_words,) if `lengths` are given.
-        y_pred: Likewise.
-        lengths: int (n_sequences,): the words of each sequence; no entity crosses from one into the next.
+    Tags are one list per sequence, or flat (n_words,) with `lengths`, int (n_sequences,), the words of each.
     """
     sets = entity_sets(y_true, y_pred, lengths)
     right, predicted, true = (Counter(name for found in sets for name, _, _ in found[side]) for side in range(3))

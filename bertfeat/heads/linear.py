@@ -14,8 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from bertfeat.errors import UserError
-from bertfeat.heads.base import class_weights
-from bertfeat.heads.hyperparameters import penalties
+from bertfeat.heads.base import class_weights, penalties
 from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimize_path
 from bertfeat.heads.rowprobe import Dev, RowProbe, TrainingRows, dev_score
 from bertfeat.records import Float32Array, Float64Array, IntArray

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.heads.rowprobe import RowProbe, TrainingRows
+from bertfeat.heads.rowprobe import Dev, RowProbe, TrainingRows
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, chunks_of
 from bertfeat.vectors.nearest import Metric, nearest
@@ -41,7 +41,7 @@ class CentroidProbe(RowProbe):
     standardize: bool = True
     centroids_: Float32Array = field(init=False)
 
-    def _learn(self, rows: TrainingRows) -> None:
+    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
         sums = np.zeros((len(rows.classes), rows.X.shape[1]))
         for chunk, vectors in chunks_of(rows.X):
             scaled = self.scaling_.apply(vectors)
@@ -49,6 +49,7 @@ class CentroidProbe(RowProbe):
             for code in np.unique(codes):
                 sums[code] += scaled[codes == code].sum(axis=0, dtype=np.float64)
         self.centroids_ = (sums / np.bincount(rows.codes)[:, None]).astype(np.float32)
+        return {}
 
     def decision_function(self, X: object) -> Float32Array:
         """Return cosines to the centroids, or minus Euclidean distances, float32 (n_rows, n_classes); see `predict`.
@@ -100,7 +101,7 @@ class KNNProbe(RowProbe):
     vectors_: npt.NDArray[Any] = field(init=False)
     codes_: IntArray = field(init=False)
 
-    def _learn(self, rows: TrainingRows) -> None:
+    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
         n_rows, dim = rows.X.shape
         if not isinstance(rows.X, ArrayVectors):
             raise UserError(
@@ -112,6 +113,7 @@ class KNNProbe(RowProbe):
         vectors = rows.X.whole()
         self.vectors_ = vectors if vectors.dtype == np.float16 else vectors.astype(np.float32, copy=False)
         self.codes_ = rows.codes
+        return {}
 
     def predict_proba(self, X: object) -> Float32Array:
         """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""

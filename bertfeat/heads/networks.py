@@ -18,9 +18,6 @@ class ScalarMix(nn.Module):
     """gamma * sum over layers of softmax(w)_l * h_l (Peters et al. 2018, equation 1).
 
     Starts as the plain mean of the layers: w = 0, gamma = 1.
-
-    Args:
-        n_layers: The number of layers.
     """
 
     def __init__(self, n_layers: int) -> None:
@@ -46,23 +43,12 @@ class Body(nn.Module):
     output: nn.Linear
 
     def forward(self, vectors: torch.Tensor, lengths: IntArray) -> torch.Tensor:
-        """Return the scores of the classes, float32 (n_rows, n_classes).
-
-        Args:
-            vectors: float32 (n_rows, dim), of sequences that lie end to end.
-            lengths: int64 (n_sequences,), the rows of each sequence, none of them 0.
-        """
+        """Return scores (n_rows, n_classes) of vectors (n_rows, dim), of sequences end to end, none of length 0."""
         raise NotImplementedError
 
 
 class Network(nn.Module):
-    """A network that standardises vectors, mixes layers if asked to, and scores rows with the body of a head.
-
-    Args:
-        scaling: The standardisation of each column of the vectors.
-        n_layers: The number of layers in the columns, which are mixed; None for no mix.
-        body: The body, which scores the rows.
-    """
+    """A network that standardises vectors, mixes their layers unless `n_layers` is None, and scores rows by a body."""
 
     mean: torch.Tensor
     scale: torch.Tensor

@@ -15,20 +15,17 @@ from torch import nn
 
 from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.heads.base import Labels, Probe, class_weights
+from bertfeat.heads.base import Labels, Probe, class_weights, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
-from bertfeat.heads.entities import entity_scores
-from bertfeat.heads.hyperparameters import is_list, penalties
 from bertfeat.heads.networks import BiLSTM, Body, Network, RowByRow
 from bertfeat.heads.rowprobe import TrainingRows, check_dev, check_training, check_width, dev_pair
-from bertfeat.heads.scores import primary_metric
+from bertfeat.heads.scores import primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
 from bertfeat.heads.trainingloop import (
     DevSplit,
     Examples,
+    Measure,
     OnEpoch,
-    Settings,
-    Training,
     own_randomness,
     predict_scores,
     train,
@@ -94,6 +91,11 @@ class NeuralProbe(Probe):
         """Width of the vectors that it was fitted on."""
         return len(self.network_.mean)
 
+    @property
+    def batch_limits(self) -> BatchSize:
+        """The limits of a minibatch."""
+        return BatchSize(self.batch_size, self.batch_size)
+
     def fit(self, X: object, y: object, *, dev: tuple[Any, Any] | None = None, on_epoch: OnEpoch | None = None) -> Self:
         """Train on vectors and labels.
 
@@ -111,34 +113,27 @@ class NeuralProbe(Probe):
             RunError: The loss is not finite (the message names the epoch), or there is not enough memory.
         """
         self._check_parameters(has_dev=dev is not None)
-        settings = Settings(
-            lr=float(self.lr),
-            max_epochs=self.max_epochs,
-            patience=self.patience if self.early_stopping else None,
-            size=self._batch_size(),
-            seed=int(self.seed),
-            device=_training_device(self.device),
-        )
+        device = _training_device(self.device)
         data = self._sequences(X)
         rows = check_training(data.vectors, flatten_labels(y, data.lengths))
-        split, examples = self._split(data, rows, dev, settings)
+        split, examples = self._split(data, rows, dev)
         scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
-        best: tuple[Training, Network] | None = None
+        best: tuple[dict[str, Any], Measure | None, Network] | None = None
         tried = []
         for decay in penalties("weight_decay", self.weight_decay, has_dev=dev is not None)[::-1]:
             with (
-                memory_errors(settings.device, "training; use a smaller hidden_size or batch_size"),
-                own_randomness(settings.seed, settings.device),
+                memory_errors(device, "training; use a smaller hidden_size or batch_size"),
+                own_randomness(int(self.seed), device),
             ):
                 network = self._build(scaling, len(rows.classes))
                 network.start_at(_shares(examples))
-                training = train(network, examples, split, settings, weight_decay=decay, on_epoch=on_epoch)
-            tried.append(training.report())
-            if best is None or (training.best is not None and training.best.is_better_than(best[0].best)):
-                best = training, network
+                report, measure = train(network, examples, split, self, device, weight_decay=decay, on_epoch=on_epoch)
+            tried.append(report)
+            if best is None or (measure is not None and best[1] is not None and measure.key > best[1].key):
+                best = report, measure, network
         assert best is not None
-        self.classes_, self.network_ = rows.classes, best[1]
-        self.report_ = best[0].report() | {"device": str(settings.device)}
+        self.classes_, self.network_ = rows.classes, best[2]
+        self.report_ = best[0] | {"device": str(device)}
         if is_list(self.weight_decay):
             self.report_["tried"] = tried
         if self.network_.mix is not None:
@@ -184,9 +179,6 @@ class NeuralProbe(Probe):
         """Return the body of the network, for vectors `dim` wide."""
         raise NotImplementedError
 
-    def _batch_size(self) -> BatchSize:
-        return BatchSize(self.batch_size, self.batch_size)
-
     def _sequences(self, X: object) -> Sequences:
         """Return X as sequences."""
         source = as_vectors(X)
@@ -219,22 +211,22 @@ class NeuralProbe(Probe):
             raise UserError(f"mix {n_layers} does not divide vectors {dim} wide into layers of one width")
         return Network(scaling, self.mix, self._body(dim // n_layers, n_classes))
 
-    def _split(
-        self, data: Sequences, rows: TrainingRows, dev: object, settings: Settings
-    ) -> tuple[DevSplit | None, Examples]:
+    def _split(self, data: Sequences, rows: TrainingRows, dev: object) -> tuple[DevSplit | None, Examples]:
         """Return the dev split, if there is one, and the examples to learn from."""
         weights, metric = class_weights(rows.codes, len(rows.classes), self.class_weight), self._metric(rows.classes)
+        taking_part = None
         if dev is not None:
             X, y = dev_pair(dev)
             held = self._sequences(X)
             _, labels = check_dev((held.vectors, flatten_labels(y, held.lengths)), data.dim, rows.classes)
-            return DevSplit(held, labels, rows.classes, weights, metric), Examples(data, rows.codes, weights)
-        if settings.patience is None:
+        elif self.early_stopping:
+            rng = np.random.default_rng(self.seed)
+            strata = None if self.is_tagger else rows.codes
+            held, held_rows, taking_part = hold_out(data, self.validation_fraction, rng, strata)
+            labels = rows.classes[rows.codes[held_rows]]
+        else:
             return None, Examples(data, rows.codes, weights)
-        rng = np.random.default_rng(settings.seed)
-        strata = None if self.is_tagger else rows.codes
-        held, held_rows, taking_part = hold_out(data, self.validation_fraction, rng, strata)
-        split = DevSplit(held, rows.classes[rows.codes[held_rows]], rows.classes, weights, metric)
+        split = DevSplit(held, labels, rows.classes, weights, metric)
         return split, Examples(data, rows.codes, weights, taking_part)
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
@@ -297,24 +289,19 @@ class Tagger(NeuralProbe):
     batch_size: int = 32
     batch_tokens: int = 2048
 
+    @property
+    def batch_limits(self) -> BatchSize:
+        """The limits of a minibatch."""
+        return BatchSize(self.batch_size, self.batch_tokens)
+
     def score(self, X: object, y: object) -> float:
         """Return the F1 of entities where the classes are tags such as B-PER, else the accuracy of words.
 
-        Args:
-            X: Sequences.
-            y: Labels, flat or one list per sequence.
-
-        Raises:
-            UserError: The labels do not fit X, or X cannot be predicted on.
+        Labels are flat, or one list per sequence.
         """
         data = self._sequences(X)
-        truth, predicted = flatten_labels(y, data.lengths), self._labels(data)
-        if primary_metric(self.classes_.tolist()) == "entity_f1":
-            return entity_scores(truth, predicted, data.lengths).f1
-        return float(np.mean(truth == predicted))
-
-    def _batch_size(self) -> BatchSize:
-        return BatchSize(self.batch_size, self.batch_tokens)
+        truth, metric = flatten_labels(y, data.lengths), primary_metric(self.classes_.tolist())
+        return score_by(metric, truth, self._labels(data), data.lengths)
 
     def _sequences(self, X: object) -> Sequences:
         return Sequences.of(X)

@@ -23,9 +23,7 @@ _BLOCK_ROWS = 1024
 class Loss:
     """Base of the losses of rows, given their scores: one output for two classes, else one for each class.
 
-    Args:
-        codes: Each row's class, (n_rows,).
-        weights: The weight of each class, (n_classes,).
+    `codes` are each row's class, (n_rows,), and `weights` those of the classes, (n_classes,).
     """
 
     def __init__(self, codes: IntArray, weights: Float64Array) -> None:

@@ -42,17 +42,9 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class ProbeDocument:
-    """The content of `probe.json`.
+    """The content of `probe.json`: `report` is that of the fit, `extra` what the caller saved, as JSON values.
 
-    Attributes:
-        bertfeat: The version that saved it.
-        head: The head.
-        params: Its parameters.
-        classes: The classes.
-        report: The results of fitting; see `Probe.fit_report`.
-        extra: What is saved with the probe: JSON values.
-        weights: The size and digest of the file with the arrays.
-        format_version: The version of the format.
+    `bertfeat` is the version that saved it, `weights` the size and digest of the file with the arrays.
     """
 
     bertfeat: str
@@ -76,26 +68,14 @@ def _check_place(target: Path, *, overwrite: bool) -> None:
 
 
 def read_document(where: Path) -> ProbeDocument:
-    """Return the document of a saved probe; neither its weights nor its head is loaded.
-
-    Raises:
-        UserError: The folder has no probe, or its document is damaged or of a newer format.
-    """
+    """Return the document of a saved probe; neither its weights nor its head is loaded."""
     return read_record(ProbeDocument, where, "probe", FORMAT_VERSION, SAVE_AGAIN)
 
 
 def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool = False) -> None:
-    """Save a fitted probe.
+    """Save a fitted probe to a folder, which appears when all of it is written, or stays as it was.
 
-    Args:
-        probe: The probe.
-        folder: The folder, which appears when all of it is written. Missing parents are made.
-        extra: A record or JSON values that are saved with the probe, such as the source of its features.
-        overwrite: Replace a probe that is already there.
-
-    Raises:
-        UserError: Something else is already there, or `extra` cannot be JSON.
-        RunError: The system refused a write; the new files are gone, and what was there before is unchanged.
+    `extra` is a record or JSON values that are saved with the probe, such as the source of its features.
     """
     report, arrays = probe.fit_report(), probe.get_state()
     target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
@@ -116,11 +96,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
 
 
 def load_probe(folder: str | Path) -> tuple[Probe, Any]:
-    """Return a saved probe, and the JSON values that were saved with it.
-
-    Raises:
-        UserError: The folder has no probe, or the probe is damaged or has a newer format.
-    """
+    """Return a saved probe, and the JSON values that were saved with it."""
     where = standing(Path(folder))
     document = read_document(where)
     arrays = load(read_checked(where / WEIGHTS, document.weights, SAVE_AGAIN))

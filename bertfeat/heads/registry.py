@@ -52,9 +52,6 @@ def head_class(name: str) -> type[Probe]:
 def make_head(name: str, **params: Any) -> Probe:
     """Return an unfitted probe; the values of its parameters are checked when it is fitted.
 
-    Raises:
-        UserError: There is no such head, or the head has no such parameter.
-
     Examples:
         >>> make_head("logreg", C=0.1)
         LogisticRegressionProbe(C=0.1)

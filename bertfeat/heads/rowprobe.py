@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, check_labels, encode_labels, require_same_kind
-from bertfeat.heads.scores import macro_f1
+from bertfeat.heads.scores import score_by
 from bertfeat.records import IntArray
 from bertfeat.vectors.array import FloatArray, Vectors, as_vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, fit_scaling
@@ -24,11 +24,7 @@ Dev: TypeAlias = tuple[Vectors, Labels]
 class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the probes that label rows one by one, with the vectors standardised first.
 
-    A subclass sets its own arrays in `_learn`, or in `_fit` if it chooses something on dev. It names them in `_arrays`,
-    and computes the scores of rows in `_scores`.
-
-    Attributes:
-        scaling_: The standardisation of vectors.
+    A subclass sets its own arrays in `_fit`, names them in `_arrays`, and computes the scores of rows in `_scores`.
     """
 
     #: The names of the fitted arrays, without the underscore.
@@ -59,6 +55,8 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         self.scaling_ = fit_scaling(rows.X) if self.standardize else Scaling.identity(dim)
         self.classes_ = rows.classes
         self.report_ = self._fit(rows, dev_rows)
+        if dev_rows is not None and not self.report_:
+            self.report_ = {"metric": "accuracy", "dev_score": dev_score(self, dev_rows)}
         return self
 
     def predict(self, X: object) -> Labels:
@@ -86,12 +84,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         return self
 
     def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
-        """Fit to vectors that are not standardised yet, and return the report."""
-        self._learn(rows)
-        return {} if dev is None else {"metric": "accuracy", "dev_score": dev_score(self, dev)}
-
-    def _learn(self, rows: TrainingRows) -> None:
-        """Set the fitted arrays; `_fit` of a head without a choice on dev."""
+        """Set the fitted arrays, from vectors that are not standardised yet; return a report if dev was used."""
         raise NotImplementedError
 
     def _scores(self, vectors: FloatArray) -> npt.NDArray[Any]:
@@ -126,17 +119,9 @@ class TrainingRows:
 
 
 def check_training(X: object, y: npt.ArrayLike) -> TrainingRows:
-    """Return vectors and labels as training data.
-
-    Raises:
-        UserError: Vectors and labels do not fit together, or there are fewer than two classes or no dimensions.
-    """
-    source = as_vectors(X)
-    if source.shape[1] == 0:
-        raise UserError(f"X has shape {source.shape}; its vectors have no dimensions")
+    """Return vectors and labels as training data, or raise a UserError if they do not fit together."""
     classes, codes = encode_labels(y)
-    _check_lengths(source, codes, "X", "y")
-    return TrainingRows(source, classes, codes)
+    return TrainingRows(_labelled(X, codes, "X", "y"), classes, codes)
 
 
 def dev_pair(dev: object) -> tuple[Any, Any]:
@@ -147,13 +132,9 @@ def dev_pair(dev: object) -> tuple[Any, Any]:
 
 
 def check_dev(dev: tuple[Any, Any], width: int, classes: Labels) -> Dev:
-    """Return the vectors and labels of a dev split, also labels that train has not seen.
-
-    Raises:
-        UserError: The dev split is empty or does not fit the training data.
-    """
-    source, labels = as_vectors(dev[0]), check_labels(dev[1], what="dev's y")
-    _check_lengths(source, labels, "dev's X", "dev's y")
+    """Return the vectors and labels of a dev split; labels that train has not seen may be among them."""
+    labels = check_labels(dev[1], what="dev's y")
+    source = _labelled(dev[0], labels, "dev's X", "dev's y")
     if len(labels) == 0:
         raise UserError("dev has no rows; give a dev split with labelled rows or none")
     check_width(source, width, "dev's X")
@@ -164,10 +145,9 @@ def check_dev(dev: tuple[Any, Any], width: int, classes: Labels) -> Dev:
 def dev_score(probe: RowProbe, dev: Dev, metric: str = "accuracy") -> float:
     """Return the accuracy of a probe on a dev split, or its macro F1 (over all classes, true or predicted)."""
     try:
-        predicted = probe.predict(dev[0])
+        return score_by(metric, dev[1], probe.predict(dev[0]))
     except UserError as error:
         raise UserError(f"dev: {error}") from None
-    return macro_f1(dev[1], predicted) if metric == "macro_f1" else float(np.mean(dev[1] == predicted))
 
 
 def check_width(X: Vectors, width: int, what: str) -> None:
@@ -176,6 +156,8 @@ def check_width(X: Vectors, width: int, what: str) -> None:
         raise UserError(f"{what} has vectors {X.shape[1]} wide; the probe was fitted on vectors {width} wide")
 
 
-def _check_lengths(X: Vectors, y: npt.NDArray[Any], name: str, labels_name: str) -> None:
-    if X.shape[0] != len(y):
-        raise UserError(f"{name} has {X.shape[0]} rows and {labels_name} {len(y)} labels; pass one label per row")
+def _labelled(X: object, y: npt.NDArray[Any], name: str, labels_name: str) -> Vectors:
+    source = as_vectors(X)
+    if source.shape[0] != len(y):
+        raise UserError(f"{name} has {source.shape[0]} rows and {labels_name} {len(y)} labels; pass one label per row")
+    return source

@@ -149,9 +149,13 @@ def primary_metric(labels: Iterable[object]) -> str:
     return "entity_f1" if is_tag_scheme(labels) else "accuracy"
 
 
-def macro_f1(truth: Labels, predicted: Labels) -> float:
-    """Return the mean F1 of the labels that occur in truth or prediction, as scikit-learn defines it."""
-    return float(_label_scores(_counts(pair_labels(truth, predicted)))[2].mean())
+def score_by(metric: str, truth: Labels, predicted: Labels, lengths: IntArray | None = None) -> float:
+    """Return one score of labels (n_rows,): accuracy, macro_f1, or entity_f1 of sequences of these lengths."""
+    if metric == "entity_f1":
+        return entity_scores(truth, predicted, lengths).f1
+    if metric == "macro_f1":
+        return float(_label_scores(_counts(pair_labels(truth, predicted)))[2].mean())
+    return float(np.mean(truth == predicted))
 
 
 def pair_labels(

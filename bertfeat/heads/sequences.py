@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
+from bertfeat.ragged import ragged_arange
 from bertfeat.records import IntArray
-from bertfeat.vectors.array import ArrayVectors, FloatArray, as_vectors, float_array
+from bertfeat.vectors.array import ArrayVectors, as_vectors, float_array
 
 
 class Sequences(Sequence[Any]):
@@ -54,10 +55,6 @@ class Sequences(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, index: int) -> FloatArray: ...
-    @overload
-    def __getitem__(self, index: slice | Sequence[int] | npt.NDArray[Any]) -> Sequences: ...
     def __getitem__(self, index: Any) -> Any:
         """Return one sequence's vectors, or some of the sequences."""
         if not isinstance(self.vectors, ArrayVectors):
@@ -69,16 +66,11 @@ class Sequences(Sequence[Any]):
             index = index % len(self)
             return array[self.starts[index] : self.starts[index + 1]]
         chosen = np.arange(len(self))[index]
-        pieces = [array[self.starts[i] : self.starts[i + 1]] for i in chosen]
-        return Sequences(np.concatenate(pieces) if pieces else array[:0], self.lengths[chosen])
+        return Sequences(array[ragged_arange(self.starts[chosen], self.lengths[chosen])], self.lengths[chosen])
 
 
 def flatten_labels(y: object, lengths: IntArray) -> npt.NDArray[Any]:
-    """Return labels (n_rows,) of labels given flat or as one list per sequence.
-
-    Raises:
-        UserError: There are more or fewer labels than rows.
-    """
+    """Return labels (n_rows,) of labels given flat or as one list per sequence; there must be one for each row."""
     n_rows = int(lengths.sum())
     if isinstance(y, np.ndarray) and y.dtype != object and y.ndim == 1:
         flat = y

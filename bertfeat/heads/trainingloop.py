@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -16,11 +16,13 @@ from torch.nn.functional import cross_entropy
 
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.base import Labels, codes_of
-from bertfeat.heads.batching import BatchSize, ordered_batches, shuffled_batches
-from bertfeat.heads.entities import entity_scores
-from bertfeat.heads.scores import macro_f1
+from bertfeat.heads.batching import BatchSize, batches
+from bertfeat.heads.scores import score_by
 from bertfeat.heads.sequences import Sequences
 from bertfeat.records import BoolArray, Float64Array, IntArray
+
+if TYPE_CHECKING:
+    from bertfeat.heads.neural import NeuralProbe
 
 #: Called after each epoch with its numbers: epoch, max_epochs, train_loss, dev_loss, dev_score, metric, best_epoch, ...
 OnEpoch: TypeAlias = Callable[[dict[str, Any]], None]
@@ -29,21 +31,6 @@ OnEpoch: TypeAlias = Callable[[dict[str, Any]], None]
 _MAX_GRADIENT_NORM = 5.0
 # The few weights of a scalar mix must change much: from equal shares to one layer alone.
 _MIX_LR_FACTOR = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Settings of training.
-
-    `patience` is the number of epochs without a better score on dev; None runs `max_epochs` and keeps the last weights.
-    """
-
-    lr: float
-    max_epochs: int
-    patience: int | None
-    size: BatchSize
-    seed: int
-    device: torch.device
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,38 +46,25 @@ class Examples:
     taking_part: BoolArray | None = None
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """Results of a network on dev: `score` by the metric, and the mean loss, None if no label is a known class."""
 
     metric: str
     score: float
     loss: float | None
 
-    def is_better_than(self, other: Measure | None) -> bool:
-        """Return whether the score is better than another's, or the same with a lower loss."""
-        # A network may have an F1 of 0 for some epochs, until it finds its first entity, while its loss falls.
-        return other is None or self._key() > other._key()
+    @property
+    def key(self) -> tuple[float, float]:
+        """Two numbers that are larger where the score is better, or the same with a lower loss.
 
-    def report(self) -> dict[str, Any]:
-        """Return the numbers as JSON values."""
-        return {"metric": self.metric, "dev_score": self.score, "dev_loss": self.loss}
-
-    def _key(self) -> tuple[float, float]:
+        A network may have an F1 of 0 for some epochs, until it finds its first entity, while its loss falls.
+        """
         loss = math.inf if self.loss is None else self.loss
         return (-loss if self.metric == "loss" else self.score, -loss)
 
 
 class DevSplit:
-    """Labelled sequences that training is judged on; labels that training has not seen count as errors.
-
-    Args:
-        data: The sequences.
-        labels: The label of each row, (n_rows,).
-        classes: The probe's classes, sorted.
-        class_weights: Their weights in the loss.
-        metric: accuracy, macro_f1, entity_f1 or loss.
-    """
+    """Labelled sequences that training is judged on; labels that training has not seen count as errors."""
 
     def __init__(
         self, data: Sequences, labels: Labels, classes: Labels, class_weights: Float64Array, metric: str
@@ -112,75 +86,63 @@ class DevSplit:
         if known.any():
             losses = cross_entropy(scores[known], self._codes[known], weight=self._class_weights, reduction="none")
             loss = losses.mean(dtype=torch.float64).item()
-        predicted = self._classes[scores.argmax(dim=1).numpy()]
-        return Measure(self.metric, self._score(predicted, loss), loss)
-
-    def _score(self, predicted: Labels, loss: float | None) -> float:
         if self.metric == "loss":
-            return math.inf if loss is None else loss
-        if self.metric == "entity_f1":
-            return entity_scores(self._labels, predicted, self._data.lengths).f1
-        if self.metric == "macro_f1":
-            return macro_f1(self._labels, predicted)
-        return float(np.mean(self._labels == predicted))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """The result of training: the best epoch, its loss, and its measure on dev if there is one."""
-
-    weight_decay: float
-    n_epochs: int
-    best_epoch: int
-    train_loss: float
-    best: Measure | None
-
-    def report(self) -> dict[str, Any]:
-        """Return the numbers as JSON values."""
-        report = {name: value for name, value in vars(self).items() if name != "best"}
-        return report if self.best is None else report | self.best.report()
+            assert loss is not None
+            return Measure(self.metric, loss, loss)
+        predicted = self._classes[scores.argmax(dim=1).numpy()]
+        return Measure(self.metric, score_by(self.metric, self._labels, predicted, self._data.lengths), loss)
 
 
 def train(
     network: nn.Module,
     examples: Examples,
     dev: DevSplit | None,
-    settings: Settings,
+    settings: NeuralProbe,
+    device: torch.device,
     *,
     weight_decay: float,
     on_epoch: OnEpoch | None = None,
-) -> Training:
-    """Train a network; it takes vectors (n_rows, dim) and lengths (n_sequences,), and returns scores of the classes.
+) -> tuple[dict[str, Any], Measure | None]:
+    """Train a network, by the parameters of a head; return a report, and the measure of the best epoch on dev.
 
-    The loss is the mean cross-entropy of the rows of a batch, each weighted by its class. Weight matrices decay; biases
-    and the mix do not. Random numbers come from torch's global generator; see `own_randomness`.
+    The network takes vectors (n_rows, dim) and lengths (n_sequences,), and returns scores of the classes. The loss is
+    the mean cross-entropy of the rows of a batch, each weighted by its class. Weight matrices decay; biases and the mix
+    do not. Random numbers come from torch's global generator; see `own_randomness`.
 
     Raises:
         RunError: The loss, of training or on dev, is not finite; the message names the epoch.
     """
-    network.to(settings.device)
-    optimizer = torch.optim.AdamW(_parameter_groups(network, settings.lr, weight_decay), lr=settings.lr, fused=True)
+    lr, stops = float(settings.lr), settings.early_stopping
+    network.to(device)
+    optimizer = torch.optim.AdamW(_parameter_groups(network, lr, weight_decay), lr=lr, fused=True)
     rng = np.random.default_rng(settings.seed)
     best: Measure | None = None
     best_epoch, best_loss, best_weights = 0, 0.0, network.state_dict()
     epoch = 0
-    while epoch < settings.max_epochs and epoch - best_epoch < (settings.patience or settings.max_epochs):
+    while epoch < settings.max_epochs and not (stops and epoch - best_epoch >= settings.patience):
         epoch += 1
-        loss = _run_epoch(network, examples, optimizer, settings, rng)
-        _require_finite(loss, "training loss", epoch, settings.lr)
-        measure = None if dev is None else dev.measure(network, settings.device)
+        loss = _run_epoch(network, examples, optimizer, settings.batch_limits, rng, device)
+        _require_finite(loss, "training loss", epoch, lr)
+        measure = None if dev is None else dev.measure(network, device)
         if measure is not None and measure.loss is not None:
-            _require_finite(measure.loss, "loss on dev", epoch, settings.lr)
-        if settings.patience is None or measure is None or measure.is_better_than(best):
+            _require_finite(measure.loss, "loss on dev", epoch, lr)
+        if not stops or measure is None or best is None or measure.key > best.key:
             best, best_epoch, best_loss = measure, epoch, loss
-            if settings.patience is not None:
+            if stops:
                 best_weights = copy.deepcopy(network.state_dict())
         if on_epoch is not None:
             numbers = {"epoch": epoch, "max_epochs": settings.max_epochs, "train_loss": loss, "best_epoch": best_epoch}
-            on_epoch(numbers | {"weight_decay": weight_decay} | ({} if measure is None else measure.report()))
-    if settings.patience is not None:
+            on_epoch(numbers | {"weight_decay": weight_decay} | _on_dev(measure))
+    if stops:
         network.load_state_dict(best_weights)
-    return Training(weight_decay=weight_decay, n_epochs=epoch, best_epoch=best_epoch, train_loss=best_loss, best=best)
+    report = {"weight_decay": weight_decay, "n_epochs": epoch, "best_epoch": best_epoch, "train_loss": best_loss}
+    return report | _on_dev(best), best
+
+
+def _on_dev(measure: Measure | None) -> dict[str, Any]:
+    if measure is None:
+        return {}
+    return {"metric": measure.metric, "dev_score": measure.score, "dev_loss": measure.loss}
 
 
 def predict_scores(network: nn.Module, data: Sequences, n_classes: int, device: torch.device) -> torch.Tensor:
@@ -188,7 +150,7 @@ def predict_scores(network: nn.Module, data: Sequences, n_classes: int, device: 
     scores = torch.zeros((data.vectors.shape[0], n_classes))
     network.eval()
     with torch.inference_mode():
-        for batch in ordered_batches(data, BatchSize.for_evaluation(data.dim)):
+        for batch in batches(data, BatchSize.for_evaluation(data.dim)):
             scores[torch.from_numpy(batch.rows)] = network(batch.vectors.to(device), batch.lengths).cpu()
     return scores
 
@@ -211,15 +173,15 @@ def _run_epoch(
     network: nn.Module,
     examples: Examples,
     optimizer: torch.optim.Optimizer,
-    settings: Settings,
+    size: BatchSize,
     rng: np.random.Generator,
+    device: torch.device,
 ) -> float:
     """Take a step for each batch; return the mean loss of a row."""
     network.train()
-    device = settings.device
     weights = torch.from_numpy(examples.class_weights).float().to(device)
     losses, n_rows = [], 0
-    for batch in shuffled_batches(examples.data, settings.size, rng, examples.taking_part):
+    for batch in batches(examples.data, size, rng, examples.taking_part):
         codes = torch.from_numpy(examples.codes[batch.rows]).to(device)
         scores = network(batch.vectors.to(device), batch.lengths)
         # torch's weighted mean would divide by the weights in the batch, which makes rare classes count less.

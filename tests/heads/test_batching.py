@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertfeat.errors import UserError
-from bertfeat.heads.batching import BatchSize, hold_out, ordered_batches, shuffled_batches
+from bertfeat.heads.batching import BatchSize, batches, hold_out
 from bertfeat.heads.neural import MLPProbe
 from bertfeat.heads.sequences import Sequences
 from tests.support.probe_streams import ArrayStream
@@ -46,34 +46,28 @@ def test_batches_hold_every_row_once_and_keep_their_limits(order, n_chunks):
     data = numbered(lengths_with_gaps(), n_chunks)
     size = BatchSize(max_sequences=10, max_rows=40)
     rng = np.random.default_rng(3)
-    batches = list(ordered_batches(data, size) if order == "ordered" else shuffled_batches(data, size, rng))
-    seen = np.concatenate([batch.rows for batch in batches])
+    found = list(batches(data, size, rng if order == "shuffled" else None))
+    seen = np.concatenate([batch.rows for batch in found])
     assert sorted(seen.tolist()) == list(range(data.vectors.shape[0]))
-    for batch in batches:
+    for batch in found:
         np.testing.assert_array_equal(batch.vectors[:, 0].numpy(), batch.rows)
         assert (np.diff(batch.rows) > 0).all()
         assert 1 <= len(batch.lengths) <= 10
         assert batch.lengths.min() > 0
         assert batch.lengths.sum() == len(batch.rows) <= 40
     # Little would be lost to padding.
-    padded = sum(len(batch.lengths) * batch.lengths.max() for batch in batches)
+    padded = sum(len(batch.lengths) * batch.lengths.max() for batch in found)
     assert padded < (1.05 if n_chunks is None else 1.6) * len(seen)
 
 
 def test_a_batch_is_drawn_from_several_chunks_and_the_order_is_new_each_epoch():
     data = numbered(np.ones(400, np.int64), n_chunks=20)
     rng = np.random.default_rng(0)
-    first, second = ([b.rows for b in shuffled_batches(data, BatchSize(16, 16), rng)] for _ in range(2))
+    first, second = ([b.rows for b in batches(data, BatchSize(16, 16), rng)] for _ in range(2))
     assert np.mean([len(np.unique(rows // 20)) for rows in first]) > 2
     assert not np.array_equal(np.concatenate(first), np.concatenate(second))
-    again = [b.rows for b in shuffled_batches(data, BatchSize(16, 16), np.random.default_rng(0))]
+    again = [b.rows for b in batches(data, BatchSize(16, 16), np.random.default_rng(0))]
     np.testing.assert_array_equal(np.concatenate(first), np.concatenate(again))
-
-
-def test_the_last_batch_is_not_much_smaller_than_the_others():
-    data = numbered(np.ones(101, np.int64))
-    sizes = [len(batch.rows) for batch in shuffled_batches(data, BatchSize(50, 50), np.random.default_rng(0))]
-    assert sorted(sizes) == [33, 34, 34]
 
 
 class WatchedStream(ArrayStream):
@@ -98,8 +92,8 @@ class WatchedStream(ArrayStream):
 
 
 def test_few_chunks_are_in_memory_at_a_time():
-    x, y = labelled(3000)
-    stream = WatchedStream(x, range(100, 3000, 100))
+    x, y = labelled(900)
+    stream = WatchedStream(x, range(30, 900, 30))
     probe = MLPProbe(**SMALL, max_epochs=2).fit(stream, y)
     probe.predict(stream)
     gc.collect()
@@ -118,10 +112,10 @@ def test_the_next_chunk_is_read_while_the_caller_computes():
             return super().read(chunk)
 
     data = Sequences(Stream(np.ones((20, 2), np.float32), borders=[10]), np.ones(20, np.int64))
-    batches = ordered_batches(data, BatchSize(10, 10))
-    next(batches)
+    found = batches(data, BatchSize(10, 10))
+    next(found)
     assert both.wait(timeout=60)
-    batches.close()
+    found.close()
     assert not any(thread.name.startswith("bertfeat-chunks") for thread in threading.enumerate())
 
 
@@ -154,12 +148,5 @@ def test_whole_sequences_are_held_out_and_not_learned_from():
     assert len(held) == int(0.2 * (data.lengths > 0).sum())
     np.testing.assert_array_equal(held.vectors.array[:, 0], rows)
     np.testing.assert_array_equal(held.lengths, data.lengths[~is_left])
-    batches = shuffled_batches(data, BatchSize(10, 40), np.random.default_rng(0), is_left)
-    learned = np.concatenate([batch.rows for batch in batches])
+    learned = np.concatenate([batch.rows for batch in batches(data, BatchSize(10, 40), taking_part=is_left)])
     assert sorted([*learned, *rows]) == list(range(data.vectors.shape[0]))
-
-
-def test_the_held_out_values_have_a_limit(monkeypatch):
-    monkeypatch.setattr("bertfeat.heads.batching._MAX_HELD_OUT_VALUES", 60)
-    held, _, _ = hold_out(numbered(np.ones(1000, np.int64)), 0.1, np.random.default_rng(0), None)
-    assert len(held) == 30

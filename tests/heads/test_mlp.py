@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.metrics import recall_score
 
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import BertfeatWarning, RunError, UserError
 from bertfeat.heads.networks import ScalarMix
 from bertfeat.heads.neural import MLPProbe
 from tests.support.probe_streams import ArrayStream
@@ -58,18 +58,9 @@ def test_scalar_mix_is_equation_1_of_peters_et_al():
     assert mix.report()["gamma"] == pytest.approx(1.7)
 
 
-def test_it_learns_xor_which_no_line_separates():
-    x, y = xor()
-    probe = MLPProbe(**SMALL).fit(x, y)
-    assert probe.score(x, y) > 0.9
-    assert probe.predict(x[:3]).tolist() == y[:3].tolist()
-    probabilities = probe.predict_proba(x)
-    assert (probe.classes_[probabilities.argmax(axis=1)] == probe.predict(x)).all()
-
-
 def test_it_does_well_on_digits_in_memory_and_streamed(digits):
     x, y, x_test, y_test = digits
-    probe = MLPProbe(max_epochs=15, batch_size=64, lr=0.003)
+    probe = MLPProbe(max_epochs=8, batch_size=64, lr=0.003)
     in_memory = probe.fit(x, y).score(x_test, y_test)
     stream = ArrayStream(x, borders=range(100, 1200, 100))
     streamed = clone(probe).fit(stream, y)
@@ -79,8 +70,8 @@ def test_it_does_well_on_digits_in_memory_and_streamed(digits):
     assert stream.n_passes == 2 + streamed.fit_report()["n_epochs"]
 
 
-@pytest.mark.parametrize("informative", [0, 2])
-def test_the_mix_finds_the_layer_that_tells(informative):
+def test_the_mix_finds_the_layer_that_tells():
+    informative = 2
     x, y = layers(informative)
     probe = MLPProbe(**SMALL, mix=4).fit(x[:400], y[:400])
     mix = probe.fit_report()["mix"]
@@ -128,39 +119,37 @@ def test_state_goes_to_another_probe_and_predicts_the_same(digits):
     assert other.n_features_in_ == 64
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
+def test_wrong_parameters_are_named_in_fit():
+    x, y = xor(20)
+    for params, message in (
         ({"hidden_size": 0}, "hidden_size 0"),
         ({"n_layers": 1.5}, "n_layers 1.5"),
         ({"dropout": 1.0}, "dropout 1.0 is not a number of 0 or more and below 1"),
-        ({"lr": -1}, "lr -1"),
-        ({"weight_decay": -0.1}, "weight_decay -0.1"),
         ({"weight_decay": "0.1"}, "weight_decay '0.1'"),
-        ({"weight_decay": []}, "weight_decay is a list and there is no dev"),
         ({"weight_decay": [0.1, 0.2]}, "weight_decay is a list and there is no dev"),
-        ({"batch_size": 0}, "batch_size 0"),
-        ({"max_epochs": 0}, "max_epochs 0"),
-        ({"patience": 0}, "patience 0"),
-        ({"mix": 0}, "mix 0"),
         ({"mix": 3}, "mix 3 does not divide vectors 2 wide"),
         ({"class_weight": "most"}, "class_weight 'most'"),
         ({"metric": "entity_f1"}, "metric 'entity_f1' must be one of auto, accuracy, macro_f1, loss"),
         ({"validation_fraction": 1.0}, "validation_fraction 1.0"),
         ({"early_stopping": 1}, "early_stopping 1"),
-        *(
-            ({"seed": seed}, f"seed {seed} is not a whole number of 0 or more and below 2**63")
-            for seed in (-1, 1 << 63)
-        ),
+        ({"seed": 1 << 63}, f"seed {1 << 63} is not a whole number of 0 or more and below 2**63"),
         ({"device": "gpu"}, "'gpu' must be one of auto, cpu, mps, cuda"),
         ({"device": "cuda:99"}, "cuda:99"),
-    ],
-)
-def test_wrong_parameters_are_named_in_fit(params, message):
-    x, y = xor(20)
-    with pytest.raises(UserError) as caught:
-        MLPProbe(**params).fit(x, y)
-    assert message in str(caught.value)
+    ):
+        with pytest.raises(UserError) as caught:
+            MLPProbe(**params).fit(x, y)
+        assert message in str(caught.value)
+
+
+def test_parameters_without_effect_warn():
+    x, y = xor(40)
+    for params, dev, message in (
+        ({"patience": 3, "early_stopping": False}, None, "`patience=3` has no effect for head mlp without early_stop"),
+        ({"validation_fraction": 0.2}, (x, y), "`validation_fraction=0.2` has no effect for head mlp with dev"),
+        ({"metric": "loss", "early_stopping": False}, None, "`metric='loss'` has no effect for head mlp without `dev`"),
+    ):
+        with pytest.warns(BertfeatWarning, match=message):
+            MLPProbe(**SMALL, max_epochs=1, **params).fit(x, y, dev=dev)
 
 
 def test_dev_without_a_label_that_train_has_seen():
@@ -171,11 +160,11 @@ def test_dev_without_a_label_that_train_has_seen():
     assert (report["dev_score"], report["dev_loss"]) == (0, None)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int64, bool])
-def test_other_types_of_numbers_are_taken(dtype):
-    x = (np.arange(40)[:, None] % 2 * np.ones((1, 3))).astype(dtype)
+def test_other_types_of_numbers_are_taken():
     y = np.arange(40) % 2 == 1
-    assert MLPProbe(**SMALL, max_epochs=10, early_stopping=False).fit(x, y).score(x, y) == 1
+    for dtype in (np.float16, np.float64, np.int64, bool):
+        x = (np.arange(40)[:, None] % 2 * np.ones((1, 3))).astype(dtype)
+        assert MLPProbe(**SMALL, max_epochs=10, early_stopping=False).fit(x, y).score(x, y) == 1
 
 
 def test_a_network_that_memory_cannot_hold():

@@ -6,6 +6,7 @@ import json
 import statistics
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn import metrics as sk
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels
 from bertfeat.heads.bootstrap import bootstrap_interval, mean_and_deviation, resamples
-from bertfeat.heads.scores import METRICS, macro_f1, primary_metric, score_labels
+from bertfeat.heads.scores import METRICS, primary_metric, score_by, score_labels
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -44,7 +45,7 @@ def nested(flat: np.ndarray, lengths: np.ndarray) -> list[list[str]]:
     return [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows_of(["a", "b", "c", "d", "not in training"]) | rows_of([0, 1, 2, 30]) | rows_of([True, False]))
 def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
     y_true, y_pred = (list(column) for column in zip(*rows, strict=True))
@@ -56,7 +57,7 @@ def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
         matrix = sk.confusion_matrix(y_true, y_pred, labels=labels)
         assert scores.accuracy == pytest.approx(sk.accuracy_score(y_true, y_pred))
         macro = sk.f1_score(y_true, y_pred, average="macro", zero_division=0)
-        assert [scores.macro_f1, macro_f1(np.array(y_true), np.array(y_pred))] == pytest.approx([macro] * 2)
+        assert [scores.macro_f1, score_by("macro_f1", np.array(y_true), np.array(y_pred))] == pytest.approx([macro] * 2)
     assert list(scores.per_class) == list(scores.confusion.labels) == labels
     for label, (precision, recall, f1, support) in scores.per_class.items():
         theirs = report[str(label)]
@@ -72,7 +73,7 @@ def test_scores_are_scikit_learns(rows: list[tuple[Any, Any]]) -> None:
     assert scores.n_without_vector == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rows_of(["a", "b", "c"]), st.data())
 def test_rows_without_a_prediction_are_errors(rows: list[tuple[str, str]], data: st.DataObject) -> None:
     y_true, y_pred = (list(column) for column in zip(*rows, strict=True))
@@ -133,13 +134,9 @@ def test_scores_as_json_and_as_lines() -> None:
     scores = score_labels(truth, guesses, TAGS, lengths=lengths, predicted=predicted)
     assert json.loads(json.dumps(scores.to_dict())) == scores.to_dict()
     assert scores.to_dict()["unseen_labels"] == {"B-NEW": 1}
-    lines = scores.lines()
-    assert lines[0] == f"rows      {len(truth)}, 1 of them without a vector (counted as errors)"
-    assert lines[1] == f"accuracy  {scores.accuracy:.4f}"
-    assert any(line.split()[:3] == ["entity", "F1", f"{scores.value('entity_f1'):.4f}"] for line in lines)
-    assert lines[-1] == "labels that training has not seen, counted as errors: B-NEW (1 rows)"
-    person = next(line for line in lines if line.startswith("B-PER"))
-    assert person.split() == ["B-PER", *(f"{v:.4f}" for v in scores.per_class["B-PER"][:3]), str(sum(truth == "B-PER"))]
+    lines = "\n".join(scores.lines())
+    for shown in (f"accuracy  {scores.accuracy:.4f}", f"entity F1 {scores.value('entity_f1'):.4f}", "B-NEW (1 rows)"):
+        assert shown in lines
     numbers = score_labels([0, 1, 7], [0, 1, 1], [0, 1]).to_dict()
     assert list(numbers["per_class"]) == ["0", "1", "7"]
     assert numbers["confusion"]["labels"] == [0, 1, 7]
@@ -179,9 +176,7 @@ SKLEARN: dict[str, Callable[[Any, Any], float]] = {
 
 
 @pytest.mark.parametrize("metric", SKLEARN)
-@pytest.mark.parametrize("step_values", [1, 4 << 20])
-def test_intervals_of_rows_are_those_of_a_loop(metric: str, step_values: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertfeat.heads.bootstrap._STEP_VALUES", step_values)
+def test_intervals_of_rows_are_those_of_a_loop(metric: str) -> None:
     random = np.random.default_rng(0)
     truth = np.array(["a", "b", "c", "rare"])[random.choice(4, 80, p=[0.4, 0.3, 0.28, 0.02])]
     guesses = np.where(random.random(80) < 0.7, truth, "a")
@@ -209,47 +204,22 @@ def test_intervals_of_sequences_draw_whole_sequences(metric: str) -> None:
 def test_intervals_count_rows_without_a_prediction_as_errors() -> None:
     truth = np.array(["a", "b"] * 30)
     predicted = np.arange(60) % 3 > 0
-    masked = bootstrap_interval("accuracy", truth, truth, predicted=predicted, n_resamples=50)
-    wrong = bootstrap_interval("accuracy", truth, np.where(predicted, truth, "c"), n_resamples=50)
-    assert masked == wrong
-    macro = bootstrap_interval("macro_f1", truth, truth, predicted=predicted, n_resamples=60, seed=6)
-    expected = naive_interval(
-        lambda rows: sk.f1_score(
-            truth[rows], np.where(predicted, truth, "c")[rows], labels=["a", "b"], average="macro"
-        ),
-        60,
-        0.95,
-        6,
-    )
-    assert (macro.low, macro.high) == pytest.approx(expected)
+    for metric in ("accuracy", "macro_f1"):
+        masked = bootstrap_interval(metric, truth, truth, predicted=predicted, n_resamples=60, seed=6)
+        guesses = np.where(predicted, truth, "c")
+        score = SKLEARN[metric] if metric == "accuracy" else partial(sk.f1_score, labels=["a", "b"], average="macro")
+        expected = naive_interval(lambda rows: score(truth[rows], guesses[rows]), 60, 0.95, 6)  # noqa: B023
+        assert (masked.low, masked.high) == pytest.approx(expected)
 
 
-def test_words_that_fail_together_make_the_interval_of_sequences_wider() -> None:
-    is_right = np.repeat(np.random.default_rng(8).random(60) < 0.7, 20)
-    is_right[::7] = True
-    rows = bootstrap_interval("accuracy", is_right, np.ones(1200, bool))
-    sequences = bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60)
-    # The deviation of a mean of 60 is sqrt(20) of that of a mean of 1,200.
-    assert (sequences.high - sequences.low) / (rows.high - rows.low) == pytest.approx(20**0.5, rel=0.15)
-    assert sequences == bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60)
-    assert sequences != bootstrap_interval("accuracy", is_right, np.ones(1200, bool), lengths=[20] * 60, seed=1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"metric": "f2"}, "no metric 'f2'; choose accuracy, macro_f1, entity_f1"),
-        ({"metric": "entity_f1"}, "entity_f1 needs sequences"),
-        ({"level": 1.0}, "level 1.0 is not between 0 and 1"),
-        ({"n_resamples": 0}, "n_resamples 0 is below 1"),
-        ({"lengths": [1, 2]}, "y has 2 labels for 3 rows"),
-        ({"y_true": [], "y_pred": []}, "no rows to score"),
-    ],
-)
-def test_wrong_settings_of_an_interval_are_refused(arguments: dict[str, Any], said: str) -> None:
-    given_arguments = {"metric": "accuracy", "y_true": ["O", "B-A"], "y_pred": ["O", "O"], **arguments}
-    with pytest.raises(UserError, match=said):
-        bootstrap_interval(**given_arguments)
+def test_wrong_settings_of_an_interval_are_refused() -> None:
+    for metric, lengths, said in (
+        ("f2", None, "no metric 'f2'; choose accuracy, macro_f1, entity_f1"),
+        ("entity_f1", None, "entity_f1 needs sequences"),
+        ("accuracy", [1, 2], "y has 2 labels for 3 rows"),
+    ):
+        with pytest.raises(UserError, match=said):
+            bootstrap_interval(metric, ["O", "B-A"], ["O", "O"], lengths=lengths)
 
 
 def test_mean_and_deviation() -> None:
@@ -258,23 +228,11 @@ def test_mean_and_deviation() -> None:
     assert mean_and_deviation([0.5]) == (0.5, None)
 
 
-@pytest.mark.parametrize("values", [["a", 1], ["a", True], ["a", 1.5]])
-def test_labels_of_several_kinds_are_not_made_text(values: list) -> None:
-    with pytest.raises(UserError, match=r"y holds values of type .*str.* all of one kind"):
-        check_labels(values)
+def test_labels_of_several_kinds_are_not_made_text() -> None:
+    with pytest.raises(UserError, match=r"y holds values of type int, str; .* all of one kind"):
+        check_labels(["a", 1])
 
 
 def test_labels_of_other_types() -> None:
-    assert check_labels(np.array([np.int64(3), np.int64(4)], dtype=object)).tolist() == [3, 4]
     for labels in ([np.str_("a"), "b"], pl.Series(["a", "b"])):
         assert check_labels(labels).tolist() == ["a", "b"]
-
-
-def test_counts_of_labels_are_whole_where_no_row_is_right() -> None:
-    y = [f"class {i}" for i in range(40)]
-    assert score_labels(y, y, y).accuracy == 1, "many classes in few rows do not warn"
-    found = score_labels(["a", "b", "b"], ["c", "c", "c"], ["a", "b", "c"])
-    supports = [scores.support for scores in found.per_class.values()]
-    assert supports == [1, 2, 0]
-    assert all(type(support) is int for support in supports)
-    assert "2.0" not in "\n".join(found.lines())

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, cross_val_score
 
 from bertfeat.errors import UserError
-from bertfeat.heads.batching import BatchSize, ordered_batches
+from bertfeat.heads.batching import BatchSize, batches
 from bertfeat.heads.entities import entity_scores
 from bertfeat.heads.neural import BiLSTMTagger, LinearTagger
 from bertfeat.heads.sequences import Sequences
@@ -157,9 +157,8 @@ def test_the_mix_finds_the_layer_that_tells():
     x, y = kinds_of(150, seed=1)
     noise = [[rng.normal(size=sentence.shape).astype(np.float32) for _ in range(2)] for sentence in x]
     stacked = [np.hstack([a, sentence, b]) for (a, b), sentence in zip(noise, x, strict=True)]
-    for tagger in (LinearTagger(lr=0.01, mix=3), BiLSTMTagger(**SMALL, mix=3, max_epochs=10)):
-        weights = tagger.fit(stacked, y).fit_report()["mix"]["weights"]
-        assert weights[1] == max(weights) > 0.6, tagger
+    weights = LinearTagger(lr=0.01, mix=3).fit(stacked, y).fit_report()["mix"]["weights"]
+    assert weights[1] == max(weights) > 0.6
 
 
 def test_scikit_learn_splits_lists_and_sequences():
@@ -178,19 +177,10 @@ def test_a_document_of_thousands_of_words_is_a_batch_alone():
     rng = np.random.default_rng(0)
     lengths = [5, 5000, 7, 0, 90]
     x = Sequences(rng.normal(size=(sum(lengths), DIM)).astype(np.float16), lengths)
-    batches = list(ordered_batches(x, BatchSize(32, 100)))
-    assert [batch.lengths.tolist() for batch in batches] == [[5000], [90], [5, 7]]
+    assert [batch.lengths.tolist() for batch in batches(x, BatchSize(32, 100))] == [[5000], [90], [5, 7]]
     y = rng.integers(0, 2, sum(lengths))
     tagger = BiLSTMTagger(hidden_size=2, n_layers=1, max_epochs=1, batch_tokens=100, early_stopping=False).fit(x, y)
     assert [len(labels) for labels in tagger.predict(x)] == lengths
-
-
-def test_the_same_seed_gives_the_same_weights():
-    x, y = previous(40, seed=1)
-    states = [BiLSTMTagger(**SMALL, max_epochs=2, seed=seed).fit(x, y).get_state() for seed in (0, 0, 1)]
-    for name, array in states[0].items():
-        np.testing.assert_array_equal(array, states[1][name])
-    assert not np.array_equal(states[0]["body.lstm.weight_hh_l0"], states[2]["body.lstm.weight_hh_l0"])
 
 
 def test_wrong_data_is_refused(fitted):

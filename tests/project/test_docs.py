@@ -20,7 +20,7 @@ import pytest
 
 from bertfeat import __all__ as public_names
 from bertfeat.config import ExtractConfig
-from bertfeat.heads.registry import HeadSettings
+from bertfeat.heads.registry import HEADS, HeadSettings
 from docs import settingtables
 from docs.modeltable import with_table
 from tests.support import pipeline_runs
@@ -193,11 +193,13 @@ def test_every_flag_that_a_page_names_is_one() -> None:
 
 def test_every_public_name_is_on_a_page_of_the_api_once() -> None:
     named = [name for page in PAGES.values() for name in re.findall(r"^::: bertfeat\.(\w+)$", page, re.MULTILINE)]
-    # Errors are on the page of their module, and those of reports on one page.
-    modules = {"reports"}
+    # Errors are on the page of their module; heads and reports have a page each.
+    modules = {"heads", "reports"}
     assert sorted(named) == sorted(set(public_names) - {"__version__", "BertfeatError"} - modules)
     listed = set(re.findall(r"`([\w.]+)`", PAGES["docs/api.md"]))
-    assert set(named) <= listed
+    heads = sorted(name for _, name in HEADS.values())
+    assert set(named) | set(heads) <= listed
+    assert re.findall(r"^::: bertfeat\.heads\.(\w+)$", PAGES["docs/api/heads.md"], re.MULTILINE) == heads
 
 
 def test_the_tables_of_settings_have_every_one_with_its_default() -> None:

@@ -33,6 +33,7 @@ SAID = {
     "13_update_index": ["monday:  60 vectors", "tuesday: 90 vectors", "found as document 75 with a cosine of 1.00"],
     "14_bertopic": ["topic 0: ", "docstring"],
     "15_keybert": ["river"],
+    "16_heads": ["LogisticRegressionProbe(C=0.01): 0.", "CentroidProbe(): 0.", "prediction: positive"],
 }
 # Examples that are skipped where a library is not installed.
 NEEDS = {"14_bertopic": "bertopic", "15_keybert": "keybert"}
