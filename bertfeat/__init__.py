@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from bertfeat.geometry.layerresult import LayerComparison
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitted import FittedProbe, load_probe
-    from bertfeat.probes.fitting import fit_probe
+    from bertfeat.probes.fitting import fit_probe, sweep_probes
     from bertfeat.probes.scoring import ProbeScore
     from bertfeat.probes.sweepresult import Sweep
-    from bertfeat.probes.sweeps import sweep_probes
     from bertfeat.progress import Progress
     from bertfeat.search.index import Index, open_index
     from bertfeat.search.storeindex import build_index
@@ -60,10 +59,9 @@ _HOMES = {
     "geometry.layerresult": "LayerComparison",
     "probes.config": "ProbeConfig",
     "probes.fitted": "FittedProbe load_probe",
-    "probes.fitting": "fit_probe",
+    "probes.fitting": "fit_probe sweep_probes",
     "probes.scoring": "ProbeScore",
     "probes.sweepresult": "Sweep",
-    "probes.sweeps": "sweep_probes",
     "progress": "Progress",
     "search.index": "Index open_index",
     "search.storeindex": "build_index",

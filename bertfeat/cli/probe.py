@@ -182,7 +182,7 @@ def sweep(store: str, output: str, overwrite: bool, **settings: Any) -> options.
     params = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
     _check_store_and_head(store, settings)
-    from bertfeat.probes.sweeps import sweep_probes
+    from bertfeat.probes.fitting import sweep_probes
 
     found = sweep_probes(store, **settings, progress=options.watched(), **params)
     found.write(output, overwrite=overwrite)

@@ -2,5 +2,5 @@
 
 __all__ = [
     "config", "features", "fitted", "fitting", "learningrows", "predictions", "probedescription", "scoring",
-    "sweepresult", "sweeps",
+    "sweepresult",
 ]  # fmt: skip

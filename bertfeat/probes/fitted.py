@@ -78,7 +78,7 @@ class FittedProbe:
     def _repr_html_(self) -> str:
         names = ("model", "n_rows", "n_documents", "metric", "params", "classes")
         summary = {**self.summary(), "model": model_text(to_values(self.spec))}
-        return html_table(repr(self), ["", "value"], [(name, summary[name]) for name in names if name in summary])
+        return html_table(repr(self), ["", "value"], [(name, summary[name]) for name in names])
 
     @property
     def spec(self) -> FeatureSpec:
@@ -264,14 +264,14 @@ class FittedProbe:
 
             frame = beside.read(shard, self.level, self._columns)
             found = self._labelled(frame, shard.valid(self.level, self.spec.feature), vectors)
-            found = found.select(*beside.shown(self.level), PREDICTION, PROBABILITY)
+            found = found.select(*beside.shown, PREDICTION, PROBABILITY)
             if beside.only_errors:
                 wrong, n_gold = beside.errors(found, self.probe.classes_, self._mine)
                 counts[_GOLD] += n_gold
                 found = found.filter(wrong)
             yield found
         if beside.gold is not None and beside.only_errors and not counts[_GOLD]:
-            raise beside.gold.error_of_none(store)
+            raise beside.gold.error_of_none()
 
     def _predicted_texts(self, texts: Sequence[str], settings: ExtractSettings) -> pl.DataFrame:
         """Return the predictions for texts in memory, with the columns that name a row."""

@@ -1,33 +1,34 @@
-"""Fitting: from a labelled store to a fitted probe, seed by seed."""
+"""Fits and sweeps: from a labelled store to a fitted probe, or to the scores of one head on each feature."""
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
 import polars as pl
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level
-from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, Probe, codes_of, encode_labels, require_same_kind
+from bertfeat.errors import UserError, require
+from bertfeat.heads.base import Probe, encode_labels, require_same_kind
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import METRICS
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
-from bertfeat.probes.features import FeatureChoice, choose_feature
+from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
 from bertfeat.probes.learningrows import Dataset, LabelledRows, read_vectors, select_rows
 from bertfeat.probes.probedescription import DevRows, MeanScore, Training
 from bertfeat.probes.scoring import ProbeScore, score_labelled
+from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.progress import Progress, reporting
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -80,14 +81,17 @@ def fit_probe(
     with reporting(progress) as reports:
         reports.stage("reading features")
         rows, dev_rows = task.rows(choice.feature, label)
-        classes = task.classes(rows, dev_rows)
+        task.check_labels(rows, dev_rows)
         train, held = task.read(choice.feature, rows, dev_rows)
         best, trials = task.fit(choice, train, held, reports.stage)
-    dev = None
+    learned, dev = _used(task.store, config.labels, train), None
     if task.dev is not None and held is not None:
-        dev = DevRows(**_used(task.dev, config.dev_labels, held), unseen_labels=_unseen_labels(held, classes))
+        scored = _used(task.dev, config.dev_labels, held)
+        unseen = {name: n for name, n in scored["counts"].items() if name not in learned["counts"]}
+        dev = DevRows(**scored, unseen_labels=unseen)
+    libraries = ["numpy", "scikit-learn", *(["torch"] if best.is_random else [])]
     training = Training(
-        **_used(task.store, config.labels, train),
+        **learned,
         spec=spec,
         label=label,
         first_tokens=rows.source.of_words,
@@ -97,26 +101,86 @@ def fit_probe(
         **_outcome(best, trials),
         streamed=train.is_streamed,
         seconds=round(time.perf_counter() - started, 3),
-        versions={"bertfeat": __version__, **_versions(best)},
+        versions={"bertfeat": __version__, **{name: version(name) for name in libraries}},
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     return FittedProbe(best, training, config.head)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+def sweep_probes(
+    store: str | Path | Store,
+    label: str,
+    config: ProbeConfig | None = None,
+    *,
+    progress: bool | Progress | None = None,
+    **settings: Unpack[ProbeSettings],
+) -> Sweep:
+    """Fit and score one head on each layer of a store and on each combination of layers.
+
+    Args:
+        store: The store, or its folder; one extraction of all layers (`layers="all"`) serves the whole sweep.
+        label: The column with the labels.
+        config: The settings as one object; or pass them by name in `settings`, not both.
+        progress: See `extract`.
+        **settings: The fields of `ProbeConfig`, and the head's parameters.
+
+    Raises:
+        UserError: A setting, a label column or the data cannot be used.
+        StoreError: A part is missing or damaged.
+
+    Examples:
+        >>> from bertfeat import extract
+        >>> store = extract("examples/data/wnut17_dev.conll", tmp / "features", levels="word", layers="5,6")
+        >>> sweep = sweep_probes(store, "label", level="word", head="centroid")
+        >>> [row.feature for row in sweep.rows]
+        ['layer_05', 'layer_06', 'concat_05_06', 'mean_05_06']
+        >>> [path.name for path in sorted(sweep.write(tmp / "sweep").iterdir())]
+        ['plot.png', 'plot.svg', 'result.json', 'table.csv']
+    """
+    require("matplotlib")
+    instead = "name the `features` of a sweep"
+    config = ProbeConfig.of(config, settings, {"feature": instead, "mix": instead})
+    task = ProbeTask.of(store, config)
+    choices = choose_features(task.store, task.level, config.head, config.features)
+    for choice in choices:
+        task.spec(choice)
+    train, held = task.rows(choices[0].feature, label)
+    if held is None:
+        train, held = train.split(config.hold_out, config.seed)
+    n_classes = task.check_labels(train, held)
+    rows = []
+    with reporting(progress) as reports:
+        for place, choice in enumerate(choices, start=1):
+            say = partial(_say_after, reports.stage, f"{choice.name} ({place} of {len(choices)}): ")
+            rows.append(_row(task, choice, train, held, say))
+    return Sweep(
+        store=task.store.path.name,
+        plan_hash=task.store.manifest.plan_hash,
+        model=task.store.metadata["model"],
+        level=task.level,
+        label=label,
+        head=config.head,
+        params=dict(config.params),
+        metric=rows[0].metric,
+        seeds=tuple(range(config.seed, config.seed + config.seeds)) if head_class(config.head).is_random else (),
+        seed=config.seed,
+        dev=None if task.dev is None else task.dev.path.name,
+        held_out=config.hold_out if task.dev is None else None,
+        n_train=len(train.rows),
+        n_dev=len(held.rows),
+        n_classes=n_classes,
+        limit=config.limit,
+        bertfeat=__version__,
+        rows=tuple(rows),
+    )
+
+
+class Trial(NamedTuple):
     """One fit: its seed (None for a head without randomness), its scores on dev, and the report of the head."""
 
     seed: int | None
     score: ProbeScore | None
     report: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fit as JSON values."""
-        scores = self.score.scores if self.score else None
-        names = [] if scores is None else ["accuracy", "macro_f1", *(["entity_f1"] if scores.entities else [])]
-        dev = {name: scores.value(name) for name in names} if scores else None
-        return {"seed": self.seed, "dev": dev, "fit_report": dict(self.report)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +221,20 @@ class ProbeTask:
             dev = select_rows(self.dev, self.level, feature, label, config.dev_labels)
         return rows, dev
 
-    def classes(self, train: LabelledRows, dev: LabelledRows | None) -> Labels:
-        """Return the classes of train, checked to be two or more, to repeat, and to be of the kind of dev's labels."""
+    def check_labels(self, train: LabelledRows, dev: LabelledRows | None) -> int:
+        """Return the number of classes of train: two or more, that repeat, and of the kind of dev's labels."""
         where = train.source.where
         classes, codes = encode_labels(train.labels[train.has_vector], what=where)
         if len(classes) == len(codes):
             raise UserError(f"{where} has a different value in each row; a classifier needs classes that repeat")
         if dev is not None:
             if not dev.has_vector.any():
-                without = f"{dev.n_without_label} without a label, {len(dev.rows)} without a vector"
                 raise UserError(
-                    f"{dev.source.place}: the dev split is empty: it has {dev.n_total} rows at level "
-                    f"{self.level}, {without}; pass one with labelled rows, or none"
+                    f"{dev.source.place}: the dev split is empty: of {dev.n_total} rows at level {self.level}, "
+                    f"{dev.n_without_label} have no label, {len(dev.rows)} no vector; pass another one, or none"
                 )
             require_same_kind(dev.labels, dev.source.where, classes, "train")
-        return classes
+        return len(classes)
 
     def read(self, feature: str, train: LabelledRows, dev: LabelledRows | None) -> tuple[Dataset, Dataset | None]:
         """Read the vectors of train and dev; without a dev store, dev is a part of the store."""
@@ -198,7 +261,10 @@ class ProbeTask:
             title = f"fitting {config.head}{count}"
             say(title)
             extra = {name: value for name, value in (("seed", seed), ("mix", choice.mix)) if value is not None}
-            probe = _fit(make_head(config.head, **config.params, **extra), train, dev, title, say)
+            probe = make_head(config.head, **config.params, **extra)
+            watch = {"on_epoch": partial(_say_epoch, say, title)} if is_random else {}
+            dev_pair = None if dev is None else (dev.vectors_for(probe), dev.rows.labels)
+            probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)
             score, value = None, 0.0
             if dev is not None:
                 score = score_labelled(probe, dev.X, dev.labelled, bootstrap=bootstrap and not trials)
@@ -210,55 +276,61 @@ class ProbeTask:
         return best[1], trials
 
 
+def _row(task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: LabelledRows, say: Say) -> SweepRow:
+    started = time.perf_counter()
+    say("reading features")
+    _, trials = task.fit(choice, *task.read(choice.feature, train, dev), say, bootstrap=True)
+    found = task.store.feature(task.level, choice.feature)
+    scores = [trial.score for trial in trials if trial.score is not None]
+    metric = chosen_metric(scores[0], task.config.params)
+    values = [score.scores.value(metric) for score in scores]
+    mean, deviation = mean_and_deviation(values)
+    interval = scores[0].intervals.get(metric)
+    return SweepRow(
+        feature=choice.name,
+        layers=found.layers,
+        dim=found.dim,
+        metric=metric,
+        score=mean,
+        deviation=deviation,
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        seconds=round(time.perf_counter() - started, 3),
+        values=tuple(values),
+        mixes=tuple(trial.report["mix"] for trial in trials if "mix" in trial.report),
+    )
+
+
 def chosen_metric(score: ProbeScore, params: Mapping[str, Any]) -> str:
     """Return the score that compares fits: the head's own metric if it is one of them, else the main score."""
     metric = params.get("metric")
     return metric if metric in METRICS and (metric != "entity_f1" or score.scores.entities) else score.metric
 
 
-def _fit(probe: Probe, train: Dataset, dev: Dataset | None, title: str, say: Say) -> Probe:
-    settings: dict[str, Any] = {"dev": None if dev is None else (_vectors(probe, dev), dev.rows.labels)}
-    if "on_epoch" in inspect.signature(probe.fit).parameters:
-        settings["on_epoch"] = lambda report: say(_epoch_line(title, report))
-    probe.fit(_vectors(probe, train), train.rows.labels, **settings)
-    return probe
+def _say_after(say: Say, prefix: str, text: str) -> None:
+    say(prefix + text)
 
 
-def _vectors(probe: Probe, data: Dataset) -> Any:
-    return data.sequences if probe.is_tagger else data.X
-
-
-def _epoch_line(title: str, report: Mapping[str, Any]) -> str:
+def _say_epoch(say: Say, title: str, report: Mapping[str, Any]) -> None:
     line = f"{title}: epoch {report['epoch']} of up to {report['max_epochs']}, loss {report['train_loss']:.4f}"
-    return line + (f", {report['metric']} {report['dev_score']:.4f}" if "metric" in report else "")
+    say(line + (f", {report['metric']} {report['dev_score']:.4f}" if "metric" in report else ""))
 
 
 def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, Any]:
     """Return the fields of `UsedRows`."""
-    name = "a frame" if isinstance(labels, pl.DataFrame) else None if labels is None else Path(labels).name
     used, lengths = data.rows, data.rows.lengths
     classes, counts = np.unique(used.labels, return_counts=True)
     return {
         "store": store.path.name,
         "plan_hash": store.manifest.plan_hash,
-        "labels": name,
+        "labels": "a frame" if isinstance(labels, pl.DataFrame) else labels and Path(labels).name,
         "n_rows": len(used.rows),
         "n_documents": len(used.rows if lengths is None else lengths),
         "n_without_vector": len(data.labelled.rows) - len(used.rows),
         "n_without_label": data.labelled.n_without_label,
         "n_classes": len(classes),
-        "counts": _counted(classes, counts),
+        "counts": {str(name): int(count) for name, count in zip(classes.tolist(), counts, strict=True)},
     }
-
-
-def _unseen_labels(data: Dataset, classes: Labels) -> dict[str, int]:
-    """Return the number of rows of each label that is not among the classes."""
-    labels = data.rows.labels
-    return _counted(*np.unique(labels[codes_of(labels, classes) < 0], return_counts=True))
-
-
-def _counted(names: Labels, counts: Any) -> dict[str, int]:
-    return {str(name): int(count) for name, count in zip(names.tolist(), counts, strict=True)}
 
 
 def _outcome(best: Probe, trials: list[Trial]) -> dict[str, Any]:
@@ -273,14 +345,16 @@ def _outcome(best: Probe, trials: list[Trial]) -> dict[str, Any]:
     return {
         "seeds": tuple(trial.seed for trial in trials if trial.seed is not None),
         "seed": best.get_params().get("seed"),
-        "trials": tuple(trial.to_dict() for trial in trials),
+        "trials": tuple(_record_of(trial) for trial in trials),
         "fit_report": best.fit_report(),
         "metric": metric,
         "scores": means,
     }
 
 
-def _versions(probe: Probe) -> dict[str, str]:
-    """Return the versions of the libraries that fitted a probe."""
-    libraries = ["numpy", "scikit-learn", *(["torch"] if probe.is_random else [])]
-    return {name: version(name) for name in libraries}
+def _record_of(trial: Trial) -> dict[str, Any]:
+    """Return a fit as JSON values."""
+    scores = trial.score and trial.score.scores
+    names = ["accuracy", "macro_f1", *(["entity_f1"] if scores and scores.entities else [])]
+    dev = {name: scores.value(name) for name in names} if scores else None
+    return {"seed": trial.seed, "dev": dev, "fit_report": dict(trial.report)}

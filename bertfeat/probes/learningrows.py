@@ -9,17 +9,15 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
 from bertfeat.corpus.tables import read_table
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError, did_you_mean
-from bertfeat.heads.base import Labels, check_labels
+from bertfeat.heads.base import Labels, Probe, check_labels
 from bertfeat.heads.sequences import Sequences
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable
@@ -75,20 +73,18 @@ class LabelSource:
             rows = shard.polars(self.level, ["doc_id", self.name])
         return rows.select("doc_id", label=pl.col(self.name), is_candidate=is_candidate)
 
-    def error_of_none(self, store: Store) -> UserError:
-        """Return the error for a store of which no row has one of the labels."""
+    def error_of_none(self) -> UserError:
+        """Return the error for labels that no row of the store has."""
         if self.table is None or not is_given(self.table[self.name]).any():
             return UserError(f"{self.where}: no row at level {self.level} has a label")
-        first = store.shard(0).polars(self.level, ["doc_id"])["doc_id"].head(1).to_list()
-        example = f" (which has for example {first[0]!r})" if first else ""
-        return UserError(f"{self.where}: none of its {self.table.height} rows is for a row of {self.place}{example}")
+        return UserError(f"{self.where}: none of its {self.table.height} rows is for a row of {self.place}")
 
 
 def find_labels(store: Store, level: Level, name: str, labels: LabelTable | None, place: str) -> LabelSource:
     """Find the labels of a level, in a table or in a column of the store, called `place` in messages."""
     if labels is not None:
         where = "a frame" if isinstance(labels, pl.DataFrame) else str(labels)
-        table = _checked(_read_table(labels, {*LEVELS[level].keys, name}), store, level, name, where)
+        table = _table_of(labels, store, level, name, where)
         return LabelSource(name, level, table, False, f"{where}: column {name!r}", place)
     where = f"{place}: column {name!r}"
     own = [column.name for column in store.schema(level).columns]
@@ -163,7 +159,7 @@ def select_rows(
     candidates = pl.concat(list(_candidates(store, source, limit)))
     given = candidates.filter(is_given(candidates["label"]))
     if source.table is not None and candidates.height and not given.height and is_given(source.table[label]).any():
-        raise source.error_of_none(store)
+        raise source.error_of_none()
     rows, documents = given["row"].to_numpy(), given["document"].to_numpy()
     found = as_labels(given["label"], source.where)
     return LabelledRows(level, rows, documents, found, has_vector[rows], candidates.height, source)
@@ -193,14 +189,7 @@ def is_given(labels: pl.Series) -> pl.Series:
 
 def as_labels(values: pl.Series, where: str) -> Labels:
     """Return a column without nulls as labels, (n_rows,)."""
-    if values.dtype in (pl.Categorical, pl.Enum):
-        values = values.cast(pl.String)
-    if not (values.dtype.is_numeric() or values.dtype in (pl.String, pl.Boolean, pl.Null)):
-        raise UserError(f"{where} holds {values.dtype}; labels are strings or integers")
-    if not len(values):
-        return np.zeros(0, "U1")
-    array: npt.NDArray[Any] = values.to_numpy()
-    return check_labels(array, what=where)
+    return check_labels(values.to_numpy(), what=where) if len(values) else np.zeros(0, "U1")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,11 +200,10 @@ class Dataset:
     rows: LabelledRows
     labelled: LabelledRows
 
-    @property
-    def sequences(self) -> Sequences:
-        """The vectors as one sequence per document; at sentence level as one per row."""
+    def vectors_for(self, probe: Probe) -> Vectors | Sequences:
+        """Return the vectors, for a tagger as one sequence per document."""
         lengths = self.rows.lengths
-        return Sequences(self.X, np.ones(len(self.rows.rows), np.int64) if lengths is None else lengths)
+        return self.X if lengths is None or not probe.is_tagger else Sequences(self.X, lengths)
 
     @property
     def is_streamed(self) -> bool:
@@ -244,40 +232,27 @@ def _hint(level: Level, columns: Sequence[str]) -> str:
 
 
 @os_errors(UserError)
-def _read_table(labels: LabelTable, needed: set[str]) -> pl.DataFrame:
-    if isinstance(labels, pl.DataFrame):
-        return labels
-    if not isinstance(labels, str | Path):
-        raise UserError(f"labels are a {type(labels).__name__}; pass a file or a polars DataFrame")
-    path = Path(labels)
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; pass a .csv, .tsv, .jsonl or .parquet with doc_id and labels")
-    return read_table(str(path), needed)
-
-
-def _checked(table: pl.DataFrame, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:
+def _table_of(labels: LabelTable, store: Store, level: Level, name: str, where: str) -> pl.DataFrame:
     """Return the keys and the label of a table, of the store's types, checked against the store."""
     keys = LEVELS[level].keys
+    if not isinstance(labels, str | Path | pl.DataFrame):
+        raise UserError(f"labels are a {type(labels).__name__}; pass a file or a polars DataFrame")
+    table = labels if isinstance(labels, pl.DataFrame) else read_table(str(labels), {*keys, name})
     for column in (*keys, name):
         if column not in table.columns:
             there = did_you_mean(column, table.columns) or f"columns are {', '.join(table.columns) or 'none'}"
             raise UserError(f"{where}: no column {column!r}; {there}")
     types = {column.name: _TYPES[column.type]() for column in store.schema(level).columns if column.name in keys}
-    table = table.select(*keys, name).with_columns(_cast(table[key], types[key], where) for key in keys)
-    if table.select(keys).is_duplicated().any():
-        *first, times = table.group_by(keys, maintain_order=True).len().filter(pl.col("len") > 1).row(0)
+    for key in keys:
+        if table[key].dtype.is_float() or table[key].dtype.is_nested():
+            raise UserError(f"{where}: {key} is of type {table[key].dtype}; write whole numbers or strings")
+    found = table.select(*keys, name).with_columns(pl.col(key).cast(kind, strict=False) for key, kind in types.items())
+    for key, kind in types.items():
+        wrong = table[key].filter(found[key].is_null())
+        if len(wrong):
+            raise UserError(f"{where}: {key} {wrong[0]!r} is not {'a whole number' if kind.is_integer() else 'an id'}")
+    if found.select(keys).is_duplicated().any():
+        *first, times = found.group_by(keys, maintain_order=True).len().filter(pl.col("len") > 1).row(0)
         named = ", ".join(f"{name} {value!r}" for name, value in zip(keys, first, strict=True))
         raise UserError(f"{where}: {named} occurs {times} times; label it once")
-    return table
-
-
-def _cast(values: pl.Series, kind: pl.DataType, where: str) -> pl.Series:
-    if values.dtype.is_float() or values.dtype.is_nested():
-        raise UserError(f"{where}: {values.name} is of type {values.dtype}; write whole numbers or strings")
-    cast = values.cast(kind, strict=False)
-    wrong = values.filter(cast.is_null())
-    if len(wrong):
-        raise UserError(
-            f"{where}: {values.name} {wrong[0]!r} is not {'a whole number' if kind.is_integer() else 'an id'}"
-        )
-    return cast
+    return found

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
@@ -43,41 +42,32 @@ def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[La
     if probe.is_tagger and isinstance(X, ArrayVectors):
         # Its chunks may end inside a sequence.
         chunks = iter([(range(X.shape[0]), X.whole())])
+    starts = np.concatenate([[0], np.cumsum(np.zeros(0, np.int64) if lengths is None else lengths)])
     for rows, vectors in chunks:
         part: Any = vectors
-        if probe.is_tagger:
-            assert lengths is not None
-            part = Sequences(vectors, _lengths_within(lengths, rows))
+        if probe.is_tagger and lengths is not None:
+            first, last = np.searchsorted(starts, [rows.start, rows.stop])
+            part = Sequences(vectors, lengths[first:last])
+        found = probe.predict(part) if probabilities is None else probe.predict_proba(part)
+        values = np.concatenate(found) if probe.is_tagger else found
         span = slice(rows.start, rows.stop)
         if probabilities is None:
-            labels[span] = _flat(probe, probe.predict(part))
+            labels[span] = values
         else:
-            found = _flat(probe, probe.predict_proba(part))
-            best = found.argmax(axis=1)
+            best = values.argmax(axis=1)
             labels[span] = probe.classes_[best]
-            probabilities[span] = found[np.arange(len(best)), best]
+            probabilities[span] = values[np.arange(len(best)), best]
     return labels, probabilities
-
-
-def _flat(probe: Probe, found: Any) -> npt.NDArray[Any]:
-    return np.concatenate(found) if probe.is_tagger else found
-
-
-def _lengths_within(lengths: IntArray, rows: range) -> IntArray:
-    """Return the lengths of the sequences in a range of rows."""
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    first, last = np.searchsorted(starts, [rows.start, rows.stop])
-    return lengths[first:last]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputColumns:
-    """The columns beside predictions: `names`, of the level or of its documents, and the gold labels if there are any.
+    """The columns `shown` beside predictions, which may be of the documents, and the origin of gold labels among them.
 
     With `only_errors`, rows are left out that are right or have no gold label.
     """
 
-    names: tuple[str, ...]
+    shown: tuple[str, ...]
     gold: LabelSource | None
     only_errors: bool
 
@@ -102,16 +92,12 @@ class OutputColumns:
             if name not in there and name != gold:
                 hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
                 raise UserError(f"{place}: no column {name!r} at level {level}; {hint}")
-        return cls(names, source, only_errors)
-
-    def shown(self, level: Level) -> list[str]:
-        """Return the names of the columns before the prediction."""
-        gold = () if self.gold is None else (self.gold.name,)
-        return list(dict.fromkeys([*LEVELS[level].names, *self.names, *gold]))
+        golds = () if gold is None else (gold,)
+        return cls(tuple(dict.fromkeys([*LEVELS[level].names, *names, *golds])), source, only_errors)
 
     def read(self, shard: Store, level: Level, further: Sequence[str]) -> pl.DataFrame:
         """Return the shown and further columns of a shard's rows; rows that need no label have a null for it."""
-        names = list(dict.fromkeys([*self.shown(level), *further]))
+        names = list(dict.fromkeys([*self.shown, *further]))
         if self.gold is None:
             return read_columns(shard, level, names)
         gold = self.gold.rows(shard).select(pl.when("is_candidate").then("label"))

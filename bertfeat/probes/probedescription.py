@@ -17,8 +17,6 @@ from bertfeat.heads.probefolder import DOCUMENT, ProbeDocument, check_target, re
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 
-_TITLES = {"macro_f1": "macro F1", "entity_f1": "entity F1"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedRows:
@@ -105,8 +103,3 @@ def training_of(extra: Any, where: object) -> Training:
 def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
     """Check, before a fit, that a probe can be saved to a folder afterwards."""
     check_target(local_path(folder, "a probe"), overwrite=overwrite)
-
-
-def metric_title(metric: str) -> str:
-    """Return the name of a score as people read it."""
-    return _TITLES.get(metric, metric)

@@ -11,16 +11,17 @@ import numpy as np
 from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
-from bertfeat.heads.scores import METRICS, Scores, score_labels
+from bertfeat.heads.scores import Scores, score_labels
 from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.probes.predictions import predict_rows
-from bertfeat.probes.probedescription import metric_title
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.reports.plots import draw_confusion
 from bertfeat.vectors.array import Vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "entity_f1": "entity F1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,9 @@ class ProbeScore:
 
     def _repr_html_(self) -> str:
         rows = []
-        for name in [name for name in METRICS if name != "entity_f1" or self.scores.entities]:
+        for name in [name for name in _TITLES if name != "entity_f1" or self.scores.entities]:
             found = self.intervals.get(name)
-            rows.append((metric_title(name), self.scores.value(name), found and found.low, found and found.high))
+            rows.append((_TITLES[name], self.scores.value(name), found and found.low, found and found.high))
         labels = [(name, *scores) for name, scores in self.scores.per_class.items()]
         return html_table(repr(self), ["score", "value", "low", "high"], rows) + html_table(
             "scores of each label", ["label", "precision", "recall", "F1", "rows"], labels
@@ -84,7 +85,7 @@ class ProbeScore:
         if self.intervals:
             some = next(iter(self.intervals.values()))
             lines += ["", f"{some.level:.0%} intervals ({some.n_resamples} resamples of {some.n_units} documents)"]
-            lines += [f"{metric_title(name):<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
+            lines += [f"{_TITLES[name]:<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
         return lines
 
 

@@ -43,6 +43,13 @@ def tagger(stores: Stores) -> FittedProbe:
     )
 
 
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
+    """Words of three classes, and others to score on."""
+    folder = tmp_path_factory.mktemp("classes")
+    return classes_store(folder / "s"), classes_store(folder / "d", first_doc=100)
+
+
 def classes_store(folder: Path, *, n_documents: int = 40, n_classes: int = 3, first_doc: int = 0) -> Store:
     """Words whose vectors lie around the mean of their class."""
 
@@ -116,13 +123,8 @@ class TestFit:
         )
         assert alone.training.trials[0]["dev"]["entity_f1"] == scores[8]
 
-    def test_a_head_without_chance_is_fitted_once(self, tmp_path: Path) -> None:
-        store = classes_store(tmp_path / "s")
-        notes = fit_probe(store, "label", level="word", head="ridge", seeds=5).training
-        assert (notes.seeds, notes.n_seeds_asked, len(notes.trials)) == ((), 5, 1)
-
-    def test_settings_are_chosen_on_dev(self, tmp_path: Path) -> None:
-        store, dev = classes_store(tmp_path / "s"), classes_store(tmp_path / "d", first_doc=100)
+    def test_settings_are_chosen_on_dev(self, classes: tuple[Store, Store]) -> None:
+        store, dev = classes
         fitted = fit_probe(store, "label", level="word", dev=dev, C=[1e-6, 1e-2, 1.0], metric="macro_f1")
         tried = fitted.training.fit_report["tried"]
         assert [entry["C"] for entry in tried] == [1e-6, 1e-2, 1.0]
@@ -165,8 +167,10 @@ class TestFit:
 
 class TestStreaming:
     @pytest.mark.parametrize("head", ["logreg", "svm", "ridge", "centroid"])
-    def test_a_streamed_fit_finds_the_same(self, tmp_path: Path, head: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        store, test = classes_store(tmp_path / "s"), classes_store(tmp_path / "t", first_doc=200)
+    def test_a_streamed_fit_finds_the_same(
+        self, classes: tuple[Store, Store], head: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, test = classes
         in_memory = fit_probe(store, "label", level="word", head=head)
         monkeypatch.setattr(learningrows, "_MIN_CHUNK_BYTES", 30 * 4 * 4 * HIDDEN)
         streamed = fit_probe(store, "label", level="word", head=head, max_memory=1000)
@@ -187,17 +191,15 @@ class TestStreaming:
         assert min(one.value, other.value) > 0.6
         assert one.intervals["accuracy"].low <= other.value <= one.intervals["accuracy"].high
 
-    def test_a_dev_split_is_streamed_where_train_leaves_no_room(self, tmp_path: Path) -> None:
-        store, dev = classes_store(tmp_path / "s"), classes_store(tmp_path / "d", first_doc=100)
+    def test_a_dev_split_is_streamed_where_train_leaves_no_room(self, classes: tuple[Store, Store]) -> None:
+        store, dev = classes
         fitted = fit_probe(store, "label", level="word", dev=dev, max_memory=160 * 16 * 4 * 3 + 1)
         assert not fitted.training.streamed
         assert fitted.training.scores["accuracy"].mean == fitted.score(dev).scores.accuracy
 
-    @pytest.mark.parametrize(("head", "has_dev"), [("logreg", False), ("mlp", True)])
-    def test_the_parameters_of_a_probe_fit_another_one(self, stores: Stores, head: str, has_dev: bool) -> None:
-        dev = stores.dev if has_dev else None
-        params = {**make_head(head).get_params(), **({"max_epochs": 1} if head == "mlp" else {})}
-        fitted = fit_probe(stores.train, "domain", feature="layer_06", head=head, dev=dev, **params)
+    def test_the_parameters_of_a_probe_fit_another_one(self, stores: Stores) -> None:
+        params = {**make_head("mlp").get_params(), "max_epochs": 1}
+        fitted = fit_probe(stores.train, "domain", feature="layer_06", head="mlp", dev=stores.dev, **params)
         assert fitted.probe.get_params() == params
 
 
@@ -223,21 +225,23 @@ class TestRefusals:
         ):
             fit_probe(stores.train, "domain", dev=stores.dev, dev_labels=numbers)
 
-    def test_a_store_of_other_features_is_refused_with_both_settings(self, tmp_path: Path) -> None:
-        fitted = fit_probe(classes_store(tmp_path / "s"), "label", level="word")
+    def test_a_store_of_other_features_is_refused_with_both_settings(
+        self, classes: tuple[Store, Store], tmp_path: Path
+    ) -> None:
+        fitted = fit_probe(classes[0], "label", level="word", head="centroid")
         frame = {Level.WORD: word_frame(0, [3], lambda doc, n: "c0")}
         other = write_fake(
             tmp_path / "other", [frame], numbered, word_pooling="mean", model="x", weights_sha256="9" * 64
         )
         message = (
-            rf"features: probe logreg has model '{METADATA['model']}', model weights aaaa.*…, pooling 'first'; store "
-            r"other has model 'x', model weights 9999.*…, pooling 'mean'; extract with the settings of probe logreg, "
+            rf"features: probe centroid has model '{METADATA['model']}', model weights aaaa.*…, pooling 'first'; store "
+            r"other has model 'x', model weights 9999.*…, pooling 'mean'; extract with the settings of probe centroid, "
         )
         for use in (fitted.score, fitted.predict, lambda s: fitted.predict(s, tmp_path / "o.parquet")):
             with pytest.raises(UserError, match=message):
                 use(other)
         with pytest.raises(UserError, match=r"store s and store other hold different features"):
-            fit_probe(tmp_path / "s", "label", level="word", dev=other)
+            fit_probe(classes[0], "label", level="word", dev=other)
         assert not (tmp_path / "o.parquet").exists()
 
 
@@ -285,21 +289,16 @@ def test_probes_need_the_extra(tmp_path: Path) -> None:
     assert done.stderr == "bertfeat: probes need scikit-learn: pip install 'bertfeat[probes]'\n"
 
 
-def test_empty_labels_are_left_out(tmp_path: Path) -> None:
-    store = classes_store(tmp_path / "s")
+def test_empty_labels_are_left_out(classes: tuple[Store, Store]) -> None:
+    store, _ = classes
     keys = store.polars("word", ["doc_id", "word_index", "label"])
     table = keys.with_columns(label=pl.when(pl.col("word_index") == 0).then(pl.lit("")).otherwise("label"))
     fitted = fit_probe(store, "label", level="word", head="centroid", labels=table)
     assert (fitted.training.n_without_label, fitted.training.n_rows) == (40, 120)
     assert "" not in fitted.probe.classes_
     assert fitted.score(store, labels=table).n_without_label == 40
-
-
-def test_a_table_without_a_label(tmp_path: Path) -> None:
-    store = classes_store(tmp_path / "s")
-    table = store.polars("word", ["doc_id", "word_index"]).with_columns(label=pl.lit(None, pl.String))
     with pytest.raises(UserError, match="a frame: column 'label' holds no labels"):
-        fit_probe(store, "label", level="word", labels=table)
+        fit_probe(store, "label", level="word", labels=keys.with_columns(label=pl.lit(None, pl.String)))
 
 
 def test_labels_of_another_kind_name_column_and_probe(stores: Stores) -> None:
@@ -310,8 +309,10 @@ def test_labels_of_another_kind_name_column_and_probe(stores: Stores) -> None:
         fitted.score(stores.dev, label="domain")
 
 
-def test_a_probe_of_a_gpu_loads_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = classes_store(tmp_path / "s")
+def test_a_probe_of_a_gpu_loads_where_there_is_none(
+    classes: tuple[Store, Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = classes
     fitted = fit_probe(store, "label", level="word", head="mlp", max_epochs=1, device="cpu")
     expected = fitted.predict(store)
     # As if it had been trained there.

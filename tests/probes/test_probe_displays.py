@@ -24,8 +24,6 @@ def probe(stores: Stores) -> FittedProbe:
 
 def test_a_layer_may_be_given_by_its_number(stores, probe):
     assert probe.spec.feature == stores.train.feature("sentence", -1).name == "layer_06"
-    sweep = bertfeat.sweep_probes(stores.train, "domain", head="centroid", features=[-1, "layer_05"])
-    assert [row.feature for row in sweep.rows] == ["layer_06", "layer_05"]
     with pytest.raises(UserError, match="no layer 99; layers are 0 to 6"):
         bertfeat.fit_probe(stores.train, "domain", feature=99)
 
@@ -50,6 +48,7 @@ def test_scores_are_shown(stores, probe):
     assert cells[1:9] == ["score", "value", "low", "high", "accuracy", f"{score.value:.4f}", *between.split(" to ")]
     row = score.scores.per_class["medical"]
     assert cells[cells.index("medical") + 1 :][:4] == [*(f"{v:.4f}" for v in row[:3]), str(row.support)]
+    assert str(score).startswith("rows      45, ")
     assert repr(probe.score(stores.dev, bootstrap=False)).endswith(
         f"accuracy {score.value:.4f}, {score.scores.n_rows} rows)"
     )
@@ -61,6 +60,7 @@ def test_a_sweep_is_shown_as_its_table(stores):
     assert repr(sweep) == (
         f"Sweep(centroid on 'domain', level sentence, 2 features, best {best.feature}: accuracy {best.score:.4f})"
     )
+    assert str(sweep) == sweep.table()
     cells = html_cells(sweep._repr_html_())
     assert cells[0] == repr(sweep)
     assert cells[1:10] == sweep.table().splitlines()[0].split()
@@ -75,18 +75,6 @@ def test_labels_are_escaped(stores):
         assert "<b>" not in shown._repr_html_()
         assert "<i>" not in shown._repr_html_()
         assert any("<i>&" in cell for cell in html_cells(shown._repr_html_()))
-
-
-def test_scores_and_a_sweep_print_as_their_tables(stores, probe):
-    score = probe.score(stores.dev, bootstrap=False)
-    assert str(score) == "\n".join(score.lines())
-    assert str(score).startswith("rows      45, ")
-    sweep = bertfeat.sweep_probes(stores.train, "domain", head="centroid", features=[-1])
-    assert str(sweep) == sweep.table()
-
-
-def test_levels_are_shown_as_their_names(stores):
-    assert repr(stores.dev.levels) == "('sentence',)"
 
 
 def test_scores_and_sweeps_are_drawn(stores, probe, tmp_path, monkeypatch):

@@ -68,15 +68,8 @@ class TestSweep:
         assert (tmp_path / "sweep" / "plot.png").read_bytes().startswith(b"\x89PNG")
         assert all(row.feature in words.table() for row in words.rows)
 
-    def test_other_files_in_the_folder_are_refused(self, words: Sweep, tmp_path: Path) -> None:
-        words.write(tmp_path / "sweep")
-        words.write(tmp_path / "sweep", overwrite=True)
-        (tmp_path / "sweep" / "mine.txt").write_text("x")
-        with pytest.raises(UserError, match=r"not part of a sweep \(mine\.txt\)"):
-            words.write(tmp_path / "sweep", overwrite=True)
-
     def test_a_fifth_of_the_documents_is_held_out(self, stores: Stores) -> None:
-        arguments = {"head": "centroid", "features": ["layer_04", "concat_last4"], "seed": 3}
+        arguments = {"head": "centroid", "features": "4, concat_last4", "seed": 3}
         found, again = (sweep_probes(stores.train, "domain", **arguments) for _ in range(2))
         n_rows = stores.train.n_rows("sentence")
         assert (found.n_dev, found.n_train) == (round(n_rows / 5), n_rows - round(n_rows / 5))
@@ -86,10 +79,15 @@ class TestSweep:
         assert row.low <= row.score <= row.high
         assert row.deviation is None
         assert [row.score for row in again.rows] == [row.score for row in found.rows]
+        assert [row.feature for row in found.rows] == ["layer_04", "concat_last4"]
+        other = sweep_probes(stores.train, "domain", head="centroid", features=[-1, "layer_05"], hold_out=0.5)
+        assert (other.n_dev, [row.feature for row in other.rows]) == (n_rows // 2, ["layer_06", "layer_05"])
 
     def test_what_cannot_be_swept(self, stores: Stores) -> None:
         for arguments, message in (
             ({"features": []}, "features is empty"),
+            ({"feature": "layer_06"}, "`feature` has no effect here; name the `features` of a sweep"),
+            ({"hold_out": 1.5}, "`hold_out=1.5` is not between 0 and 1"),
             ({"features": ["mix_last4"]}, "mix_last4: head ridge has no scalar mix"),
             ({"label": "one"}, "one class alone"),
             ({"limit": 1}, r"too few labelled documents \(1\) to hold some out for dev; pass `dev`"),
@@ -101,8 +99,3 @@ class TestSweep:
     def test_a_dev_store_of_other_features(self, stores: Stores) -> None:
         with pytest.raises(UserError, match="works at level sentence, store words_dev_store holds token, word"):
             sweep_probes(stores.train, "domain", dev=stores.words_dev)
-
-
-def test_features_of_a_sweep_with_commas(stores: Stores) -> None:
-    found = sweep_probes(stores.words_train, "label", level="word", head="centroid", features="layer_03, layer_06")
-    assert [row.feature for row in found.rows] == ["layer_03", "layer_06"]
