@@ -219,10 +219,7 @@ def _replaceable(output: Path) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        reason = str(error).partition("; ")[0]
-        raise UserError(
-            f"{output}: the index there cannot be used ({reason}); pass `overwrite` to replace it"
-        ) from error
+        raise UserError(f"{output}: the index there cannot be used ({error}); pass `overwrite`") from error
 
 
 def _check_same(request: _Request, there: IndexDescription) -> None:

@@ -93,7 +93,6 @@ class TestBuild:
         build = ("index", "build", tiny.path, "--level", "word", "-o")
         (tmp_path / "notes").write_text("mine")
         assert "not a folder (a file)" in refused(*build, tmp_path / "notes")
-        assert "not a folder (a file)" in refused(*build, tmp_path / "notes", "--overwrite")
         assert "no folder" in refused(*build, tmp_path / "none" / "i")
         assert "holds files that are not part of an index (notes)" in refused(*build, tmp_path)
         assert "is inside the store" in refused(*build, tiny.path / "index")

@@ -256,7 +256,7 @@ class TestUpdateAndKills:
     def test_a_killed_build_resumes_to_the_same_index(
         self, tiny: Store, foreign: Store, tmp_path: Path, at: str
     ) -> None:
-        flags = ("--level", "word", "--index", "IVF8,SQ8", "--threads", "1", "--tune-queries", foreign.path)
+        flags = ("--level", "word", "--factory", "IVF8,SQ8", "--threads", "1", "--tune-queries", foreign.path)
         done = run_killed(at, "index", "build", tiny.path, "-o", tmp_path / "i", *flags)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not (tmp_path / "i").exists()
