@@ -70,7 +70,7 @@ def test_indexes_find_rows_by_vectors(tmp_path, stores, imported):
         assert found.equals(there.search(queries, k=3))
         assert found.columns == ["query", "rank", "score", "doc_id", "text"]
     good("index", "eval", tmp_path / "here")
-    assert good("inspect", tmp_path / "here", "--json").json["metadata"]["model"] == "imported"
+    assert good("inspect", tmp_path / "here", "--json").json["model"] == "imported"
     said = refused("search", tmp_path / "here", "some words")
     assert "was imported (imported), so no model is known that encodes new texts; import vectors of these texts" in said
 
