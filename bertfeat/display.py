@@ -129,7 +129,8 @@ def facts(values: Mapping[str, Any], names: Iterable[str] | None = None, *, inde
     labels = {name: _label(str(name), chosen) for name in chosen}
     width = max(map(display_width, labels.values()), default=0)
     lines = [f"{indent}{padded(labels[name], width)}  {_fact(str(name), chosen[name], indent)}" for name in chosen]
-    return "\n".join(line.rstrip() for line in lines)
+    # The line of a label whose value is below has no more than the label.
+    return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 
 def _label(name: str, among: Mapping[str, Any]) -> str:

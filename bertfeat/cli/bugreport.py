@@ -23,7 +23,10 @@ def bug_report() -> str:
         "cores": f"{os.cpu_count()} ({torch.backends.cpu.get_cpu_capability()})",
         "threads": torch.get_num_threads(),
         "free memory bytes": free_memory(),
-        "devices": list(map(_device_name, resolve_device("auto"))),
+        "devices": [
+            f"{one} ({torch.cuda.get_device_name(one)})" if one.type == "cuda" else str(one)
+            for one in resolve_device("auto")
+        ],
     }
     return facts(values | {extra: list(map(_installed, names)) for extra, names in _requirements().items()})
 
@@ -36,10 +39,6 @@ def _requirements() -> dict[str, list[str]]:
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         found.setdefault(f"extra {extra[1]}" if extra else "requires", []).append(name)
     return {extra: names for extra, names in found.items() if extra not in ("extra dev", "extra docs", "extra web")}
-
-
-def _device_name(device: torch.device) -> str:
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def _installed(name: str) -> str:

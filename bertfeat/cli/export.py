@@ -10,17 +10,15 @@ import click
 
 from bertfeat.cli.options import RUN, GroupedCommand, Printed, count, option, prints, switch, value, watched, writes
 
-_WHAT = "What"
-
 
 @click.command(name="export", cls=GroupedCommand)
 @click.argument("store", metavar="STORE")
 @option(RUN, "--to", required=True, metavar="FORMAT", help="One of the formats above.")
 @writes("FILE", "File or folder to write.")
-@value(_WHAT, "--level", "LEVEL", "What a row stands for.  [default: the only one stored]")
-@value(_WHAT, "--feature", "NAME", "Such as layer_11 or concat_last4.  [default: all stored layers]")
-@value(_WHAT, "--layers", "LAYERS", "Layers instead: all, last4, numbers and ranges such as 0,4,-1.")
-@count(_WHAT, "--limit", None, "Only the first N documents.", least=1)
+@value("What", "--level", "LEVEL", "What a row stands for.  [default: the only one stored]")
+@value("What", "--feature", "NAME", "Such as layer_11 or concat_last4.  [default: all stored layers]")
+@value("What", "--layers", "LAYERS", "Layers instead: all, last4, numbers and ranges such as 0,4,-1.")
+@count("What", "--limit", None, "Only the first N documents.", least=1)
 def export(store: str, output: str, **settings: Any) -> dict[str, Any]:
     """Write vectors of a store as a file, or a folder of files, of another tool.
 
@@ -38,7 +36,6 @@ def export(store: str, output: str, **settings: Any) -> dict[str, Any]:
     Examples:
       bertfeat export features --to npy -o arrays --level sentence
       bertfeat export features --to structural-probes-hdf5 -o train.hdf5 --level word --layers all
-      bertfeat export features --to projector -o projector --level word --feature layer_06 --limit 1000
     """  # noqa: D301
     from bertfeat.exports import exporting
 
@@ -49,10 +46,10 @@ def export(store: str, output: str, **settings: Any) -> dict[str, Any]:
 @click.command(name="static", cls=GroupedCommand)
 @click.argument("store", metavar="STORE")
 @writes("FILE", "File to write: word2vec's text format.")
-@value(_WHAT, "--level", "LEVEL", "word or token.  [default: the only one stored]")
-@value(_WHAT, "--feature", "NAME", "Such as layer_11.  [default: the only one]")
-@count(_WHAT, "--min-count", 1, "Rarer types are left out.", least=1)
-@switch(_WHAT, "--lower", "Count words that differ in upper case as one type.")
+@value("What", "--level", "LEVEL", "word or token.  [default: the only one stored]")
+@value("What", "--feature", "NAME", "Such as layer_11.  [default: the only one]")
+@count("What", "--min-count", 1, "Rarer types are left out.", least=1)
+@switch("What", "--lower", "Count words that differ in upper case as one type.")
 def static(store: str, output: str, **settings: Any) -> dict[str, Any]:
     """Write the mean vector of each word type: static vectors that need no download (Bommasani et al. 2020).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -13,9 +13,6 @@ from click.core import ParameterSource
 from bertfeat.choices import Runner
 from bertfeat.cli import options
 from bertfeat.config import ExtractConfig
-
-if TYPE_CHECKING:
-    from bertfeat.settings import ExtractSettings
 
 
 @click.command(name="extract", cls=options.GroupedCommand)
@@ -55,7 +52,6 @@ def extract(
     Examples:
       bertfeat extract reviews.csv -o features --text-column body --level sentence --layers -1
       bertfeat extract train.conll -o features --level word --layers last4
-      bertfeat extract dev.tsv -o trial --no-header --text-column 1 --limit 100 --level sentence
       bertfeat extract corpus.txt.gz -o features --model ./my-bert --layers 0,9..12 --dry-run
     """  # noqa: D301
     from bertfeat.corpus import Paths
@@ -78,8 +74,7 @@ def extract(
     if not output:
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o STORE", click.get_current_context())
-    from bertfeat.cli.progress import RunLog
-    from bertfeat.cli.summary import run_result
+    from bertfeat.cli.summary import RunLog, run_result
     from bertfeat.extraction import run
 
     # Ray prints events of its processes, but standard output is for the result alone.
@@ -92,8 +87,7 @@ def extract(
     return run_result(store, log, config, before)
 
 
-def _given(settings: dict[str, Any]) -> ExtractSettings:
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that are on the command line: an append takes all others from the store."""
     source = click.get_current_context().get_parameter_source
-    given = {name: value for name, value in settings.items() if source(name) is not ParameterSource.DEFAULT}
-    return cast("ExtractSettings", given)
+    return {name: value for name, value in settings.items() if source(name) is not ParameterSource.DEFAULT}

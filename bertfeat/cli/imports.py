@@ -9,23 +9,16 @@ import click
 
 from bertfeat.cli.options import GroupedCommand, Printed, option, store_options, value, watched, writes
 
-_VECTORS = "Vectors"
-
 
 @click.command(name="import", cls=GroupedCommand)
 @click.argument("file", metavar="FILE")
 @writes("STORE", "Folder of the store.")
-@option(_VECTORS, "--level", required=True, metavar="LEVEL", help="What a vector stands for: word or sentence.")
-@value(_VECTORS, "--ids", "FILE", "What the rows stand for: ids, a table, or a CoNLL file.")
+@option("Vectors", "--level", required=True, metavar="LEVEL", help="What a vector stands for: word or sentence.")
+@value("Vectors", "--ids", "FILE", "What the rows stand for: ids, a table, or a CoNLL file.")
 @option(
-    _VECTORS,
-    "--vector-column",
-    "vector_columns",
-    multiple=True,
-    metavar="NAME",
-    help="Column of vectors of a table, once per column.  [default: all lists of floats]",
+    "Vectors", "--vector-column", "vector_columns", multiple=True, metavar="NAME", help="Column of vectors; or several."
 )
-@value(_VECTORS, "--model", "NAME", "What made the vectors; probes and stores of other names do not fit.", "imported")
+@value("Vectors", "--model", "NAME", "What made the vectors; probes and stores of other names do not fit.", "imported")
 @store_options
 def import_(file: str, output: str, **settings: Any) -> Printed:
     """Make a store of vectors that another program made, for probes, sweeps, indexes and reading.
@@ -42,8 +35,7 @@ def import_(file: str, output: str, **settings: Any) -> Printed:
       bertfeat import vectors.npy -o features --level sentence --ids rows.csv
       bertfeat import embeddings.parquet -o features --level sentence --vector-column embedding
     """  # noqa: D301
-    from bertfeat.cli.progress import RunLog
-    from bertfeat.cli.summary import run_result
+    from bertfeat.cli.summary import RunLog, run_result
     from bertfeat.config import ExtractConfig
     from bertfeat.extraction.importing import import_vectors
 

@@ -61,7 +61,6 @@ def build(store: str, output: str, overwrite: bool, factory: str, **values: Any)
     \b
     Examples:
       bertfeat index build features -o sentences.index --level sentence --transform center
-      bertfeat index build features -o tuned.index --level sentence --tune-queries questions.txt
     """  # noqa: D301
     from bertfeat.progress import reporting
     from bertfeat.search.storeindex import build_index
@@ -124,7 +123,7 @@ def evaluate(
         summary = index_summary(opened.path, opened.description)
     return {
         "index": index,
-        **({} if retrieval is None else {"retrieval": retrieval}),
+        "retrieval": retrieval,
         **measured,
         **{name: summary[name] for name in ("factory", "bytes_per_vector", "build_s", "tuned_by")},
     }

@@ -8,7 +8,6 @@ import click
 
 from bertfeat.cli.options import GroupedCommand, count, option, output_options, refuse_given, switch, value
 
-_STDIN = "-"
 _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
 
 
@@ -38,7 +37,6 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
 
     \b
     Examples:
-      bertfeat search sentences.index "how do I wash a woollen jumper?" -k 5
       bertfeat search words.index "He sat on the [bank] of the river" --exclude-same-word
       bertfeat search sentences.index --queries questions.jsonl -o hits.parquet -k 100
       tail -f questions.txt | bertfeat search sentences.index --queries - --json
@@ -52,7 +50,7 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
         if text is not None:
             for line in hit_lines(opened, text, settings):
                 click.echo(line)
-        elif queries == _STDIN:
+        elif queries == "-":
             answer_queries(opened, settings)
         elif queries is not None:
             search_file(opened, queries, settings)
@@ -60,11 +58,9 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
 
 def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]) -> None:
     context = click.get_current_context()
-    if text is not None and not text.strip():
-        raise click.UsageError(f"TEXT {text!r}: nothing to search for", context)
     if (text is None) == (queries is None):
         raise click.UsageError("write one TEXT to search for, or pass --queries FILE", context)
-    if queries in (None, _STDIN):
+    if queries in (None, "-"):
         refuse_given(("output", "text_column", "id_column", "overwrite"), "is for --queries FILE")
     elif settings["output"] is None:
         raise click.UsageError("--queries FILE needs a file for the hits: -o HITS.parquet", context)

@@ -28,7 +28,7 @@ def serve(index: str, port: int, store: str | None, as_json: bool, quiet: bool) 
     """
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise UserError(f"the search page needs {' and '.join(missing)}: pip install 'bertfeat[serve]'")
-    from bertfeat.cli.index import index_summary, index_text
+    from bertfeat.cli.index import index_summary
     from bertfeat.search.index import open_index
     from bertfeat.serving import searchpage
 
@@ -36,7 +36,8 @@ def serve(index: str, port: int, store: str | None, as_json: bool, quiet: bool) 
         summary = index_summary(opened.path, opened.description)
 
         def ready(address: str) -> None:
-            text = f"{index_text(summary)}\n{address}  (Ctrl-C ends it)"
+            about = f"{opened.path}: {summary['n_vectors']:,} vectors of {summary['dim']} dimensions"
+            text = f"{about}\n{address}  (Ctrl-C ends it)"
             show(Printed({"address": address, **summary}, text), as_json=as_json, quiet=quiet)
 
         # SIGTERM ends it as Ctrl-C does: the index is closed, and the exit code is 0.

@@ -1,25 +1,25 @@
-"""Summary of a store for the command line, and the result of a run that made it."""
+"""Summary of a store for the command line, and the progress and the result of a run that makes it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import click
 
 from bertfeat.choices import Level, Pooling
 from bertfeat.cli.options import Printed
-from bertfeat.display import counted, facts
+from bertfeat.config import ExtractConfig
+from bertfeat.display import counted, facts, model_text
 from bertfeat.encoder.sentencemodel import UNSUPPORTED
 from bertfeat.errors import StoreError
-from bertfeat.records import Receipt
+from bertfeat.progress import Bar
+from bertfeat.records import Plan, Receipt
 from bertfeat.store.folder import folder_at
 from bertfeat.store.planfile import plan_hashes, read_plan
 from bertfeat.store.storedescription import StoreDescription
-
-if TYPE_CHECKING:
-    from bertfeat.cli.progress import RunLog
-    from bertfeat.config import ExtractConfig
 
 # Counts of a summary that the result of a run shows unless they are 0.
 _OF_A_RUN = ("n_bytes", "tokens_per_s", "n_bad_rows", "n_empty_documents", "n_unknown_tokens")
@@ -92,6 +92,43 @@ def _unfinished_append(store: StoreDescription) -> list[str]:
     except StoreError:
         return []
     return [file.path for plan in plans if plan and plan.base == store.manifest.plan_hash for file in plan.inputs]
+
+
+class RunLog(Bar):
+    """A bar that, with `verbose`, first prints what computes.
+
+    Attributes:
+        has_started: Whether there were shards to do; False for a store that was complete before.
+        n_cached_documents: How many documents came from a cache.
+    """
+
+    def __init__(self, config: ExtractConfig, *, draws: bool | None, verbose: bool = False) -> None:
+        super().__init__(draws=draws)
+        self.has_started = False
+        self.n_cached_documents = 0
+        self._config = config
+        self._verbose = verbose
+
+    def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
+        """Print what computes, then start to count."""
+        self.has_started = True
+        if self._verbose:
+            self.clear()
+            click.echo(facts(self._computing(plan, len(receipts)), indent="bertfeat: "), err=True)
+        super().start(plan, receipts)
+
+    def committed(self, receipt: Receipt) -> None:
+        """Count what a shard took from a cache."""
+        self.n_cached_documents += receipt.notes.get("n_cached_documents", 0)
+        super().committed(receipt)
+
+    def _computing(self, plan: Plan, n_done: int) -> dict[str, Any]:
+        """Return model, device, types, and the work."""
+        names = ("family", "layers", "device_kind", "compute_dtype", "store_dtype")
+        values = {"model": model_text(plan.metadata), **{name: plan.metadata[name] for name in names}}
+        values |= {name: getattr(self._config, name) for name in ("device", "workers", "cache")}
+        values |= {"max_batch_tokens": plan.fields["max_batch_tokens"], "n_rows": plan.n_rows}
+        return {**values, "n_shards": len(plan.shards), "n_shards_done_before": n_done}
 
 
 def run_result(

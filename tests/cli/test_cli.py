@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,7 +14,6 @@ from unittest.mock import Mock
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import bertfeat.encoder.loading
 import bertfeat.extraction.flow
@@ -23,6 +21,7 @@ import bertfeat.extraction.run
 from bertfeat import BertfeatError, open_store
 from bertfeat.cli import group
 from bertfeat.config import ExtractConfig, flag
+from bertfeat.display import facts
 from bertfeat.errors import CheckFailed, RunError
 from tests.support.command_line import bertfeat as bertfeat_cli
 from tests.support.command_line import commands, good, refused
@@ -49,6 +48,35 @@ def store(corpus: Path, tiny_folder: Path, tmp_path_factory: pytest.TempPathFact
     out = tmp_path_factory.mktemp("finished") / "out"
     good("extract", corpus, "-o", out, "--model", tiny_folder, "--layers", "all", "--level", "token,word,sentence")
     return out
+
+
+def test_facts_show_units_and_what_is_in_long_values_and_do_not_steer_the_terminal() -> None:
+    values = {
+        "n_layers": 6,
+        "layers": [0, 6],
+        "n_bytes": 2_000_000,
+        "build_s": 75.0,
+        "rows_per_s": 1234.5,
+        "good": False,
+        "none": None,
+        "files": {"a": {"n_bytes": 1000}},
+        "steps": [{"n": 1}, {"n": 2}],
+        "label": "\x1b[31m",
+    }
+    assert facts(values).splitlines() == [
+        "n layers    6",
+        "layers      0, 6",
+        "bytes       2.0 MB",
+        "build s     1 min 15 s",
+        "rows per s  1,234",
+        "good        no",
+        "files",
+        "  a  n_bytes 1.0 kB",
+        "steps",
+        "  1  n 1",
+        "  2  n 2",
+        "label       \ufffd[31m",
+    ]
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -193,10 +221,6 @@ class TestDryRun:
             line.split()[0] for line in result.out.splitlines()
         }
 
-    def test_it_needs_no_output(self, base: list[str]) -> None:
-        position = base.index("-o")
-        assert good(*base[:position], *base[position + 2 :], "--dry-run", "--json").json["n_documents"] == 4
-
 
 class TestInspect:
     def test_for_people(self, store: Path, tiny_folder: Path) -> None:
@@ -242,10 +266,6 @@ class TestInspect:
         assert (summary["complete"], summary["n_shards"], summary["n_shards_planned"]) == (False, 2, 4)
         assert "shards done before  2" in good(*run, "--verbose").err
         assert good("inspect", out, "--json").json["complete"] is True
-
-    def test_of_a_copy_without_the_private_folder(self, store: Path, tmp_path: Path) -> None:
-        shutil.copytree(store / "manifests", tmp_path / "copy/manifests")
-        assert good("inspect", tmp_path / "copy", "--json").json["tokens_per_s"] is None
 
 
 class TestVerify:
@@ -307,14 +327,6 @@ class TestFlags:
         shown = {param.make_metavar(click.Context(group)) for param in params if not param.is_flag}
         assert not {name for name in shown if "RANGE" in name or name in ("DIR", "OUT", "FLOAT", "INTEGER")}
 
-    def test_help_has_headings(self) -> None:
-        text = CliRunner().invoke(group, ["extract", "-h"], prog_name="bertfeat").output
-        headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-        assert headings[:3] == ["Run:", "Corpus:", "Model:"]
-        assert headings[-1] == "Other options:"
-        assert "\n    bertfeat extract reviews.csv -o features --text-column body" in text
-        assert "\\b" not in text
-
 
 class TestExitCodes:
     @pytest.mark.parametrize(
@@ -351,12 +363,6 @@ class TestProcess:
         assert json.loads(done.stdout)["levels"]["sentence"]["n_rows"] == 2
         assert np.isfinite(open_store(tmp_path / "out").numpy("sentence", "layer_03")).all()
 
-    def test_a_mistake(self, tmp_path: Path) -> None:
-        done = self.run("extract", tmp_path / "nowhere.txt", "-o", tmp_path / "out")
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"bertfeat: {tmp_path / 'nowhere.txt'}: no such file".encode())
-        assert done.stderr.count(b"\n") == 1
-
     @pytest.mark.parametrize("command", ["inspect STORE", "--help"])
     def test_a_closed_pipe(self, store: Path, command: str) -> None:
         read, write = os.pipe()
@@ -373,7 +379,8 @@ class TestProcess:
             ("inspect STORE >/dev/full", 3, "standard output cannot be written: no space left on device"),
             ("--version >/dev/full 2>/dev/full", 3, ""),
             ("models --jso --json >/dev/full", 2, "No such option"),
-            ("models --jso --json 2>/dev/full", 2, ""),
+            ("verify STORE <&- >&- 2>&-", 0, ""),
+            ("models --jso --json 2>/dev/full >&-", 2, ""),
             ("extract - -o STORE/none --model MODEL --layers -1 <&-", 2, "standard input is closed"),
         ],
     )

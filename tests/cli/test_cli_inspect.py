@@ -11,9 +11,6 @@ import pytest
 pytest.importorskip("sentence_transformers")
 
 import bertfeat as bertfeat_package
-from bertfeat.ann.description import DESCRIPTION
-from bertfeat.cli.inspect import _KINDS
-from bertfeat.durable.placecheck import KINDS
 from bertfeat.durable.publication import replaced
 from bertfeat.heads.probefolder import DOCUMENT
 from bertfeat.probes.sweepresult import read_sweep
@@ -210,25 +207,8 @@ def test_a_probe_whose_replacement_was_killed(things: Path, tmp_path: Path) -> N
     assert good("inspect", tmp_path / "probe", "--json").json["kind"] == "probe"
 
 
-def test_a_result_of_something_else(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text('{"rows": []}')
-    assert f"{tmp_path / 'result.json'}: damaged or edited: " in refused(tmp_path)
-
-
 def test_a_damaged_probe_is_one_line(things: Path, tmp_path: Path) -> None:
     shutil.copytree(things / "probe", tmp_path / "probe")
     path = tmp_path / "probe" / DOCUMENT
     path.write_text(path.read_text().replace("centroid", "centroidd", 1))
     assert "probe.json: damaged or edited: its bytes do not match" in refused(tmp_path / "probe")
-
-
-def test_the_files_that_identify_a_thing_are_those_it_has(things: Path) -> None:
-    assert _KINDS.keys() == KINDS.keys()
-    assert {kind: files[0] for kind, files in KINDS.items()} == {
-        "store": MANIFESTS,
-        "probe": DOCUMENT,
-        "index": DESCRIPTION,
-        "sweep": "result.json",
-        "model": "config.json",
-    }
-    assert PRIVATE in KINDS["store"]

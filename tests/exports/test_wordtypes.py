@@ -59,9 +59,10 @@ def test_each_type_has_the_mean_of_its_rows(store: Store, tmp_path: Path, monkey
 
 
 def test_the_file_is_a_model(store: Store, tmp_path: Path) -> None:
-    done = good("static", store.path, "-o", tmp_path / "mean.txt", "--level", "word", "--feature", "layer_02")
-    n_types = store.polars("word", ["word"])["word"].n_unique()
-    assert f"mean.txt: {n_types:,} types of {store.n_rows('word'):,} rows, layer_02 of 384 values" in done.out
+    flags = ("--level", "word", "--feature", "layer_02", "--json")
+    made = good("static", store.path, "-o", tmp_path / "mean.txt", *flags).json
+    assert made["n_types"] == store.polars("word", ["word"])["word"].n_unique()
+    assert (made["n_rows"], made["feature"], made["dim"]) == (store.n_rows("word"), "layer_02", 384)
     model = {"model": str(tmp_path / "mean.txt"), "levels": "word", "limit": 60}
     static = bertfeat.extract(CONLL, tmp_path / "static", store_dtype="float32", **model)
     assert static.valid("word", "layer_00").all()
@@ -86,9 +87,8 @@ def test_types_with_whitespace_are_left_out_and_counted(tmp_path: Path) -> None:
     words.write_text('{"text": ["New York", "the", "a\\u00a0b", "the"]}\n')
     flags = ("--is-split-into-words", "--level", "word", "--layers", "0")
     good("extract", words, "-o", tmp_path / "store", *flags)
-    done = good("static", tmp_path / "store", "-o", tmp_path / "v.txt")
-    assert "1 type of 2 rows" in done.out
-    assert "2 types left out (whitespace)" in done.out
+    made = good("static", tmp_path / "store", "-o", tmp_path / "v.txt", "--json").json
+    assert (made["n_types"], made["n_rows"], made["n_left_out"]) == (1, 2, 2)
     assert read(tmp_path / "v.txt")[0] == ["the"]
 
 

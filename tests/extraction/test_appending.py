@@ -360,19 +360,17 @@ def test_an_index_takes_the_new_rows(tmp_path, root, later):
 def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     code, out, err = run_cli("extract", later[0], f"-o{root}", "--append")
     assert (code, err) == (0, [])
-    assert out.startswith(f"{root}: 24 documents appended: ")
-    assert f"{root}: already complete; nothing to do: " in run_cli("extract", later[0], f"-o{root}", "--append")[1]
+    assert "24 documents appended" in out
+    assert "already complete; nothing to do" in run_cli("extract", later[0], f"-o{root}", "--append")[1]
     code, out, err = run_cli("extract", later[1], f"-o{root}", "--append", "--layers=0")
     assert (code, out, len(err)) == (2, "", 1)
     assert "layers" in err[0]
-    shown = run_cli("inspect", str(root))[1].splitlines()
-    assert "appends    1 append" in shown
-    assert shown[-1].endswith(f"24 documents from {later[0]}")
+    assert later[0] in run_cli("inspect", str(root))[1]
     entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
     assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
     part_at(root, "word", 4).write_bytes(b"x")
-    assert f"append {later[0]} again to redo 1 shard" in run_cli("verify", str(root))[2][0]
-    assert run_cli("extract", later[0], f"-o{root}", "--append")[1].startswith(f"{root}: damaged shards repeated: ")
+    assert "append the same inputs, again to redo 1 shard" in run_cli("verify", str(root))[2][0]
+    assert "damaged shards repeated" in run_cli("extract", later[0], f"-o{root}", "--append")[1]
 
 
 def test_a_refused_append_leaves_a_damaged_store_readable(tmp_path, settings, later):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -116,11 +115,10 @@ def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp
     assert printed.startswith(f"{made.parts('word')[0].path}: layer_02 differs by")
     exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3")
     assert (exit_code, errors) == (0, [])
-    pattern = r"good; ([\d,]+) parts, ([\d,]+) rows, .* checked; (\d+) of these rows encoded again"
-    n_parts, n_rows, again = re.search(pattern, printed).groups()
-    assert (n_parts, n_rows) == (f"{verify(made.path).n_parts:,}", f"{verify(made.path).n_rows:,}")
+    assert printed.startswith(f"{made.path}: good\n")
     found = json.loads(run_cli("verify", str(made.path), "--deep", "--documents", "3", "--json")[1])
-    assert (found["n_rows"], found["n_rows_encoded_again"]) == (verify(made.path).n_rows, int(again))
+    assert (found["n_rows"], found["n_parts"]) == (verify(made.path).n_rows, verify(made.path).n_parts)
+    assert found["n_rows_encoded_again"] > 0
     assert json.loads(run_cli("verify", str(made.path), "--json")[1])["n_rows_encoded_again"] is None
 
 

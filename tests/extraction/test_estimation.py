@@ -12,7 +12,6 @@ import pytest
 import bertfeat.extraction.estimation
 import bertfeat.extraction.flow
 from bertfeat import ExtractConfig, extract
-from bertfeat.cli.summary import estimate_lines
 from bertfeat.errors import InputError
 from bertfeat.extraction.estimation import estimate
 from tests.support.store_fakes import write_jsonl
@@ -64,18 +63,6 @@ def test_bfloat16_is_measured_where_it_could_be_chosen(
     assert estimate(corpus, dataclasses.replace(config, compute_dtype="bfloat16")).bfloat16_tokens_per_s is None
     monkeypatch.setattr(bertfeat.extraction.estimation, "has_fast_bfloat16", lambda: False)
     assert estimate(corpus, config).bfloat16_tokens_per_s is None
-
-
-@pytest.mark.parametrize(("rate", "says"), [(400.0, "bfloat16   about 5 s with"), (100.0, None), (None, None)])
-def test_bfloat16_is_named_only_where_it_is_faster(
-    rate: float | None, says: str | None, corpus: Path, tiny_folder: Path
-) -> None:
-    found = estimate(corpus, ExtractConfig(model=str(tiny_folder), levels="sentence", layers="-1"))
-    lines = estimate_lines(dataclasses.replace(found, tokens_per_s=200.0, seconds=10.0, bfloat16_tokens_per_s=rate))
-    assert lines[-1 if says is None else -2].startswith("time       about 10 s at 200")
-    assert says is None or lines[-1].startswith(says)
-    (time,) = (one for one in estimate_lines(dataclasses.replace(found, seconds=0.2)) if one.startswith("time"))
-    assert time.startswith("time       less than 1 s at ")
 
 
 def test_bfloat16_is_measured_with_the_pooler(corpus: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

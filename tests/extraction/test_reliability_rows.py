@@ -116,7 +116,7 @@ def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_
     assert "n_halvings" not in (store.path / "manifests/00000.json").read_text()
     assert store.manifest.totals.counts == whole.manifest.totals.counts
     np.testing.assert_allclose(store.numpy("word", "layer_02"), whole.numpy("word", "layer_02"), atol=2e-3)
-    assert "memory" in run_cli("inspect", str(store.path))[1]
+    assert "halvings" in run_cli("inspect", str(store.path))[1]
 
 
 def test_ids_never_become_paths(tmp_path, settings):

@@ -83,8 +83,7 @@ def test_words_and_sentences_are_those_of_the_file(tmp_path: Path, glove: Path) 
     assert (counts["n_tokens"], counts["n_unknown_tokens"]) == (len(words), int((~known).sum()))
     assert store.metadata["attention"] == "lookup of words"
     assert store.metadata["compute_dtype"] == "float32"
-    share = f"{(~known).sum():,} of {len(words):,} words ({(~known).mean():.1%}) have no vector"
-    assert share in good("inspect", tmp_path / "store").out
+    assert good("inspect", tmp_path / "store", "--json").json["n_unknown_tokens"] == (~known).sum()
     done = good(
         "extract",
         CONLL,
@@ -156,7 +155,7 @@ def test_unknown_words_may_be_zeros(tmp_path: Path, glove: Path) -> None:
     assert np.array_equal(zero.numpy("word", "layer_00"), np.nan_to_num(null.numpy("word", "layer_00")))
     assert np.array_equal(zero.numpy("sentence", "layer_00"), null.numpy("sentence", "layer_00"), equal_nan=True)
     assert (zero.plan.fields["unknown_words"], null.plan.fields["unknown_words"]) == ("zero", "null")
-    assert "have no vector (zeros at the word level)" in good("inspect", tmp_path / "zero").out
+    assert good("inspect", tmp_path / "zero", "--json").json["metadata"]["unknown_words"] == "zero"
     probe = bertfeat.fit_probe(zero, "label", level="word", head="centroid")
     assert probe.predict(["the qqq"])["prediction"].null_count() == 0
     with pytest.raises(UserError, match="unknown words"):
@@ -244,12 +243,11 @@ def test_zeros_for_unknown_words_need_the_word_level(tmp_path: Path, glove: Path
 
 def test_inspect_and_models_show_static_vectors(tmp_path: Path) -> None:
     path = write_vectors(tmp_path / "v.txt.gz", {**VECTORS, "Bank": [1, 1, 1]}, layout="fasttext.vec")
-    shown = good("inspect", path).out
-    assert "words      6 in word2vec or fastText text, cased: words are looked up as they are" in shown
-    assert "size       0 layers, 3 wide" in shown
+    found = good("inspect", path, "--json").json
+    assert (found["n_words"], found["is_uncased"], found["n_layers"], found["hidden_size"]) == (6, False, 0, 3)
     found = good("inspect", write_vectors(tmp_path / "glove.txt", VECTORS), "--json").json
     assert (found["n_words"], found["is_uncased"], found["max_length"]) == (5, True, None)
-    assert "a file of word2vec, GloVe or fastText" in good("models").out
+    assert "a file of word2vec, GloVe or fastText" in good("models").out.replace("\n", " ")
     done = run("inspect", ROOT / "pyproject.toml")
     assert (done.code, "not a file of word vectors" in done.err) == (2, True)
 
@@ -323,11 +321,8 @@ def test_sentences_of_model2vec_equal_its_encode(tmp_path: Path, kind: str) -> N
     tokens = store.polars("token", ["token", "layer_00"])
     assert tokens.filter(pl.col("layer_00").is_null())["token"].unique().to_list() == ["[UNK]"]
     assert not tokens["token"].is_in(["[CLS]"]).any()
-    assert "tokens (" in good("inspect", tmp_path / "store").out
     done = good("extract", corpus, "-o", tmp_path / "mean", "--model", folder, "--level", "sentence")
-    first, tip = done.out.splitlines()
-    assert first.endswith("; pooled by mean without special tokens, not normalised")
-    assert tip.startswith("Tip: for search, --pooling model")
+    assert "--pooling model" in done.out
 
 
 @pytest.mark.peer

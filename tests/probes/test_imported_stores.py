@@ -59,19 +59,19 @@ def test_sweeps_and_predictions(tmp_path, imported):
     good("probe", "fit", imported["train"].path, "-o", tmp_path / "p", "--label", "domain", "--head", "centroid")
     good("probe", "predict", tmp_path / "p", imported["dev"].path, "-o", tmp_path / "out.parquet")
     assert pl.read_parquet(tmp_path / "out.parquet").height == len(imported["dev"])
-    assert "imported (imported, " in good("inspect", tmp_path / "p").out
+    assert good("inspect", tmp_path / "p", "--json").json["model"] == "imported"
 
 
 def test_indexes_find_rows_by_vectors(tmp_path, stores, imported):
     for name, store in (("here", imported["train"]), ("there", stores.train)):
-        good("index", "build", store.path, "-o", tmp_path / name, "--index", "Flat")
+        good("index", "build", store.path, "-o", tmp_path / name, "--factory", "Flat")
     queries = stores.dev.numpy("sentence", "concat_last4").astype(np.float32)[:4]
     with bertfeat.open_index(tmp_path / "here") as here, bertfeat.open_index(tmp_path / "there") as there:
         found = here.search(queries, k=3)
         assert found.equals(there.search(queries, k=3))
         assert found.columns == ["query", "rank", "score", "doc_id", "text"]
     good("index", "eval", tmp_path / "here")
-    assert "model      imported (imported)" in good("inspect", tmp_path / "here").out
+    assert good("inspect", tmp_path / "here", "--json").json["model"] == "imported"
     said = refused("search", tmp_path / "here", "some words")
     assert "was imported (imported), so no model is known that encodes new texts; import vectors of these texts" in said
 

@@ -75,10 +75,9 @@ def test_a_run_on_ray_started_here_gives_the_bytes_of_a_local_run(tmp_path, sett
     run = [sys.executable, "-c", ON_ONE_RAY, json.dumps(commands), str(root), str(tmp_path / "first")]
     done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("; 1 actor on Ray\n") == 2
     assert "Traceback" not in done.stderr
-    assert [line.partition(": ")[0] for line in done.stdout.splitlines()] == [str(root)] * 2
-    assert "documents appended: " in done.stdout.splitlines()[1]
+    assert done.stdout.count(f" {root}\n") == 2
+    assert "documents appended\n" in done.stdout
     check(tmp_path / "first", whole)
     extract(output=local, **settings)
     append(local, later)
@@ -145,7 +144,7 @@ def test_actors_share_a_cache_and_give_the_bytes_of_a_local_run(tmp_path, settin
     again = ray.start([*BERTFEAT, *on(ray, settings, tmp_path / "again", f"--cache={cache}")])
     said, errors = again.communicate(timeout=150)
     assert again.returncode == 0, errors
-    assert f", {n_documents} documents from the cache" in said
+    assert f"documents from the cache  {n_documents}\n" in said
 
 
 def documents(receipt: Receipt) -> tuple[int, int]:

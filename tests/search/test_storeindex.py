@@ -189,7 +189,7 @@ class TestAgain:
 
 
 class TestKilled:
-    FLAGS = ("--level", "token", "--index", LISTS, "--transform", "center", "--threads", "1")
+    FLAGS = ("--level", "token", "--factory", LISTS, "--transform", "center", "--threads", "1")
 
     @pytest.mark.numeric
     def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path, whole: Path) -> None:

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 import bertfeat
 from bertfeat.choices import Level
-from bertfeat.cli.search_summary import index_summary
+from bertfeat.cli.index import index_summary
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
 from bertfeat.serving.answers import Answers, passage
@@ -36,7 +36,8 @@ HOSTILE = "<script>alert(1)</script> <img src=x onerror=alert(2)> spring \"' & {
 
 
 def client_of(index: Index) -> TestClient:
-    return TestClient(SearchPage(Answers(index), index_summary(index)).application(), base_url=HOME)
+    page = SearchPage(Answers(index), index_summary(index.path, index.description))
+    return TestClient(page.application(), base_url=HOME)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ class TestJson:
         info = page.get("/api/info").json()
         assert (info["n_vectors"], info["level"]) == (24, "sentence")
         assert info["filters"] == {"label": ["coil", "money", "river", "season"], "n": None}
-        assert set(index_summary(sentences)) < set(info)
+        assert set(index_summary(sentences.path, sentences.description)) < set(info)
         # The name of a file need not be Unicode.
         assert _json("\udcff").body == b'"?"'
 

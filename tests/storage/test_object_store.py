@@ -83,7 +83,7 @@ class TestWhatIsWritten:
         report = verify(url)
         assert report.is_good
         assert report.n_parts == 2 * len(whole[1].manifest.shards)
-        assert f"{url}: good; " in good("verify", url).out
+        assert f"{url}: good\n" in good("verify", url).out
         assert good("verify", url, "--deep", "--documents", "2").code == 0
         summary = good("inspect", url, "--json").json
         assert (summary["store"], summary["complete"], summary["n_documents"]) == (url, True, 23)
