@@ -12,7 +12,7 @@ from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.ann.vectorparts import VectorParts, all_batches, check_allowed, checked, checked_queries
 from bertfeat.errors import UserError
 from bertfeat.records import BoolArray, Float32Array, IntArray
-from bertfeat.vectors.nearest import Comparison, Metric, nearest
+from bertfeat.vectors.nearest import Metric, nearest, signed_scores
 
 _DEFAULT_BYTES = 256 * 2**20
 
@@ -93,7 +93,7 @@ def exact_scores(
     Raises:
         UserError: A query or a vector cannot be compared.
     """
-    asked = Comparison(prepare(checked_queries(queries, source.dim), transform, Metric.IP), metric)
+    asked = prepare(checked_queries(queries, source.dim), transform, Metric.IP)
     out = np.full(positions.size, np.nan, dtype=np.float32)
     order = np.argsort(positions, axis=None, kind="stable")
     ordered = positions.ravel()[order]
@@ -102,7 +102,8 @@ def exact_scores(
     for vectors, found in _batches(source, wanted):
         here = slice(*np.searchsorted(ordered, [found[0], found[-1] + 1]))
         query, row = order[here] // positions.shape[1], np.searchsorted(found, ordered[here])
-        scores = asked.scores(prepare(vectors, transform, Metric.IP), query, row, _DEFAULT_BYTES)
+        prepared = prepare(vectors, transform, Metric.IP)
+        scores = signed_scores(asked, prepared, query, row, metric, max_bytes=_DEFAULT_BYTES)
         out[order[here]] = scores if metric.higher_is_better else -scores
     return out.reshape(positions.shape)
 

@@ -31,7 +31,7 @@ from bertfeat.search.wordqueries import parse_marked
 from bertfeat.storage import as_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
-from bertfeat.vectors.nearest import Comparison, Metric
+from bertfeat.vectors.nearest import Metric
 
 TuneQueries = str | Path | Store | npt.NDArray[Any]
 
@@ -158,7 +158,6 @@ class QueryFinder:
     def _given(self, name: str, content: bytes, n_queries: int, vectors: Callable[[], Float32Array]) -> GivenQueries:
         def mixed() -> Float32Array:
             found = vectors()
-            Comparison(found, self.settings.metric)  # Its error names a query that is too long.
             # A file may alternate, for example between two languages; both halves get some of each.
             return found[np.random.default_rng(self.settings.seed).permutation(n_queries)]
 
