@@ -13,7 +13,7 @@ from bertfeat.errors import UserError
 from bertfeat.finite import first_not_finite
 from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
-from bertfeat.vectors.nearest import Comparison, Metric, nearest
+from bertfeat.vectors.nearest import Metric, nearest, signed_scores
 
 _DEFAULT_BYTES = 256 * 2**20
 
@@ -74,7 +74,7 @@ def exact_scores(
     The source is read once. The scores, float32 (n_queries, k), NaN for none, are those of `exact_search` to the bit,
     except that a transform with a matrix may round the last bit of a vector otherwise (`Projection.apply`).
     """
-    asked = Comparison(prepare(checked_queries(queries, source.shape[1]), transform, Metric.IP), metric)
+    asked = prepare(checked_queries(queries, source.shape[1]), transform, Metric.IP)
     out = np.full(positions.size, np.nan, dtype=np.float32)
     order = np.argsort(positions, axis=None, kind="stable")
     ordered = positions.ravel()[order]
@@ -83,7 +83,8 @@ def exact_scores(
     for vectors, found in _batches(source, wanted):
         here = slice(*np.searchsorted(ordered, [found[0], found[-1] + 1]))
         query, row = order[here] // positions.shape[1], np.searchsorted(found, ordered[here])
-        scores = asked.scores(prepare(vectors, transform, Metric.IP), query, row, _DEFAULT_BYTES)
+        prepared = prepare(vectors, transform, Metric.IP)
+        scores = signed_scores(asked, prepared, query, row, metric, max_bytes=_DEFAULT_BYTES)
         out[order[here]] = scores if metric.higher_is_better else -scores
     return out.reshape(positions.shape)
 

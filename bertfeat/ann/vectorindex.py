@@ -31,7 +31,7 @@ from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
 from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.vectors.array import ArrayVectors
-from bertfeat.vectors.nearest import Comparison, Metric
+from bertfeat.vectors.nearest import Metric, signed_scores
 
 _BLOCK_BYTES = 32 << 20
 _MAX_BLOCK_ROWS = 4096
@@ -160,7 +160,7 @@ class VectorIndex:
         vectors, n_wide = stored_vectors(index), min(n_allowed, k + _N_MORE)
         raw, positions = index.search(queries, n_wide, params=search_parameters(index, {}, selector))
         pairs = np.repeat(np.arange(len(queries)), n_wide), positions.ravel()
-        signed = Comparison(queries, metric).scores(vectors, *pairs, _FLAT_BYTES).reshape(positions.shape)
+        signed = signed_scores(queries, vectors, *pairs, metric, max_bytes=_FLAT_BYTES).reshape(positions.shape)
         order = np.lexsort((positions, -signed.astype(np.float32)), axis=-1)[:, :k]
         keys, raw_keys = (-np.square(signed), -raw) if metric is Metric.L2 else (signed, raw)
         limits = raw_keys[:, -1] + _MORE_ROUNDING * np.abs(keys - raw_keys).max(axis=1)

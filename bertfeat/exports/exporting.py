@@ -92,7 +92,7 @@ def export(
     if format_.library and find_spec(format_.library) is None:
         raise UserError(f"{to} needs {format_.library}: pip install 'bertfeat[hdf5]'")
     chosen = _selection(as_store(store), to, level, feature, layers, limit)
-    with reporting(progress) as reports, _published(path, format_, check, overwrite) as sinks, files.write_errors(path):
+    with reporting(progress) as reports, _published(path, format_, check) as sinks, files.write_errors(path):
         format_.write(chosen, sinks, reports)
     return ExportResult(
         path=path,
@@ -107,16 +107,12 @@ def export(
 
 
 @contextlib.contextmanager
-def _published(path: Path, format_: Format, check: Callable[[], None], overwrite: bool) -> Iterator[list[files.Sink]]:
-    """Yield the sinks of a format's files, which get their place together at the end."""
+def _published(path: Path, format_: Format, check: Callable[[], None]) -> Iterator[list[files.Sink]]:
+    """Yield the sinks of a format's files, which get their place together at the end, if `check` still allows it."""
 
     def place(new: Path, final: Path) -> None:
-        if overwrite:
-            new.replace(final)
-        elif files.link_exclusive(new, final):
-            new.unlink(missing_ok=True)
-        else:
-            check()
+        check()
+        new.replace(final)
 
     if format_.endings:
         files.make_parents(path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfeat.display import first_columns, printable
 from bertfeat.errors import UserError
-from bertfeat.reports.reportfiles import write_report
+from bertfeat.reports.tables import write_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

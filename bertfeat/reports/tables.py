@@ -1,4 +1,4 @@
-"""Tables as aligned text, as Markdown and as CSV."""
+"""Tables as aligned text, as Markdown and as CSV, and the files of reports, published whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertfeat.display import display_width, padded, plain_rows, table_cells
-from bertfeat.reports.reportfiles import write_report
+from bertfeat.durable.placecheck import check_file, check_folder_above
+from bertfeat.durable.publication import publish_bytes
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\|*`<\[\]])")
 
@@ -66,3 +67,12 @@ def write_csv(path: str | Path, headers: Sequence[str], rows: Iterable[Sequence[
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([headers, *plain_rows(headers, rows)])
     return write_report(path, text.getvalue().encode("utf-8"))
+
+
+def write_report(path: str | Path, data: bytes) -> Path:
+    """Publish a file and return its path; an older file is replaced. A UserError says that there is no such folder."""
+    target = Path(path)
+    check_folder_above(target)
+    check_file(target, overwrite=True, instead="another name")
+    publish_bytes(target, data)
+    return target

@@ -26,7 +26,6 @@ from bertfeat.search.wordqueries import parse_marked
 from bertfeat.storage import as_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
-from bertfeat.vectors.nearest import Comparison
 
 TuneQueries = str | Path | Sequence[str] | npt.NDArray[Any]
 
@@ -51,7 +50,6 @@ class GivenQueries:
             return there
         progress.stage("encoding queries")
         vectors = self.vectors()
-        Comparison(vectors, self.settings.metric)  # Its error names a query that is too long.
         # A file may alternate, for example between two languages; both halves get some of each.
         vectors = vectors[np.random.default_rng(self.settings.seed).permutation(len(vectors))]
         write_arrays(folder / QUERIES, {"vectors": vectors})

@@ -217,9 +217,8 @@ def broken(n: int, value: float) -> np.ndarray:
         (features(20), features(2), {"k": 0}, "k is 0: ask for 1 hit or more"),
         (features(20), features(2, 23), {}, r"queries of shape \(2, 23\): the index takes \(n_queries, 24\)"),
         (features(20), broken(9, np.nan), {}, "query 9 holds NaN or infinity"),
-        (features(20), broken(9, 3e18), {}, r"query 9 has length 3.0e\+18, too large to compare in float32"),
+        (features(20), broken(9, np.inf), {}, "query 9 holds NaN or infinity"),
         (broken(13, np.nan), features(2), {}, "row 13: its vector holds NaN or infinity"),
-        (broken(13, -3e18), features(2), {}, r"vector 13 has length 3.0e\+18, too large to compare in float32"),
         (features(20), features(2), {"allowed": np.ones(19, bool)}, r"allowed is bool of shape \(19,\): give bool of"),
     ],
 )

@@ -31,7 +31,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     recipes = {f"bertfeat/pipelines/{path.name}" for path in (ROOT / "pipelines").glob("*.py")}
     assert len(recipes) > 6
     served, reported = (ROOT / "bertfeat/serving/pages").iterdir(), (ROOT / "bertfeat/reports").glob("*.html")
-    pages = {path.relative_to(ROOT).as_posix() for path in (*served, *reported)}
+    card = ROOT / "bertfeat/exports/card.md"
+    pages = {path.relative_to(ROOT).as_posix() for path in (card, *served, *reported)}
     assert names == sources | recipes | pages | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"

@@ -38,8 +38,7 @@ from bertfeat.probes.predictions import write_frames
 from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.reports import layerplots
 from bertfeat.reports.drawing import new_figure, save
-from bertfeat.reports.reportfiles import write_report
-from bertfeat.reports.tables import write_csv
+from bertfeat.reports.tables import write_csv, write_report
 from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.search.storeindex import build_index
 from bertfeat.search.storeupdate import update_index
