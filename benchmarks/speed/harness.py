@@ -46,7 +46,6 @@ class Setup:
         dtype: The type that models compute in.
         n_warm_tokens: Tokens of the part of a corpus that rivals warm up on, and try their batch sizes on.
         pack_tokens: Rows of the matrix products that give the ceiling.
-        n_workers: Processes of bertfeat; those beyond the first load the model in the time that counts.
         deadline: The value of `time.monotonic` by which rounds shall end; a round that would pass it is not begun,
             except the first.
     """
@@ -59,7 +58,6 @@ class Setup:
     dtype: str = "float32"
     n_warm_tokens: int = 4096
     pack_tokens: int = 2048
-    n_workers: int = 1
     deadline: float = float("inf")
 
 
@@ -187,7 +185,7 @@ def _open_rivals(
         if setup.only and label not in (OURS, *setup.only):
             continue
         corpus = entry.corpus or workload.corpus
-        own = {"workers": setup.n_workers} if entry.peer == OURS else {"corpus": str(corpora.path(corpus))}
+        own = {} if entry.peer == OURS else {"corpus": str(corpora.path(corpus))}
         dtype = entry.dtype or setup.dtype
         task = make_task(shape, entry.output or workload.output, folder, setup.device, dtype, **own)
         try:
