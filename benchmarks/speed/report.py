@@ -92,7 +92,6 @@ def _duels(results: Sequence[Mapping[str, Any]]) -> str:
         "batch",
         "bertfeat, times as fast",
         "with loading",
-        "goal",
         "CPU s",
         "cosine",
     ]
@@ -102,19 +101,13 @@ def _duels(results: Sequence[Mapping[str, Any]]) -> str:
         for label, rival in result["rivals"].items():
             rows.append([title, *_cells(label, rival)])
             title = ""
-        rows += [["", label, "missing", *[""] * 6] for label in result["missing"]]
+        rows += [["", label, "missing", *[""] * 5] for label in result["missing"]]
     return markdown_table(heads, rows)
 
 
 def _cells(label: str, rival: Mapping[str, Any]) -> list[str]:
     cells = [label, f"{rival['tokens_per_s']:,.0f}", str(rival["batch"] or "")]
-    if "ratio" in rival:
-        goal = rival["goal"]
-        missed = " (missed)" if goal is not None and rival["ratio"] < goal else ""
-        cells += [f"{rival['ratio']:.2f}", f"{rival['ratio_with_loading']:.2f}"]
-        cells.append("" if goal is None else f"{goal:g}{missed}")
-    else:
-        cells += ["", "", ""]
+    cells += [f"{rival[key]:.2f}" if key in rival else "" for key in ("ratio", "ratio_with_loading")]
     likeness = f"{rival['cosine_least']:.5f}, {rival['cosine_mean']:.5f}" if "cosine_least" in rival else ""
     return [*cells, f"{statistics.median(rival['cpu_s']):.1f}", likeness]
 
