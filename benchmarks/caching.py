@@ -13,7 +13,6 @@ vectors within one rounding to float16. Prints the ratios, the tokens that went 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import tempfile
@@ -23,33 +22,26 @@ from typing import Any
 
 import numpy as np
 
-import bertfeat
-from benchmarks.machine import describe_machine
+from benchmarks.machine import report
+from benchmarks.measured import ROOT
+from bertfeat import Store, extract
 from bertfeat.durable.files import sync_path
-from bertfeat.store.reader import Store
+from bertfeat.reports.tables import markdown_table
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "sentence, last layer": {"levels": "sentence", "layers": "-1"},
     "sentence, last four": {"levels": "sentence", "layers": "last4", "combine": "concat"},
     "token, last four": {"levels": "token", "layers": "last4", "combine": "concat"},
 }
-PEPS = Path(__file__).parent.parent / "examples" / "data" / "peps.txt"
 
 
 def read_lines(corpus: Path | None, n_rows: int) -> list[str]:
     """Return lines, all of them different: of a corpus, or of the example."""
+    lines = (corpus or ROOT / "examples" / "data" / "peps.txt").read_text(encoding="utf-8").split("\n")
+    lines = [line for line in lines if line.strip()]
     if corpus is not None:
-        lines = list(dict.fromkeys(line for line in corpus.read_text(encoding="utf-8").split("\n") if line.strip()))
-        return lines[:n_rows]
-    lines = [line for line in PEPS.read_text(encoding="utf-8").split("\n") if line]
+        return list(dict.fromkeys(lines))[:n_rows]
     return [f"{n} {lines[n % len(lines)]}" for n in range(n_rows)]
-
-
-def timed(text: Path, output: Path, settings: dict[str, Any]) -> tuple[float, Store]:
-    """Extract; return the seconds and the store."""
-    start = time.perf_counter()
-    store = bertfeat.extract(str(text), output, model="minilm", **settings)
-    return time.perf_counter() - start, store
 
 
 def n_encoded(store: Store) -> int:
@@ -69,43 +61,46 @@ def assert_equal(store: Store, expected: Store) -> None:
             np.testing.assert_allclose(found, wanted, rtol=2**-10, atol=1e-4)
 
 
-class Workload:
-    """The runs of one workload, in a folder."""
+def one_round(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
+    """Extract each corpus once with the cache and without, compare, and return seconds and tokens."""
+    seconds, stores = {}, {}
 
-    def __init__(self, folder: Path, lines: list[str], shared: float, settings: dict[str, Any]) -> None:
-        self.folder, self.settings = folder, settings
-        n_old = int(len(lines) / (2 - shared))
-        n_shared = int(n_old * shared)
-        self.first, self.second, self.one = (folder / f"{name}.txt" for name in ("first", "second", "one"))
-        self.first.write_text("\n".join(lines[:n_old]) + "\n", encoding="utf-8")
-        self.second.write_text("\n".join(lines[n_old - n_shared : 2 * n_old - n_shared]) + "\n", encoding="utf-8")
-        self.one.write_text("one line\n", encoding="utf-8")
-        self.cache = folder / "cache"
-        timed(self.first, folder / "filled", settings | {"cache": self.cache})
+    def run(name: str, corpus: str, cache: Path | None = None) -> None:
+        start = time.perf_counter()
+        stores[name] = extract(folder / f"{corpus}.txt", folder / "out" / name, cache=cache, **settings)
+        seconds[name] = time.perf_counter() - start
 
-    def round(self) -> dict[str, float]:
-        """Run each once, compare, and return seconds and tokens."""
-        plain, cached, place = self.settings, self.settings | {"cache": self.folder / "copy"}, self.folder / "out"
-        shutil.copytree(self.cache, self.folder / "copy")
-        # As after an earlier run: otherwise the run that is timed would wait until the copy is on disk.
-        for file in (self.folder / "copy").iterdir():
-            sync_path(file)
-        runs = {"loading": (self.one, plain), "plain": (self.second, plain), "cached": (self.second, cached)}
-        found = {name: timed(text, place / name, settings) for name, (text, settings) in runs.items()}
-        n_bytes = sum(file.stat().st_size for file in (self.folder / "copy").iterdir())
-        shutil.rmtree(self.folder / "copy")
-        first = {"first": (self.first, plain), "filling": (self.first, cached)}
-        found |= {name: timed(text, place / name, settings) for name, (text, settings) in first.items()}
-        shutil.rmtree(self.folder / "copy")
-        assert_equal(found["cached"][1], found["plain"][1])
-        assert_equal(found["filling"][1], found["first"][1])
-        tokens = {f"n_tokens_{name}": n_encoded(found[name][1]) for name in ("plain", "cached")}
-        shutil.rmtree(place)
-        return {name: seconds for name, (seconds, _) in found.items()} | tokens | {"cache_bytes": n_bytes}
+    copy = folder / "copy"
+    shutil.copytree(folder / "cache", copy)
+    # As after an earlier run: otherwise the run that is timed would wait until the copy is on disk.
+    for file in copy.iterdir():
+        sync_path(file)
+    run("loading", "one")
+    run("plain", "second")
+    run("cached", "second", copy)
+    n_bytes = sum(file.stat().st_size for file in copy.iterdir())
+    shutil.rmtree(copy)
+    run("first", "first")
+    run("filling", "first", copy)
+    assert_equal(stores["cached"], stores["plain"])
+    assert_equal(stores["filling"], stores["first"])
+    tokens = {f"n_tokens_{name}": n_encoded(stores[name]) for name in ("plain", "cached")}
+    for path in (copy, folder / "out"):
+        shutil.rmtree(path)
+    return {**seconds, **tokens, "cache_bytes": n_bytes}
 
 
-def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
+def measured(lines: list[str], shared: float, n_rounds: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the medians of the rounds' ratios, and of their seconds."""
+    n_old = int(len(lines) / (2 - shared))
+    start = n_old - int(n_old * shared)
+    corpora = {"first": lines[:n_old], "second": lines[start : start + n_old], "one": ["one line"]}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for corpus, texts in corpora.items():
+            (folder / f"{corpus}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+        extract(folder / "first.txt", folder / "filled", cache=folder / "cache", **settings)
+        rounds = [one_round(folder, settings) for _ in range(n_rounds)]
 
     def ratio(above: str, below: str, *, loads: bool = False) -> float:
         off = [0.0 if loads else one["loading"] for one in rounds]
@@ -116,14 +111,14 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
         "ratio": ratio("plain", "cached"),
         "ratio_with_loading": ratio("plain", "cached", loads=True),
         "first_run": ratio("first", "filling"),
-        "seconds": {name: statistics.median(one[name] for one in rounds) for name in rounds[0]},
+        **{name: statistics.median(one[name] for one in rounds) for name in rounds[0]},
         "rounds": rounds,
     }
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="?", type=Path)
     parser.add_argument("--rows", type=int, default=3000, help="lines of both corpora together")
     parser.add_argument("--shared", type=float, default=0.8)
@@ -132,22 +127,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     lines = read_lines(given.corpus, given.rows)
-    results = {}
-    for name in given.workload or WORKLOADS:
-        with tempfile.TemporaryDirectory() as folder:
-            workload = Workload(Path(folder), lines, given.shared, WORKLOADS[name])
-            results[name] = summary([workload.round() for _ in range(given.rounds)])
-        found = results[name]
-        seconds = found["seconds"]
-        print(
-            f"{name}: {found['ratio']:.2f} times as fast ({found['ratio_with_loading']:.2f} with loading), "
-            f"{seconds['n_tokens_plain']:,.0f} -> {seconds['n_tokens_cached']:,.0f} tokens; "
-            f"the first run {found['first_run']:.2f} times as fast; {seconds['cache_bytes'] / 1e6:.0f} MB"
-        )
-    text = json.dumps({"machine": describe_machine(), "shared": given.shared, "workloads": results}, indent=1)
-    if given.json:
-        given.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
+    names = given.workload or WORKLOADS
+    results = {name: measured(lines, given.shared, given.rounds, WORKLOADS[name]) for name in names}
+    heads = ["ratio", "ratio_with_loading", "first_run", "n_tokens_plain", "n_tokens_cached", "cache_bytes"]
+    print(
+        markdown_table(["workload", *heads], [[name, *(one[head] for head in heads)] for name, one in results.items()])
+    )
+    report({"shared": given.shared, "workloads": results}, given.json)
 
 
 if __name__ == "__main__":

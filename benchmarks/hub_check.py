@@ -14,8 +14,8 @@ differs or fails, or if none could be compared.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,10 +26,12 @@ import torch
 import transformers
 
 import bertfeat
-from benchmarks.machine import describe_machine
+from benchmarks.machine import report
+from benchmarks.measured import ROOT
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.discovery import encoder_of, takes_type_ids
 from bertfeat.errors import UserError
+from bertfeat.reports.tables import markdown_table
 
 MODELS = {
     "BERT base": "google-bert/bert-base-uncased",
@@ -49,7 +51,7 @@ MODELS = {
     "E5": "intfloat/e5-base-v2",
     "BGE": "BAAI/bge-base-en-v1.5",
 }
-_LINES = Path(__file__).parents[1] / "examples" / "data" / "peps.txt"
+_LINES = ROOT / "examples" / "data" / "peps.txt"
 _ODD = ("Hm.", "Überraschung: naïve café owners résumé their façade work in Zürich.", "東京 is 100% “fine” – 🙂 #ok")
 _COLUMNS = ("model", "commit", "family", "layers", "absolute", "relative", "speed", "verdict")
 _RELATIVE, _ABSOLUTE, _ROUNDINGS = 1e-5, 1e-4, 16 * 2.0**-23
@@ -153,14 +155,13 @@ def failure(error: Exception) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a table in Markdown."""
-    lines = [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
+    lines = []
     for row in rows:
         shown = {**row, "commit": (row.get("commit") or "")[:10]}
         shown |= {name: f"{row[name]:.1e}" for name in ("absolute", "relative") if name in row}
         shown |= {"speed": f"{row['speed']:.1f}x"} if "speed" in row else {}
-        cells = [str(shown.get(name, "")).replace("|", "/") for name in _COLUMNS]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([shown.get(name, "") for name in _COLUMNS])
+    return markdown_table(_COLUMNS, lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,11 +177,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for name in asked.models:
         rows.append(check_model(name, texts, asked.rounds))
-        print(f"{name}: {rows[-1]['verdict']}", flush=True)
-        if asked.output is not None:
-            result = {"machine": describe_machine(), "models": rows}
-            asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"{name}: {rows[-1]['verdict']}", file=sys.stderr, flush=True)
     print(table(rows))
+    report({"models": rows}, asked.output)
     verdicts = [row["verdict"] for row in rows]
     return int(EQUAL not in verdicts or any(verdict.startswith((DIFFERS, FAILED)) for verdict in verdicts))
 

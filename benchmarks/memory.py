@@ -19,7 +19,7 @@ from benchmarks.speed.models import get_model
 from bertfeat import Progress, extract
 from bertfeat.records import Plan, Receipt
 
-_WORDS = "the quick brown fox jumps over a lazy dog near river bank and sells sea shells by shore".split()
+_TEXT = "the quick brown fox jumps over a lazy dog near river bank and sells sea shells by shore"
 
 
 class PeakByRows(Progress):
@@ -60,9 +60,10 @@ def extracted(**settings: Any) -> dict[str, Any]:
 def run(folder: Path, name: str, n_lines: int, **settings: Any) -> dict[str, Any]:
     """Extract this many lines in a new process."""
     corpus = folder / f"{name}.txt"
+    words = _TEXT.split()
     with corpus.open("w") as file:
         for n in range(n_lines):
-            file.write(" ".join(_WORDS[(n * k) % len(_WORDS)] for k in range(1, 4 + n % 7)) + f" {n}\n")
+            file.write(" ".join(words[(n * k) % len(words)] for k in range(1, 4 + n % 7)) + f" {n}\n")
     own = {"levels": ["token"], "layers": "-1", "combine": "none", "model": folder / "tiny"}
     found = measure("benchmarks.memory:extracted", inputs=corpus, output=folder / name, **own, **settings)
     return {**found, "peak_mib": _mib(found["peak_bytes"])}

@@ -12,12 +12,10 @@ batches. Prints a table and JSON.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,52 +25,25 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-import bertfeat
-from benchmarks.machine import describe_machine
-from benchmarks.probe_memory import FEATURE, make_plan
-from bertfeat.choices import Level
-from bertfeat.durable.records import hash_of_json
-from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, Plan, ShardResult, ShardSpec
-from bertfeat.store.reader import Store
-from bertfeat.store.writer import open_for_writing
+from benchmarks.machine import report
+from bertfeat import Store, import_vectors, open_store
+from bertfeat.reports.tables import markdown_table
 
-DIM = 384
-N_PARTS = 2
-N_TAKEN = 1000
-COLUMNS = (Column("doc_id", "int64", nullable=False), Column("text", "string", nullable=False))
+DIM, N_PARTS, N_TAKEN, FEATURE = 384, 2, 1000, "embedding"
 
 Reader = Callable[[], Any]
 
 
-def plan_store(n_rows: int, dtype: str, encoding: str) -> Plan:
-    """Plan a store of `N_PARTS` parts with `n_rows` rows each."""
-    plan = make_plan(N_PARTS)
-    shards = tuple(ShardSpec(n, n * n_rows, n_rows, plan.shards[n].slices) for n in range(N_PARTS))
-    fields = {**plan.fields, "store_dtype": dtype, "vector_encoding": encoding}
-    return replace(
-        plan,
-        plan_hash=hash_of_json(fields),
-        fields=fields,
-        metadata={**plan.metadata, "store_dtype": dtype},
-        schemas={Level.SENTENCE: LevelSchema(Level.SENTENCE, COLUMNS, (FeatureColumn(FEATURE, (6,), "none", DIM),))},
-        shards=shards,
-    )
-
-
 def write_store(path: Path, n_bytes: int, dtype: str, encoding: str) -> Store:
-    """Write a store of random vectors."""
-    n_rows = n_bytes // (DIM * np.dtype(dtype).itemsize) // N_PARTS
-    with open_for_writing(path, plan_store(n_rows, dtype, encoding)) as writer:
-        for shard in writer.pending():
-            vectors = np.random.default_rng(shard.index).normal(size=(n_rows, DIM)).astype(dtype)
-            columns = {
-                "doc_id": np.arange(shard.first_row, shard.first_row + n_rows),
-                "text": [f"sentence {row}" for row in range(n_rows)],
-            }
-            table = LevelTable(Level.SENTENCE, n_rows, columns, {FEATURE: vectors})
-            writer.commit(shard, ShardResult({Level.SENTENCE: table}, [], {}, {}))
-        writer.complete()
-    return bertfeat.open_store(path)
+    """Write a store of random vectors in `N_PARTS` parts."""
+    n_rows = n_bytes // (DIM * np.dtype(dtype).itemsize)
+    np.save(path.with_suffix(".npy"), np.random.default_rng(0).normal(size=(n_rows, DIM)).astype(dtype))
+    how: dict[str, Any] = {
+        "store_dtype": dtype,
+        "vector_encoding": encoding,
+        "shard_bytes": 11 * n_bytes // (10 * N_PARTS),
+    }
+    return import_vectors(path.with_suffix(".npy"), path, level="sentence", **how)
 
 
 def matrix(column: pa.ChunkedArray, dtype: str) -> np.ndarray:
@@ -102,7 +73,7 @@ def read_plainly(paths: list[Path], out: np.ndarray | None = None) -> np.ndarray
 
 def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reader]]:
     """Return the readers, by what they read."""
-    paths = [store.path / part.path for part in store.parts("sentence")]
+    paths = [Path(str(store.path)) / part.path for part in store.parts("sentence")]
     vectors, touched = store.numpy("sentence", FEATURE), read_plainly(paths)
     rows = np.random.default_rng(1).choice(len(vectors), N_TAKEN, replace=False)
     dataset = ds.dataset([str(path) for path in paths])
@@ -122,9 +93,6 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
         batches = (batch for file in files for batch in file.iter_batches(8192, columns=[FEATURE]))
         return sum(len(matrix(pa.chunked_array([batch[FEATURE]]), dtype)) for batch in batches)
 
-    def taken_by_arrow() -> np.ndarray:
-        return matrix(dataset.take(rows, columns=[FEATURE])[FEATURE], dtype)
-
     return {
         "column": {
             "bertfeat": lambda: store.numpy("sentence", FEATURE),
@@ -137,8 +105,8 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
         },
         "1000 rows": {
             "bertfeat": lambda: store.take("sentence", FEATURE, rows),
-            "bertfeat, newly opened": lambda: bertfeat.open_store(store.path).take("sentence", FEATURE, rows),
-            "pyarrow dataset": taken_by_arrow,
+            "bertfeat, newly opened": lambda: open_store(store.path).take("sentence", FEATURE, rows),
+            "pyarrow dataset": lambda: matrix(dataset.take(rows, columns=[FEATURE])[FEATURE], dtype),
         },
         "batches": {
             "bertfeat": lambda: sum(len(batch.vectors) for batch in store.batches("sentence", FEATURE)),
@@ -170,45 +138,33 @@ def in_turns(readers: dict[str, Reader], rounds: int) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def measure(folder: Path, n_bytes: int, rounds: int) -> list[dict[str, Any]]:
-    """Write the stores and read them."""
-    # Memory that a process gets for the first time can be many times slower than memory that was used before.
-    np.ones(12 * n_bytes, np.uint8)
-    results = []
-    for encoding in ("array", "binary"):
-        for dtype in ("float32", "float16"):
-            store = write_store(folder / f"{encoding}-{dtype}", n_bytes, dtype, encoding)
-            gigabytes = store.n_rows("sentence") * DIM * np.dtype(dtype).itemsize / 1e9
-            readers = rivals(store, dtype, encoding)
-            assert_equal(readers)
-            seconds = {what: in_turns(found, rounds) for what, found in readers.items()}
-            results.append({"encoding": encoding, "dtype": dtype, "gigabytes": gigabytes, "seconds": seconds})
-    return results
-
-
-def print_table(results: list[dict[str, Any]]) -> None:
-    print("| vectors | what | reader | ms | GB/s | times bertfeat |\n|---|---|---|---|---|---|")
-    for result in results:
-        for what, seconds in result["seconds"].items():
-            for name, took in seconds.items():
-                rate = f"{result['gigabytes'] / took:.2f}" if what != "1000 rows" else ""
-                cells = (f"{result['dtype']} {result['encoding']}", what, name, f"{took * 1e3:.1f}", rate)
-                print("|", " | ".join((*cells, f"{took / seconds['bertfeat']:.2f}")), "|")
-
-
 def main() -> None:
+    """Write the stores and read them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="20 MB per store")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    n_bytes = 20_000_000 if arguments.quick else 250_000_000
+    # Memory that a process gets for the first time can be many times slower than memory that was used before.
+    np.ones(12 * n_bytes, np.uint8)
+    results = []
     with tempfile.TemporaryDirectory() as folder:
-        results = measure(Path(folder), 20_000_000 if arguments.quick else 250_000_000, arguments.rounds)
-    print_table(results)
-    result = {"machine": describe_machine(), "rounds": arguments.rounds, "results": results}
-    print(json.dumps(result, indent=1))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for encoding in ("array", "binary"):
+            for dtype in ("float32", "float16"):
+                store = write_store(Path(folder) / f"{encoding}-{dtype}", n_bytes, dtype, encoding)
+                readers = rivals(store, dtype, encoding)
+                assert_equal(readers)
+                seconds = {what: in_turns(found, arguments.rounds) for what, found in readers.items()}
+                results.append({"encoding": encoding, "dtype": dtype, "n_bytes": n_bytes, "seconds": seconds})
+    rows = [
+        [f"{one['dtype']} {one['encoding']}", what, name, f"{took * 1e3:.1f}", f"{took / seconds['bertfeat']:.2f}"]
+        for one in results
+        for what, seconds in one["seconds"].items()
+        for name, took in seconds.items()
+    ]
+    print(markdown_table(["vectors", "what", "reader", "ms", "times bertfeat"], rows))
+    report({"rounds": arguments.rounds, "results": results}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,7 @@ import numpy as np
 import psutil
 
 import bertfeat
-from benchmarks.machine import describe_machine
-from bertfeat.errors import UserError
+from benchmarks.machine import report
 
 _N_TEXTS = 200
 _MAX_CHARS = 200
@@ -73,31 +73,24 @@ def random_index(folder: Path, n_rows: int) -> str:
     return str(folder / "index")
 
 
-class Client(threading.Thread):
-    """A client: its requests, the seconds of each answer, and the lost ones."""
-
-    def __init__(self, address: str, texts: Sequence[str]) -> None:
-        super().__init__()
-        self._host, self._texts = urlsplit(address).netloc, texts
-        self.seconds: list[float] = []
-        self.lost: list[str] = []
-
-    def run(self) -> None:
-        """Send the requests one after the other on one connection."""
-        connection = HTTPConnection(self._host, timeout=60)
-        for text in self._texts:
-            started = time.perf_counter()
-            try:
-                connection.request("GET", f"/api/search?{urlencode({'q': text, 'k': 10})}")
-                answer = connection.getresponse()
-                body = answer.read()
-                if answer.status != 200 or not json.loads(body)["hits"]:
-                    self.lost.append(f"{answer.status} {body[:200]!r}")
-            except (OSError, HTTPException, ValueError) as error:
-                self.lost.append(repr(error))
-                connection.close()
-            self.seconds.append(time.perf_counter() - started)
-        connection.close()
+def requests(address: str, texts: Sequence[str]) -> tuple[list[float], list[str]]:
+    """Send requests one after the other on one connection; return the seconds of each, and the lost ones."""
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=60)
+    seconds, lost = [], []
+    for text in texts:
+        started = time.perf_counter()
+        try:
+            connection.request("GET", f"/api/search?{urlencode({'q': text, 'k': 10})}")
+            answer = connection.getresponse()
+            body = answer.read()
+            if answer.status != 200 or not json.loads(body)["hits"]:
+                lost.append(f"{answer.status} {body[:200]!r}")
+        except (OSError, HTTPException, ValueError) as error:
+            lost.append(repr(error))
+            connection.close()
+        seconds.append(time.perf_counter() - started)
+    connection.close()
+    return seconds, lost
 
 
 def measure(index: str, n_requests: int, n_clients: int) -> dict[str, Any]:
@@ -108,21 +101,18 @@ def measure(index: str, n_requests: int, n_clients: int) -> dict[str, Any]:
         try:
             assert server.stdout is not None
             address = next(found[0] for line in server.stdout if (found := re.match(r"http://\S+", line)))
-            shares = [range(n, n_requests, n_clients) for n in range(n_clients)]
-            clients = [Client(address, [texts[at % len(texts)] for at in share]) for share in shares]
             process = psutil.Process(server.pid)
             ready_s, started = _processor_seconds(process), time.perf_counter()
-            for client in clients:
-                client.start()
-            for client in clients:
-                client.join()
+            shares = [[texts[at % len(texts)] for at in range(n, n_requests, n_clients)] for n in range(n_clients)]
+            with ThreadPoolExecutor(n_clients) as clients:
+                answers = list(clients.map(partial(requests, address), shares))
             seconds = time.perf_counter() - started
             work_s, n_bytes = _processor_seconds(process) - ready_s, process.memory_info().rss
         finally:
             server.send_signal(signal.SIGINT)
         code = server.wait(timeout=60)
-    taken = sorted(second for client in clients for second in client.seconds)
-    lost = [reason for client in clients for reason in client.lost]
+    taken = sorted(second for each, _ in answers for second in each)
+    lost = [reason for _, each in answers for reason in each]
     return {
         "requests": len(taken),
         "clients": n_clients,
@@ -137,7 +127,6 @@ def measure(index: str, n_requests: int, n_clients: int) -> dict[str, Any]:
         "processor_s_until_ready": round(ready_s, 1),
         "memory_mb": round(n_bytes / 1e6),
         "exit_code": code,
-        "machine": describe_machine(),
     }
 
 
@@ -156,16 +145,9 @@ def main() -> None:
     given = parser.parse_args()
     if (given.index is None) == (given.rows is None):
         parser.error("give an index, or --rows")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            index = given.index or random_index(Path(folder), given.rows)
-            result = measure(index, given.requests, given.clients)
-    except UserError as error:
-        parser.error(str(error))
-    text = json.dumps(result, indent=2)
-    print(text)
-    if given.json:
-        given.json.write_text(text + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(given.index or random_index(Path(folder), given.rows), given.requests, given.clients)
+    report(result, given.json)
     sys.exit(bool(result["lost"] or result["exit_code"]))
 
 

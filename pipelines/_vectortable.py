@@ -40,6 +40,8 @@ def write_table(out: Path, name: str, level: str, sentences: Iterable[Sentence],
             if sum(map(len, batch)) >= _BATCH_ROWS:
                 add(pl.concat(batch))
                 batch = []
+        if not n_rows:
+            raise UserError("there are no vectors in the file")
         if batch:
             add(pl.concat(batch))
     columns = [column for column, kind in frame.schema.items() if isinstance(kind, pl.Array)]
@@ -51,7 +53,7 @@ def _frames(level: str, sentences: Iterable[Sentence], ids: str | None) -> Itera
     file = None if ids is None else local_file(ids)
     has_rows = file is not None and file.format != "txt"
     given = None if file is None else _given(file, Level(level) if has_rows else Level.SENTENCE)
-    first: dict[str, int] = {}
+    first, number = dict[str, int](), -1
     for number, make in enumerate(sentences):
         if given is not None and number == len(given):
             raise UserError(f"{ids}: has {number:,} sentences, the vectors have more")

@@ -17,7 +17,7 @@ from typing import Any
 import click
 import polars as pl
 
-from bertfeat import FittedProbe, Store, extract, fit_probe
+from bertfeat import Store, extract
 from bertfeat.cli.failures import report_failures
 from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
@@ -61,6 +61,8 @@ def main(
     **settings: str,
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
+    from bertfeat import fit_probe
+
     started = time.perf_counter()
     check_finetuning(model, "classify", asked=with_finetuning)
     folder = Path(out)
@@ -115,7 +117,7 @@ def _read(path: str, columns: dict[str, Any], limit: int | None) -> pl.DataFrame
 
 def _rows(
     stores: dict[str, Store],
-    probe: FittedProbe,
+    probe: Any,
     score: dict[str, Any],
     folder: Path,
     columns: dict[str, Any],

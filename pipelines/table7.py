@@ -24,7 +24,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from bertfeat import Store, extract, fit_probe
+from bertfeat import Store, extract
 from bertfeat.cli.failures import report_failures
 from bertfeat.durable.publication import publish_bytes
 from bertfeat.encoder.checkpoint import open_checkpoint
@@ -179,6 +179,8 @@ def _feature_sets(n_layers: int) -> dict[str, dict[str, str]]:
 
 def _train(name: str, chosen: dict[str, Any], stores: dict[str, Store], seeds: int, **training: Any) -> dict[str, Any]:
     """Train one feature set with each seed, and score dev and test."""
+    from bertfeat import fit_probe
+
     started = time.perf_counter()
     scores: dict[str, list[float]] = {split: [] for split in stores if split != "train"}
     mixes = []

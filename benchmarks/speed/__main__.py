@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rows, one round, no search for batch sizes")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--rows", type=int, help="rows of each corpus, instead of the workload's own number")
-    parser.add_argument("--minutes", type=float, help="begin no further round that would end later than this")
     parser.add_argument("--rivals", help="names with semicolons; bertfeat always runs")
     parser.add_argument("--output", type=Path, help="write OUTPUT.json, .md, .png and .svg")
     arguments = parser.parse_args()
@@ -47,7 +45,6 @@ def main() -> None:
         n_rows=arguments.rows or (_QUICK_ROWS if arguments.quick else None),
         sweep=not arguments.quick,
         only=[name.strip() for name in arguments.rivals.split(";")] if arguments.rivals else [],
-        deadline=time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf"),
     )
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:

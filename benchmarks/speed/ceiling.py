@@ -20,12 +20,7 @@ def gemm_ceiling(
     Four products of hidden by hidden, one up and one down in each block, every block with weights of its own, as they
     come in the model; nothing else. `torch.mm` is what plain PyTorch calls; `oneDNN` has its weights packed ahead.
 
-    Args:
-        shape: The model.
-        n_tokens: Rows of each product: the tokens of a pack.
-        seconds: How long each way is measured.
-        device: Where.
-        dtype: In which type.
+    Each is measured for some seconds, with `n_tokens` rows, the tokens of a pack.
     """
     hidden, inner = shape.hidden_size, shape.inner_size
     sizes = [(hidden, hidden)] * 4 + [(inner, hidden), (hidden, inner)]
@@ -77,13 +72,6 @@ def _on_each_thread(call: Callable[[], None]) -> None:
     for thread in threads:
         thread.join()
     torch.set_num_threads(n_threads)
-
-
-def matrix_rate(size: int, *, device: str, dtype: torch.dtype, seconds: float = 1.0) -> float:
-    """Return the rate of one large square matrix product of random values, in GFLOP/s."""
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    out = torch.empty_like(a)
-    return _rate(lambda: torch.mm(a, b, out=out), 2 * size**3, seconds, device)
 
 
 def _rate(call: Callable[[], Any], flops: float, seconds: float, device: str) -> float:

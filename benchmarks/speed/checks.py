@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoTokenizer
 
+from benchmarks.measured import cpu_seconds
 from benchmarks.speed.corpora import CORPORA, count_tokens, write_corpus
 from benchmarks.speed.encoder_alone import encoder_alone, opened_job, operators
 from benchmarks.speed.harness import MAX_LENGTH, Setup, make_task
@@ -80,9 +80,9 @@ def _stages_of(task: ShardTask, shards: Sequence[ShardSpec]) -> dict[str, dict[s
     spent = {stage: {"cpu_s": 0.0, "wall_s": 0.0} for stage in (*_STAGES, "plain")}
 
     def timed(stage: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        cpu, start = _cpu_seconds(), time.perf_counter()
+        cpu, start = cpu_seconds(), time.perf_counter()
         result = call(*arguments)
-        spent[stage]["cpu_s"] += _cpu_seconds() - cpu
+        spent[stage]["cpu_s"] += cpu_seconds() - cpu
         spent[stage]["wall_s"] += time.perf_counter() - start
         return result
 
@@ -102,11 +102,6 @@ def _write_plainly(arrays: Sequence[np.ndarray], path: Path) -> None:
             while rest:
                 rest = rest[file.write(rest[:_WRITE_BYTES]) :]
         os.fsync(file.fileno())
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def scaling(folder: Path, setup: Setup) -> dict[str, Any]:

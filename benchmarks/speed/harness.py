@@ -12,7 +12,6 @@ import math
 import shutil
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,18 +36,8 @@ MAX_LENGTH = 512
 class Setup:
     """How workloads are run.
 
-    Attributes:
-        n_rounds: How often every rival runs.
-        n_rows: Rows of the corpus; None is the workload's own number.
-        sweep: Look for each rival's best batch size first.
-        only: The rivals to run beside bertfeat; empty is all.
-        device: `cpu`, `cuda` or `cuda:0`.
-        dtype: The type that models compute in.
-        n_warm_tokens: Tokens of the part of a corpus that rivals warm up on, and try their batch sizes on.
-        pack_tokens: Rows of the matrix products that give the ceiling.
-        n_workers: Processes of bertfeat; those beyond the first load the model in the time that counts.
-        deadline: The value of `time.monotonic` by which rounds shall end; a round that would pass it is not begun,
-            except the first.
+    Rivals warm up, and try their batch sizes, on a part of the corpus of `n_warm_tokens`. `only` names the rivals to
+    run beside bertfeat; empty is all.
     """
 
     n_rounds: int = 3
@@ -59,8 +48,6 @@ class Setup:
     dtype: str = "float32"
     n_warm_tokens: int = 4096
     pack_tokens: int = 2048
-    n_workers: int = 1
-    deadline: float = float("inf")
 
 
 @dataclass
@@ -110,11 +97,7 @@ def run_workload(workload: Workload, folder: Path, setup: Setup) -> dict[str, An
         ours = rivals[0]
         for measured in rivals:
             _warm_up(measured, workload, folder, corpora, setup)
-        begun = time.monotonic()
         for number in range(setup.n_rounds):
-            each = (time.monotonic() - begun) / number if number else 0
-            if number and time.monotonic() + each > setup.deadline:
-                break
             dtype = getattr(torch, setup.dtype)
             gemm.append(gemm_ceiling(shape, setup.pack_tokens, device=setup.device, dtype=dtype))
             for measured in rivals:
@@ -136,7 +119,7 @@ def run_workload(workload: Workload, folder: Path, setup: Setup) -> dict[str, An
         "padding_in_corpus_order": padded_share(lengths, 32),
         "padding_sorted": padded_share(sorted(lengths), 32),
         "gemm_gflops": gemm,
-        "rivals": {measured.label: _result(measured, ours, workload) for measured in rivals},
+        "rivals": {measured.label: _result(measured, ours) for measured in rivals},
         "missing": missing,
     }
 
@@ -187,7 +170,7 @@ def _open_rivals(
         if setup.only and label not in (OURS, *setup.only):
             continue
         corpus = entry.corpus or workload.corpus
-        own = {"workers": setup.n_workers} if entry.peer == OURS else {"corpus": str(corpora.path(corpus))}
+        own = {} if entry.peer == OURS else {"corpus": str(corpora.path(corpus))}
         dtype = entry.dtype or setup.dtype
         task = make_task(shape, entry.output or workload.output, folder, setup.device, dtype, **own)
         try:
@@ -271,7 +254,7 @@ def _assert_equal(workload: Workload, rivals: Sequence[Measured], folder: Path, 
             measured.likeness = assert_same_files(ours, theirs, OUTPUTS[workload.output], n_layers, dtype=dtype)
 
 
-def _result(measured: Measured, ours: Measured, workload: Workload) -> dict[str, Any]:
+def _result(measured: Measured, ours: Measured) -> dict[str, Any]:
     result: dict[str, Any] = {
         "tokens_per_s": measured.n_tokens / statistics.median(measured.corpus_s),
         "n_tokens": measured.n_tokens,
@@ -289,7 +272,6 @@ def _result(measured: Measured, ours: Measured, workload: Workload) -> dict[str,
     if measured is not ours:
         result["ratio"] = _ratio(ours, measured, ours.corpus_s, measured.corpus_s)
         result["ratio_with_loading"] = _ratio(ours, measured, ours.whole_s, measured.whole_s)
-        result["goal"] = workload.goals.get(measured.label)
     return result
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from bertfeat.encoder.packaged import minilm
 
 SHAPES = {
-    "bert-tiny": {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2},
+    "tiny": {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2},
     "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
     "bert-large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
 }

@@ -6,6 +6,7 @@ python -m benchmarks.speed.report STEM       writes STEM.md, STEM.png and STEM.s
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 
 from benchmarks.machine import describe_machine
 from benchmarks.speed.check_tables import check_tables
+from bertfeat.reports.tables import markdown_table
 
 _OURS, _OTHER = "#1b6ca8", "#b9c3cc"
+_LOWER = "bertfeat, bfloat16"
 # The columns of the overview: the rivals that share one, and what their ratios are to.
 _COLUMNS = {
     "transformers, corpus order": ("transformers, corpus order",),
@@ -62,52 +65,51 @@ def write_views(results: Mapping[str, Any], stem: Path, chart: Sequence[str] = _
 def table(results: Mapping[str, Any]) -> str:
     """Return the Markdown tables: a row for each rival of each workload, then the checks that have no rival."""
     duels = [result for result in results.values() if "rivals" in result]
-    parts = [*overview(duels, "bertfeat", _COLUMNS), "", *overview(duels, "bertfeat, bfloat16", _LOWER_COLUMNS), ""]
-    return "\n".join([*([*parts, *_duels(duels)] if duels else []), *check_tables(results)]) + "\n"
+    lower = [result for result in duels if _LOWER in result["rivals"]]
+    tables = [overview(duels, "bertfeat", _COLUMNS), *([overview(lower, _LOWER, _LOWER_COLUMNS)] if lower else [])]
+    return "\n\n".join([*([*tables, _duels(duels)] if duels else []), *check_tables(results)]) + "\n"
 
 
-def overview(results: Sequence[Mapping[str, Any]], ours: str, columns: Mapping[str, Sequence[str]]) -> list[str]:
+def overview(results: Sequence[Mapping[str, Any]], ours: str, columns: Mapping[str, Sequence[str]]) -> str:
     """Return a Markdown table of how many times as fast as its rivals `ours` is, a row for each workload."""
-    lines = [f"| workload | {ours}, tokens/s | {' | '.join(columns)} |", "|---|" + "---:|" * (1 + len(columns))]
+    rows = []
     for result in results:
         rivals = result["rivals"]
-        if ours not in rivals:
-            continue
         own = rivals[ours].get("ratio", 1.0)
         cells = [
             " / ".join(f"{rivals[label]['ratio'] / own:.2f}" for label in labels if label in rivals)
             for labels in columns.values()
         ]
-        lines.append(f"| {result['title']} | {rivals[ours]['tokens_per_s']:,.0f} | {' | '.join(cells)} |")
-    return lines
+        rows.append([result["title"], f"{rivals[ours]['tokens_per_s']:,.0f}", *cells])
+    return markdown_table(["workload", f"{ours}, tokens/s", *columns], rows)
 
 
-def _duels(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
-        "| workload | rival | tokens/s | batch | bertfeat, times as fast | with loading | goal | CPU s | cosine |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+def _duels(results: Sequence[Mapping[str, Any]]) -> str:
+    heads = [
+        "workload",
+        "rival",
+        "tokens/s",
+        "batch",
+        "bertfeat, times as fast",
+        "with loading",
+        "CPU s",
+        "cosine",
     ]
+    rows = []
     for result in results:
         title = f"{result['title']} ({result['n_rows']:,} rows, {result['n_tokens']:,} tokens)"
         for label, rival in result["rivals"].items():
-            lines.append(_row(title, label, rival))
+            rows.append([title, *_cells(label, rival)])
             title = ""
-        lines += [f"| | {label} | missing | | | | | | |" for label in result["missing"]]
-    return lines
+        rows += [["", label, "missing", *[""] * 5] for label in result["missing"]]
+    return markdown_table(heads, rows)
 
 
-def _row(title: str, label: str, rival: Mapping[str, Any]) -> str:
-    cpu = sorted(rival["cpu_s"])[len(rival["cpu_s"]) // 2]
-    cells = [title, label, f"{rival['tokens_per_s']:,.0f}", str(rival["batch"] or "")]
-    if "ratio" in rival:
-        goal = rival["goal"]
-        is_short = goal is not None and rival["ratio"] < goal
-        cells += [f"{rival['ratio']:.2f}", f"{rival['ratio_with_loading']:.2f}"]
-        cells += ["" if goal is None else f"{goal:g}{' (missed)' if is_short else ''}"]
-    else:
-        cells += ["", "", ""]
+def _cells(label: str, rival: Mapping[str, Any]) -> list[str]:
+    cells = [label, f"{rival['tokens_per_s']:,.0f}", str(rival["batch"] or "")]
+    cells += [f"{rival[key]:.2f}" if key in rival else "" for key in ("ratio", "ratio_with_loading")]
     likeness = f"{rival['cosine_least']:.5f}, {rival['cosine_mean']:.5f}" if "cosine_least" in rival else ""
-    return "| " + " | ".join([*cells, f"{cpu:.1f}", likeness]) + " |"
+    return [*cells, f"{statistics.median(rival['cpu_s']):.1f}", likeness]
 
 
 def draw(results: Mapping[str, Any], stem: Path) -> None:

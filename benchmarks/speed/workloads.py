@@ -1,9 +1,9 @@
-"""The workloads: each a corpus, an output, the rivals, and the ratios that were set as goals."""
+"""The workloads: each a corpus, an output and the rivals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 OURS = "bertfeat"
 CORPUS_ORDER = "transformers, corpus order"
@@ -35,14 +35,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Workload:
-    """One table of the result. `goals` are the least ratios of bertfeat's tokens per second to a rival's."""
+    """One table of the result."""
 
     title: str
     corpus: str
     output: str
     n_rows: int
     rivals: Mapping[str, Entry]
-    goals: Mapping[str, float] = field(default_factory=dict)
     model: str = "minilm"
     in_memory: bool = False
 
@@ -55,7 +54,6 @@ def _in(dtype: str, *names: str) -> dict[str, Entry]:
     return {f"{name}, {dtype}": Entry(name, dtype=dtype) for name in names}
 
 
-_PLAIN_GOALS = {ORT: 1.0, FUSED: 1.0, OPENVINO: 1.1, STREAMS: 1.1}
 # Engines that give any layer, and those that give the last one, in float32.
 _ENGINES = (ORT, FUSED, OPENVINO, STREAMS)
 _LAST_LAYER_ENGINES = (*_ENGINES, CT2, CT2_WORKERS)
@@ -72,7 +70,6 @@ WORKLOADS = {
         "token-last4-concat",
         3000,
         _peers(CORPUS_ORDER, SORTED, ONE, *_ENGINES),
-        {CORPUS_ORDER: 3.5, ONE: 5.0, **_PLAIN_GOALS},
     ),
     "short-word": Workload(
         "Short sentences, first token of every word: last four layers concatenated",
@@ -80,7 +77,6 @@ WORKLOADS = {
         "word-concat4",
         1000,
         _peers(CORPUS_ORDER, SORTED, ONE, FLAIR, *_ENGINES),
-        {FLAIR: 6.0, **_PLAIN_GOALS},
     ),
     "short-sentence": Workload(
         "Short sentences, sentence embeddings",
@@ -88,7 +84,6 @@ WORKLOADS = {
         "sentence",
         3000,
         {**_peers(ENCODE, CORPUS_ORDER, SORTED, *_LAST_LAYER_ENGINES), **_LOWER},
-        {ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "short-memory": Workload(
         "Short sentences, sentence embeddings in memory",
@@ -96,7 +91,6 @@ WORKLOADS = {
         "sentence",
         3000,
         _peers(ENCODE),
-        {ENCODE: 1.15},
         in_memory=True,
     ),
     "short-token-last": Workload(
@@ -115,7 +109,6 @@ WORKLOADS = {
         "token-all",
         3000,
         _peers(CORPUS_ORDER, SORTED, *_ENGINES),
-        _PLAIN_GOALS,
     ),
     "paragraphs": Workload(
         "Paragraphs of PEPs, sentence embeddings",
@@ -123,7 +116,6 @@ WORKLOADS = {
         "sentence",
         600,
         {**_peers(ENCODE, CORPUS_ORDER, SORTED, *_LAST_LAYER_ENGINES), **_LOWER},
-        {ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "paragraphs-token": Workload(
         "Paragraphs of PEPs, every token: last four layers and their concatenation",
@@ -131,7 +123,6 @@ WORKLOADS = {
         "token-last4-concat",
         400,
         _peers(CORPUS_ORDER, SORTED, *_ENGINES),
-        _PLAIN_GOALS,
     ),
     "encyclopedia": Workload(
         "Paragraphs of Wikipedia, sentence embeddings",
@@ -139,7 +130,6 @@ WORKLOADS = {
         "sentence",
         250,
         _peers(ENCODE, CORPUS_ORDER, SORTED, *_LAST_LAYER_ENGINES),
-        {ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "mixed": Workload(
         "Mixed lengths, 4 to 512 tokens, sentence embeddings",
@@ -147,7 +137,6 @@ WORKLOADS = {
         "sentence",
         250,
         {**_peers(CORPUS_ORDER, SORTED, ENCODE, *_LAST_LAYER_ENGINES), **_LOWER},
-        {CORPUS_ORDER: 5.0, ENCODE: 1.15, **_PLAIN_GOALS},
     ),
     "mixed-token": Workload(
         "Mixed lengths, 4 to 512 tokens, every token: last four layers and their concatenation",
@@ -155,7 +144,6 @@ WORKLOADS = {
         "token-last4-concat",
         250,
         _peers(CORPUS_ORDER, SORTED, *_ENGINES),
-        {CORPUS_ORDER: 5.0, **_PLAIN_GOALS},
     ),
     "half-the-layers": Workload(
         "Layer 6 of BERT-base's shape, mean of each paragraph",
@@ -166,7 +154,6 @@ WORKLOADS = {
             "bertfeat, layers 1 to 12": Entry(OURS, output="sentence-layers-1-12"),
             **_peers(CORPUS_ORDER, SORTED, *_ENGINES),
         },
-        {"bertfeat, layers 1 to 12": 1.9, **_PLAIN_GOALS},
         model="bert-base",
     ),
     "duplicates": Workload(
@@ -175,6 +162,5 @@ WORKLOADS = {
         "sentence",
         2800,
         {"bertfeat, without repeats": Entry(OURS, corpus="distinct"), **_peers(ENCODE, SORTED, *_LAST_LAYER_ENGINES)},
-        {"bertfeat, without repeats": 1.2, **_PLAIN_GOALS},
     ),
 }

@@ -1,11 +1,10 @@
-"""The CUDA path on a machine without a device: fake tensors, a reference of the kernel on the CPU, and `torch.export`.
+"""The CUDA path on a machine without a device: fake tensors, and a reference of the kernel on the CPU.
 
 tests/extraction/test_gpu.py runs the path itself where there is a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bertfeat
-from benchmarks.speed.forwards import PackedForward, exported, filled, tensors_of
-from benchmarks.speed.varlen_reference import register_on_cpu
-from bertfeat.encoder import attention, encoder, loading
+from bertfeat.encoder import attention, encoder
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.torchmodules import keep_float32
 from bertfeat.errors import RunError
 from tests.support.fake_cuda import CUDA, fake_cuda
 from tests.support.families import build_model, random_pack
+from tests.support.varlen_reference import register_on_cpu
 
 CPU = torch.device("cpu")
 CONVOLVING = ["convbert", "deberta-v2", "nystromformer", "squeezebert", "yoso"]
@@ -37,14 +34,6 @@ def varlen_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the variable-length kernel on the CPU, as a reference."""
     register_on_cpu()
     monkeypatch.setattr(attention, "has_varlen", lambda device: True)
-
-
-@pytest.fixture(scope="module")
-def minilm() -> Iterator[PackEncoder]:
-    with pytest.MonkeyPatch.context() as patch:
-        # The layout of weights that is oneDNN's own cannot be exported.
-        patch.setattr(loading, "can_pack", lambda device, dtype: False)
-        yield load_encoder(open_checkpoint("minilm"), [6], compute_dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls", "model", "lasttoken", "weightedmean"])
@@ -96,25 +85,6 @@ def test_the_kernel_is_asked_for_what_the_cpu_computes(
         expected, _ = packed_attention(torch.nn.Module(), query.float(), key.float(), value.float(), None, **rules)
     # One rounding to bfloat16.
     torch.testing.assert_close(found.float(), expected, rtol=2**-8, atol=1e-6)
-
-
-@pytest.mark.numeric
-def test_the_exported_packed_forward_equals_the_encoder(minilm: PackEncoder) -> None:
-    """One graph, of symbolic sizes, for packs of any size; also filled up to a fixed size."""
-    register_on_cpu()
-    forward = PackedForward(minilm, longest=64)
-    first, other = random_pack([9, 8, 8, 7, 3]), random_pack([30, 12, 1])
-    graph = exported(forward, tensors_of(first, CPU))
-    assert sum("_varlen_attn" in str(node.target) for node in graph.graph.nodes) == 6  # type: ignore[union-attr]
-    for pack in (first, other):
-        tensors = tensors_of(pack, CPU)
-        with torch.inference_mode():
-            found, fixed = graph(*tensors), graph(*filled(tensors, 150, 9, 64))
-        states = minilm.encode(pack).layer(6).float().split(pack.lengths.tolist())
-        expected = torch.stack([window.mean(dim=0) for window in states])
-        assert torch.cosine_similarity(found, expected).min() > 0.999
-        assert torch.cosine_similarity(fixed[: len(expected)], expected).min() > 0.999
-        assert fixed.shape == (9, 384)
 
 
 @pytest.mark.numeric

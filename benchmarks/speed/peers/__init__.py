@@ -38,19 +38,10 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a rival: the model (a folder), the output, the device and so on.
+    """The task of a rival: a model's folder, a key of `OUTPUTS`, and how to run it.
 
-    Attributes:
-        model: A folder of the Hugging Face form.
-        n_layers: Blocks of the model.
-        output_name: A key of `OUTPUTS`.
-        scratch: A folder for what a peer must make before it can run (an ONNX file); the time for it does not count.
-        device: `cpu` or `cuda`.
-        dtype: The type that the model computes in.
-        max_length: Longer texts are cut.
-        n_heads: Attention heads of the model.
-        hidden_size: Its width.
-        settings: What `PEERS` says of the rival, and what the run adds.
+    `scratch` is a folder for what a peer must make before it can run, such as an ONNX file; the time for it does not
+    count. `settings` is what `PEERS` says of the rival, and what the run adds.
     """
 
     model: str
