@@ -32,9 +32,6 @@ def read_texts(path: str, **settings: Any) -> list[Texts]:
     """Return the texts of each document of a file.
 
     A document is a run of rows with the same group: a document column, or the borders of a CoNLL file; else one row.
-
-    Raises:
-        InputError: The file or a row cannot be read.
     """
     # Without context, a column of documents is refused.
     rows = read_documents(path, **settings, document_context="document_column" in settings)
@@ -44,11 +41,7 @@ def read_texts(path: str, **settings: Any) -> list[Texts]:
 
 
 def hold_out(documents: Sequence[Texts], share: float) -> tuple[list[Texts], list[Texts]]:
-    """Split documents at random, always alike: those to train on, and that share of them, at least one.
-
-    Raises:
-        InputError: There is one document only.
-    """
+    """Split documents at random, always alike: those to train on, and that share of them, at least one."""
     if len(documents) < 2:
         raise InputError(f"documents of the corpus: {len(documents)}; one to train on and one to hold out are needed")
     order = np.random.default_rng(0).permutation(len(documents)).tolist()
@@ -57,11 +50,7 @@ def hold_out(documents: Sequence[Texts], share: float) -> tuple[list[Texts], lis
 
 
 def open_masked_model(name: str, seed: int) -> TaskModel:
-    """Load a model with a head for masked words.
-
-    Raises:
-        CheckpointError: There is no such model, it has no mask token, or its family has no such head.
-    """
+    """Load a model with a head for masked words."""
     opened = open_task_model(name, "masked", seed=seed)
     if opened.model.config.is_encoder_decoder or opened.tokenizer.mask_token_id is None:
         raise CheckpointError(f"{name}: its tokenizer has no mask token, or it is not an encoder; use another model")
@@ -69,12 +58,7 @@ def open_masked_model(name: str, seed: int) -> TaskModel:
 
 
 def cut_windows(documents: Sequence[Texts], tokenizer: Any, max_length: int) -> list[Window]:
-    """Lay documents end to end, with a separator between two, and cut them into windows of nearly equal lengths.
-
-    Raises:
-        ConfigError: A window has no room beside its special tokens.
-        InputError: The documents have no known word.
-    """
+    """Lay documents end to end, with a separator between two, and cut them into windows of nearly equal lengths."""
     template, _ = read_templates(tokenizer.backend_tokenizer)
     room = max_length - template.n_specials
     if room < 1:
@@ -161,13 +145,7 @@ def scores_of(predicted: Any) -> Scores:
 
 
 def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: int) -> None:
-    """Write a folder with a tokenizer that is trained on texts and a model of a config.json with random weights.
-
-    Raises:
-        ConfigError: A value of the file cannot be used, transformers has no such model with a head for masked words, or
-            the folder is there and was not made by a recipe.
-        CheckpointError: The file cannot be read, or transformers refuses it.
-    """
+    """Write a folder with a tokenizer that is trained on texts and a model of a config.json with random weights."""
     path = Path(config_path)
     values = read_json(path)
     auto = transformers.AutoModelForMaskedLM

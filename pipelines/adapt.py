@@ -62,26 +62,14 @@ FILE = click.Path(exists=True, dir_okay=False)
 )
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @training_options
-def main(
-    corpus: str,
-    model: str | None,
-    from_scratch: str | None,
-    whole_words: bool,
-    max_length: int | None,
-    held_out: float,
-    out: str,
-    text_column: str | None,
-    document_column: str | None,
-    format: str | None,  # noqa: A002
-    limit: int | None,
-    **training: Any,
-) -> None:
+def main(corpus: str, model: str | None, from_scratch: str | None, out: str, **options: Any) -> None:
     """Train an encoder on plain text, and write a folder that --model takes."""
     started = time.perf_counter()
     if (model is None) == (from_scratch is None):
         raise click.UsageError("pass --model, or --from-scratch with a config.json, and not both")
-    folder, settings = Path(out), Settings(**training)
-    reading = {"text_column": text_column, "document_column": document_column, "format": format, "limit": limit}
+    whole_words, max_length, held_out = (options.pop(name) for name in ("whole_words", "max_length", "held_out"))
+    reading = {name: options.pop(name) for name in ("text_column", "document_column", "format", "limit")}
+    folder, settings = Path(out), Settings(**options)
     documents = read_texts(corpus, **{name: value for name, value in reading.items() if value is not None})
     parts = hold_out(documents, held_out)
     if from_scratch is not None:
