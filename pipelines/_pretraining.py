@@ -16,7 +16,7 @@ from tokenizers import BertWordPieceTokenizer
 from bertfeat.encoder.weights import read_json
 from bertfeat.errors import CheckpointError, ConfigError, InputError, checkpoint_errors
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._models import NO_LABEL, TaskModel, has_head, new_model, open_task_model
+from bertfeat.pipelines._models import NO_LABEL, TaskModel, new_model, open_task_model
 from bertfeat.text.template import read_templates
 
 #: The texts of a document, in order.
@@ -148,25 +148,16 @@ def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: in
     """Write a folder with a tokenizer that is trained on texts and a model of a config.json with random weights."""
     path = Path(config_path)
     values = read_json(path)
-    auto = transformers.AutoModelForMaskedLM
-    model_type, vocab_size = values.pop("model_type", None), values.pop("vocab_size", _USUAL_SIZE)
     with (
         torch.random.fork_rng(devices=[]),
         new_model(folder, path.name) as new,
-        checkpoint_errors(path, "not a config of transformers", "correct the file"),
+        checkpoint_errors(path, "not a config of transformers with a head for masked words", "correct the file"),
     ):
         torch.manual_seed(seed)
-        tokenizer = train_tokenizer(texts, vocab_size)
-        if len(tokenizer) > vocab_size:
-            raise ConfigError(
-                f"{path}: vocab_size is {vocab_size}, but the letters of the corpus alone make {len(tokenizer)} "
-                "pieces; use a larger one"
-            )
+        tokenizer = train_tokenizer(texts, values.pop("vocab_size", _USUAL_SIZE))
         values |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        config = transformers.AutoConfig.for_model(model_type, **values)
-        if not has_head(config.model_type, "masked"):
-            raise ConfigError(f"{path}: transformers has no head for masked words for {model_type}; use another model")
-        auto.from_config(config).save_pretrained(new)
+        config = transformers.AutoConfig.for_model(values.pop("model_type", None), **values)
+        transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(new)
         tokenizer.model_max_length = getattr(config, "max_position_embeddings", 512)
         tokenizer.save_pretrained(new)
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from bertfeat.cli.options import refuse_given
 from bertfeat.encoder.loading import no_progress_bars
-from bertfeat.errors import ConfigError, RunError, require
+from bertfeat.errors import RunError, require
 from bertfeat.pipelines._models import require_head
 from bertfeat.progress import Progress, reporting
 
@@ -42,10 +42,6 @@ class Settings:
     patience: int | None = None
     seed: int = 0
     device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.learning_rate is not None and not math.isfinite(self.learning_rate):
-            raise ConfigError(f"the learning rate {self.learning_rate} is not a finite number")
 
 
 @dataclass(frozen=True)

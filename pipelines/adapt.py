@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -112,7 +111,8 @@ def main(corpus: str, model: str | None, from_scratch: str | None, out: str, **o
         for name, title in {"loss": "training, mean of the epoch", "held_out_loss": "held out"}.items()
     }
     plot_lines(lines, folder / "curve", axis_names=("step", "loss"))
-    guess, _ = Counter(np.concatenate([window["input_ids"][1:-1] for window in windows]).tolist()).most_common(1)[0]
+    ids = np.concatenate([window["input_ids"] for window in windows])
+    guess = int(np.bincount(ids[~np.isin(ids, opened.tokenizer.all_special_ids)]).argmax())
     masked = [label for window in scored for label in window["labels"] if label >= 0]
     guessed = masked.count(guess) / len(masked)
     result = {
