@@ -98,9 +98,6 @@ class Task:
         """Train a model; return its answers to the questions of dev, and a report of the training.
 
         Paragraphs that do not fit are read in overlapping windows; one without the answer is an example of no answer.
-
-        Raises:
-            UserError: A question leaves no room for its paragraph.
         """
         if frozen is not None:
             freeze(opened, frozen)
@@ -156,11 +153,7 @@ def best_span(
 
 
 def cut_questions(questions: Sequence[Question], tokenizer: Any, max_length: int) -> list[Window]:
-    """Return the windows of questions with their paragraphs, each with the whole question.
-
-    Raises:
-        UserError: A question leaves no room for its paragraph.
-    """
+    """Return the windows of questions with their paragraphs, each with the whole question."""
     if not questions:
         return []
     stride = max_length // 4

@@ -86,9 +86,6 @@ def fit_and_score(
     Args:
         vectors: The features of each split, (n_pairs, dim).
         labels: The labels of each split, (n_pairs,): float64 for quantities, else classes.
-
-    Raises:
-        UserError: Train has one class alone, or labels of splits differ in kind.
     """
     held = [split for split in vectors if split != "train"]
     if labels["train"].dtype.kind == "f":

@@ -16,10 +16,17 @@ import transformers
 
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
-from bertfeat.heads.base import Labels, codes_of, encode_labels, require_same_kind
+from bertfeat.heads.base import Labels, encode_labels, require_same_kind
 from bertfeat.pipelines._correlations import Score, correlate
-from bertfeat.pipelines._models import MODEL, NO_LABEL, TaskModel, check_model_place, freeze, replace_model
-from bertfeat.pipelines._models import open_task_model as open_model
+from bertfeat.pipelines._models import (
+    MODEL,
+    NO_LABEL,
+    TaskModel,
+    check_model_place,
+    freeze,
+    open_task_model,
+    replace_model,
+)
 from bertfeat.pipelines._training import TASKS, History, Settings, digest_of, make_trainer, train
 from bertfeat.probes.learningrows import as_labels, is_given
 from bertfeat.probes.scoring import score_predicted
@@ -108,35 +115,25 @@ def finetune(
     frozen: str | None = None,
     context: bool = False,
 ) -> FineTuned:
-    """Fine-tune a model with a head of transformers, score it, and save it in the folder `model`.
+    """Fine-tune a model with a head of transformers, score it on all splits but train, and save it in the folder.
 
     The weights of the best epoch on dev are kept, by the main score of probes. Checkpoints stay until `discard`.
-
-    Args:
-        task: One of `TASKS`.
-        splits: The documents of train, dev and, if there is one, test.
-        label: The column with the labels, kept with each document; for `tag`, that of its words.
-        model: Installed model package, folder, or hub id.
-        settings: The settings of training.
-        folder: Where the checkpoints and the model are written.
-        frozen: Layers that keep their weights, such as `0..4`.
-        context: Whether the sentences of a document are read as one text.
-
-    Raises:
-        UserError: The model, the labels or a setting cannot be used.
-        RunError: The loss is not finite.
+    `label` is the column with the labels, of the words of each document for `tag`; `frozen` are layers that keep their
+    weights, such as `0..4`; with `context`, the sentences of a document are read as one text.
     """
     texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
-    opened = open_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
+    opened = open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
     check_model_place(opened, folder / MODEL)
     layers = () if frozen is None else freeze(opened, frozen)
     examples = {
         name: make_examples(split, opened, codes if name == "train" else None, context=context)
         for name, split in texts.items()
     }
-    report = {**_report(task, opened, examples, classes), "frozen_layers": list(layers), "settings": asdict(settings)}
-    _warn(report)
+    for name, split in examples.items():
+        if split.n_cut:
+            n_rows = len(split.texts.labels)
+            click.echo(f"{name}: {split.n_cut} of {n_rows} texts are cut to the model's window", err=True)
     collator = (
         transformers.DataCollatorForTokenClassification if task == "tag" else transformers.DataCollatorWithPadding
     )
@@ -156,17 +153,28 @@ def finetune(
     )
     history = train(trainer)
     scores = {}
-    for name, split in examples.items():
-        if name != "train":
-            predicted = trainer.predict(split.inputs)
-            scores[name] = split.score(predicted, classes, bootstrap=True)
-            guessed = np.unique(split.outputs(predicted).argmax(axis=1))
-            if len(classes) and len(guessed) == 1 and len(split.inputs) > 1:
-                click.echo(
-                    f"{name}: the trained model predicts {printable(str(classes[guessed[0]]))} alone; raise --epochs "
-                    f"({settings.epochs}) or --learning-rate ({history.learning_rate:g}), or use more rows",
-                    err=True,
-                )
+    for name in (name for name in examples if name != "train"):
+        predicted = trainer.predict(examples[name].inputs)
+        scores[name] = examples[name].score(predicted, classes, bootstrap=True)
+        guessed = np.unique(examples[name].outputs(predicted).argmax(axis=1))
+        if len(classes) and len(guessed) == 1:
+            click.echo(
+                f"{name}: the trained model predicts {printable(str(classes[guessed[0]]))} alone; raise --epochs "
+                f"({settings.epochs}) or --learning-rate ({history.learning_rate:g}), or use more rows",
+                err=True,
+            )
+    report = {
+        "task": task,
+        "model": opened.checkpoint.name,
+        "weights_sha256": opened.checkpoint.weights_sha256,
+        "n_classes": len(classes) or None,
+        "n_rows": {name: len(split.labels) for name, split in texts.items()},
+        "n_windows": {name: len(split.inputs) for name, split in examples.items()},
+        "n_without_label": {name: split.n_without_label for name, split in texts.items()},
+        "n_cut": {name: split.n_cut for name, split in examples.items()},
+        "frozen_layers": list(layers),
+        "settings": asdict(settings),
+    }
     return FineTuned(folder / MODEL, history, scores, report, replace_model(opened, folder / MODEL))
 
 
@@ -182,11 +190,7 @@ def _labelled(task: str, documents: Sequence[Document], label: str, where: str) 
 
 
 def label_texts(documents: Sequence[Document], label: str, where: str, *, quantities: bool = False) -> LabelledTexts:
-    """Find the labels of whole texts; texts without one are left out.
-
-    Raises:
-        UserError: No text has a label, or a label is not of the kind that is asked for.
-    """
+    """Find the labels of whole texts; texts without one are left out."""
     values = pl.Series([document.kept.get(label) for document in documents], strict=False)
     given = is_given(values)
     kept = [document for document, is_there in zip(documents, given, strict=True) if is_there]
@@ -203,11 +207,7 @@ def label_texts(documents: Sequence[Document], label: str, where: str, *, quanti
 
 
 def label_words(documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
-    """Find the labels of words; words without one are left out.
-
-    Raises:
-        UserError: The documents are not lists of words, or there is no such column of words.
-    """
+    """Find the labels of words; words without one are left out."""
     if any(document.words is None for document in documents):
         raise UserError(f"{where}: its rows are texts; --task tag takes words with labels, such as CoNLL files")
     values = pl.Series([tag for document in documents for tag in document.annotations[label]], dtype=pl.String)
@@ -219,11 +219,7 @@ def label_words(documents: Sequence[Document], label: str, where: str) -> Labell
 
 
 def encode_splits(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Labels, npt.NDArray[Any]]:
-    """Return the classes, none for quantities, and the targets of train.
-
-    Raises:
-        UserError: Train has one class alone or all its quantities are equal, or labels of splits differ in kind.
-    """
+    """Return the classes, none for quantities, and the targets of train."""
     labels = texts["train"].labels
     if labels.dtype.kind == "f":
         for name, split in texts.items():
@@ -249,11 +245,7 @@ def make_examples(
 ) -> Examples:
     """Tokenize a split: whole texts are cut to one window, lists of words into as many as they take.
 
-    Args:
-        texts: The labelled rows.
-        opened: The model that reads them.
-        targets: What the model learns for each row (n_rows,); None if it only predicts.
-        context: Whether the sentences of a document are read as one text.
+    `targets` (n_rows,) are what the model learns for each row; None if it only predicts.
     """
     tokenizer, max_length = opened.tokenizer, opened.checkpoint.max_length
     if targets is None:
@@ -308,33 +300,3 @@ def _places(encoded: Any, sentences: Sequence[Sequence[str]]) -> dict[int, tuple
                 if context > found.get(starts[sentence] + word, (-1, 0, 0))[0]:
                     found[starts[sentence] + word] = context, window, place
     return found
-
-
-def _report(task: str, opened: TaskModel, examples: Mapping[str, Examples], classes: Labels) -> dict[str, Any]:
-    unseen = {}
-    for name, split in examples.items():
-        labels = split.texts.labels
-        if len(classes) and (is_unseen := codes_of(labels, classes) < 0).any():
-            names, counts = np.unique(labels[is_unseen], return_counts=True)
-            unseen[name] = dict(zip(map(str, names.tolist()), counts.tolist(), strict=True))
-    return {
-        "task": task,
-        "model": opened.checkpoint.name,
-        "weights_sha256": opened.checkpoint.weights_sha256,
-        "n_classes": len(classes) or None,
-        "n_rows": {name: len(split.texts.labels) for name, split in examples.items()},
-        "n_windows": {name: len(split.inputs) for name, split in examples.items()},
-        "n_without_label": {name: split.texts.n_without_label for name, split in examples.items()},
-        "n_cut": {name: split.n_cut for name, split in examples.items()},
-        "unseen_labels": unseen,
-    }
-
-
-def _warn(report: Mapping[str, Any]) -> None:
-    """Name what is left out or cannot be learned, one line each."""
-    for split, n_cut in report["n_cut"].items():
-        if n_cut:
-            click.echo(f"{split}: {n_cut} of {report['n_rows'][split]} texts are cut to the model's window", err=True)
-    for split, labels in report["unseen_labels"].items():
-        named = ", ".join(f"{printable(name)} ({count} rows)" for name, count in labels.items())
-        click.echo(f"{split}: labels that train does not have, counted as errors: {named}", err=True)

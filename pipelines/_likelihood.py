@@ -39,11 +39,7 @@ class _Query(NamedTuple):
 
 
 class LanguageModel:
-    """A model with a trained head for masked words or, if its family has none, for next words.
-
-    Raises:
-        CheckpointError: There is no such model, it has no trained head for words, or no mask token for its head.
-    """
+    """A model with a trained head for masked words or, if its family has none, for next words."""
 
     def __init__(self, name: str, device: str, *, given_words: bool = False) -> None:
         self.name = name
@@ -69,12 +65,7 @@ class LanguageModel:
         self._capacity = checkpoint.max_length - len(self._prefix) - len(self._suffix)
 
     def with_mask(self, text: str) -> str:
-        """Return a text with the model's own mask in place of `[MASK]`.
-
-        Raises:
-            CheckpointError: The model has no mask.
-            InputError: The text has none.
-        """
+        """Return a text with the model's own mask in place of `[MASK]`."""
         if self.mask_token is None or self.is_causal:
             raise CheckpointError(f"{self.name}: has no mask; choose a model that fills masks")
         if MASK not in text and self.mask_token not in text:

@@ -57,11 +57,7 @@ def has_head(model_type: str, head: str) -> bool:
 
 
 def require_head(name: str, head: str) -> Checkpoint:
-    """Return the files of a model whose family has such a head; its weights may still be missing.
-
-    Raises:
-        CheckpointError: There is no such model, or its family has no such head.
-    """
+    """Return the files of a model whose family has such a head; its weights may still be missing."""
     checkpoint = open_checkpoint(name)
     kind = checkpoint.family.model_type
     if not has_head(kind, head):
@@ -70,11 +66,7 @@ def require_head(name: str, head: str) -> Checkpoint:
 
 
 def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = False, **config: Any) -> TaskModel:
-    """Load a model with a head; what its files lack is drawn at random, which `trained` refuses.
-
-    Raises:
-        CheckpointError: There is no such model, its family has no such head, or a weight is missing that must be there.
-    """
+    """Load a model with a head; what its files lack is drawn at random, which `trained` refuses."""
     checkpoint = require_head(name, head)
     folder = checkpoint.folder
     with torch.random.fork_rng(devices=[]), no_progress_bars(), checkpoint_errors(folder, "its files do not load"):
@@ -121,11 +113,7 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
 
 
 def freeze(opened: TaskModel, layers: str) -> tuple[int, ...]:
-    """Keep layers as they are while the others are trained; layer 0 is the embeddings. Return the layers.
-
-    Raises:
-        ConfigError: There is no such layer.
-    """
+    """Keep layers as they are while the others are trained; layer 0 is the embeddings. Return the layers."""
     n_layers = opened.checkpoint.n_layers
     chosen = parse_layers(layers, n_layers, model=opened.checkpoint.name)
     encoder = encoder_of(opened.model.base_model)
@@ -149,11 +137,7 @@ def _is_list(module: nn.Module, n_layers: int) -> bool:
 
 
 def check_model_place(opened: TaskModel, target: Path) -> None:
-    """Check that a trained model may be written to a folder.
-
-    Raises:
-        ConfigError: The folder is there and was not made by a recipe, or it is that of the model to start from.
-    """
+    """Check that a trained model may be written to a folder."""
     if opened.checkpoint.folder == target.resolve():
         raise ConfigError(f"{target}: is the model to start from, and would be replaced; choose another --out")
     _check_own(target)
@@ -168,12 +152,7 @@ def replace_model(opened: TaskModel, target: Path) -> int:
 
 
 def initialise(name: str, revision: str | None, target: Path, *, seed: int) -> None:
-    """Save a model with the config and the tokenizer of another one, and with transformers' initialisation.
-
-    Raises:
-        CheckpointError: There is no such model.
-        ConfigError: The model holds static vectors, or the folder is there and was not made by a recipe.
-    """
+    """Save a model with the config and the tokenizer of another one, and with transformers' initialisation."""
     checkpoint = open_checkpoint(name, revision)
     folder = checkpoint.folder
     if checkpoint.facts is None:
@@ -196,12 +175,7 @@ def initialise(name: str, revision: str | None, target: Path, *, seed: int) -> N
 
 @contextlib.contextmanager
 def new_model(target: Path, made_of: str, **facts: Any) -> Iterator[Path]:
-    """Yield a folder for the files of a model, which takes the place of an older one that a recipe made.
-
-    Raises:
-        ConfigError: The folder is there and was not made by a recipe.
-        RunError: The system refused; an older model still exists.
-    """
+    """Yield a folder for the files of a model, which takes the place of an older one that a recipe made."""
     with publish_folder(target, lambda: _check_own(target)) as written, no_progress_bars():
         yield written
         (written / _MARK).write_text(json.dumps({"model": made_of, **facts}) + "\n", encoding="utf-8")

@@ -23,9 +23,6 @@ def alone_in(out: Path) -> Iterator[None]:
     """Make a folder and lock it during the block; what is empty in the end is removed.
 
     The lock ends with its process, so after a kill the next run takes it.
-
-    Raises:
-        StoreError: Another process writes to the folder, or it cannot be made.
     """
     path = out / _LOCK
     made = make_parents(path)
@@ -41,12 +38,7 @@ def alone_in(out: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: str | Mapping[str, Any] | pl.DataFrame) -> None:
-    """Publish a file: a text, values as JSON, or a table as Parquet, CSV or JSON lines; its folder is made if missing.
-
-    Raises:
-        StoreError: The folder cannot be made.
-        RunError: The system refused; an older file is unchanged.
-    """
+    """Publish a text, values as JSON, or a table as Parquet, CSV or JSON lines; the folder is made if missing."""
     if isinstance(content, pl.DataFrame):
         data = io.BytesIO()
         if path.suffix == ".parquet":

@@ -16,7 +16,7 @@ from tokenizers import BertWordPieceTokenizer
 from bertfeat.encoder.weights import read_json
 from bertfeat.errors import CheckpointError, ConfigError, InputError, checkpoint_errors
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._models import NO_LABEL, TaskModel, has_head, new_model, open_task_model
+from bertfeat.pipelines._models import NO_LABEL, TaskModel, new_model, open_task_model
 from bertfeat.text.template import read_templates
 
 #: The texts of a document, in order.
@@ -32,9 +32,6 @@ def read_texts(path: str, **settings: Any) -> list[Texts]:
     """Return the texts of each document of a file.
 
     A document is a run of rows with the same group: a document column, or the borders of a CoNLL file; else one row.
-
-    Raises:
-        InputError: The file or a row cannot be read.
     """
     # Without context, a column of documents is refused.
     rows = read_documents(path, **settings, document_context="document_column" in settings)
@@ -44,11 +41,7 @@ def read_texts(path: str, **settings: Any) -> list[Texts]:
 
 
 def hold_out(documents: Sequence[Texts], share: float) -> tuple[list[Texts], list[Texts]]:
-    """Split documents at random, always alike: those to train on, and that share of them, at least one.
-
-    Raises:
-        InputError: There is one document only.
-    """
+    """Split documents at random, always alike: those to train on, and that share of them, at least one."""
     if len(documents) < 2:
         raise InputError(f"documents of the corpus: {len(documents)}; one to train on and one to hold out are needed")
     order = np.random.default_rng(0).permutation(len(documents)).tolist()
@@ -57,11 +50,7 @@ def hold_out(documents: Sequence[Texts], share: float) -> tuple[list[Texts], lis
 
 
 def open_masked_model(name: str, seed: int) -> TaskModel:
-    """Load a model with a head for masked words.
-
-    Raises:
-        CheckpointError: There is no such model, it has no mask token, or its family has no such head.
-    """
+    """Load a model with a head for masked words."""
     opened = open_task_model(name, "masked", seed=seed)
     if opened.model.config.is_encoder_decoder or opened.tokenizer.mask_token_id is None:
         raise CheckpointError(f"{name}: its tokenizer has no mask token, or it is not an encoder; use another model")
@@ -69,12 +58,7 @@ def open_masked_model(name: str, seed: int) -> TaskModel:
 
 
 def cut_windows(documents: Sequence[Texts], tokenizer: Any, max_length: int) -> list[Window]:
-    """Lay documents end to end, with a separator between two, and cut them into windows of nearly equal lengths.
-
-    Raises:
-        ConfigError: A window has no room beside its special tokens.
-        InputError: The documents have no known word.
-    """
+    """Lay documents end to end, with a separator between two, and cut them into windows of nearly equal lengths."""
     template, _ = read_templates(tokenizer.backend_tokenizer)
     room = max_length - template.n_specials
     if room < 1:
@@ -161,34 +145,19 @@ def scores_of(predicted: Any) -> Scores:
 
 
 def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: int) -> None:
-    """Write a folder with a tokenizer that is trained on texts and a model of a config.json with random weights.
-
-    Raises:
-        ConfigError: A value of the file cannot be used, transformers has no such model with a head for masked words, or
-            the folder is there and was not made by a recipe.
-        CheckpointError: The file cannot be read, or transformers refuses it.
-    """
+    """Write a folder with a tokenizer that is trained on texts and a model of a config.json with random weights."""
     path = Path(config_path)
     values = read_json(path)
-    auto = transformers.AutoModelForMaskedLM
-    model_type, vocab_size = values.pop("model_type", None), values.pop("vocab_size", _USUAL_SIZE)
     with (
         torch.random.fork_rng(devices=[]),
         new_model(folder, path.name) as new,
-        checkpoint_errors(path, "not a config of transformers", "correct the file"),
+        checkpoint_errors(path, "not a config of transformers with a head for masked words", "correct the file"),
     ):
         torch.manual_seed(seed)
-        tokenizer = train_tokenizer(texts, vocab_size)
-        if len(tokenizer) > vocab_size:
-            raise ConfigError(
-                f"{path}: vocab_size is {vocab_size}, but the letters of the corpus alone make {len(tokenizer)} "
-                "pieces; use a larger one"
-            )
+        tokenizer = train_tokenizer(texts, values.pop("vocab_size", _USUAL_SIZE))
         values |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        config = transformers.AutoConfig.for_model(model_type, **values)
-        if not has_head(config.model_type, "masked"):
-            raise ConfigError(f"{path}: transformers has no head for masked words for {model_type}; use another model")
-        auto.from_config(config).save_pretrained(new)
+        config = transformers.AutoConfig.for_model(values.pop("model_type", None), **values)
+        transformers.AutoModelForMaskedLM.from_config(config).save_pretrained(new)
         tokenizer.model_max_length = getattr(config, "max_position_embeddings", 512)
         tokenizer.save_pretrained(new)
 

@@ -55,11 +55,7 @@ class Prediction:
 
 
 def read_squad(path: str | Path) -> list[Question]:
-    """Return the questions of a file in the format of SQuAD 1.1 or 2.0.
-
-    Raises:
-        UserError: The file has another format or no questions, an id occurs twice, or an answer is not at its place.
-    """
+    """Return the questions of a file in the format of SQuAD 1.1 or 2.0."""
     try:
         questions = [
             _question(path, number, paragraph["context"], entry)

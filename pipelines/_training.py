@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from bertfeat.cli.options import refuse_given
 from bertfeat.encoder.loading import no_progress_bars
-from bertfeat.errors import ConfigError, RunError, require
+from bertfeat.errors import RunError, require
 from bertfeat.pipelines._models import require_head
 from bertfeat.progress import Progress, reporting
 
@@ -42,10 +42,6 @@ class Settings:
     patience: int | None = None
     seed: int = 0
     device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.learning_rate is not None and not math.isfinite(self.learning_rate):
-            raise ConfigError(f"the learning rate {self.learning_rate} is not a finite number")
 
 
 @dataclass(frozen=True)
@@ -140,19 +136,12 @@ def make_trainer(
     judge: Callable[[Any, Any], Any] | None = None,
     **more: Any,
 ) -> Trainer:
-    """Return the trainer of a model.
+    """Return the trainer of a model, which is trained in place.
 
-    Args:
-        model: The model, which is trained in place.
-        examples: The training examples.
-        settings: The settings of training.
-        folder: Where checkpoints are written, in a folder of their own for other settings or other data.
-        collator: Makes a batch of examples.
-        made_of: What else decides the weights, as JSON values.
-        dev: Examples to predict after each epoch; None keeps the last epoch.
-        score: Returns the score of these predictions, higher is better; the best epoch is kept.
-        judge: Makes of logits and labels of a batch what is kept as its predictions.
-        more: Other arguments of TrainingArguments.
+    Checkpoints are written in a folder of their own for other settings or other data: `made_of` says what decides the
+    weights beside the settings. `score` is that of the predictions of `dev` after each epoch, of which the best one is
+    kept; without `dev`, the last. `judge` makes of logits and labels what is kept as predictions. `more` are other
+    arguments of TrainingArguments.
     """
     decides = digest_of({**made_of, **asdict(settings), "device": None})
 
@@ -203,11 +192,7 @@ def make_trainer(
 
 
 def train(trainer: Trainer) -> History:
-    """Train from the last checkpoint on, if there is one, and keep the weights of the best epoch on dev.
-
-    Raises:
-        RunError: The loss is not finite.
-    """
+    """Train from the last checkpoint on, if there is one, and keep the weights of the best epoch on dev."""
     # The state is the last file of a checkpoint: without it, a process was killed while it wrote one.
     whole = [path.parent for path in Path(trainer.args.output_dir).glob("checkpoint-*/trainer_state.json")]
     last = max(whole, key=lambda path: int(path.name.partition("-")[2]), default=None)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -62,26 +61,14 @@ FILE = click.Path(exists=True, dir_okay=False)
 )
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @training_options
-def main(
-    corpus: str,
-    model: str | None,
-    from_scratch: str | None,
-    whole_words: bool,
-    max_length: int | None,
-    held_out: float,
-    out: str,
-    text_column: str | None,
-    document_column: str | None,
-    format: str | None,  # noqa: A002
-    limit: int | None,
-    **training: Any,
-) -> None:
+def main(corpus: str, model: str | None, from_scratch: str | None, out: str, **options: Any) -> None:
     """Train an encoder on plain text, and write a folder that --model takes."""
     started = time.perf_counter()
     if (model is None) == (from_scratch is None):
         raise click.UsageError("pass --model, or --from-scratch with a config.json, and not both")
-    folder, settings = Path(out), Settings(**training)
-    reading = {"text_column": text_column, "document_column": document_column, "format": format, "limit": limit}
+    whole_words, max_length, held_out = (options.pop(name) for name in ("whole_words", "max_length", "held_out"))
+    reading = {name: options.pop(name) for name in ("text_column", "document_column", "format", "limit")}
+    folder, settings = Path(out), Settings(**options)
     documents = read_texts(corpus, **{name: value for name, value in reading.items() if value is not None})
     parts = hold_out(documents, held_out)
     if from_scratch is not None:
@@ -124,7 +111,8 @@ def main(
         for name, title in {"loss": "training, mean of the epoch", "held_out_loss": "held out"}.items()
     }
     plot_lines(lines, folder / "curve", axis_names=("step", "loss"))
-    guess, _ = Counter(np.concatenate([window["input_ids"][1:-1] for window in windows]).tolist()).most_common(1)[0]
+    ids = np.concatenate([window["input_ids"] for window in windows])
+    guess = int(np.bincount(ids[~np.isin(ids, opened.tokenizer.all_special_ids)]).argmax())
     masked = [label for window in scored for label in window["labels"] if label >= 0]
     guessed = masked.count(guess) / len(masked)
     result = {

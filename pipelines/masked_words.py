@@ -46,11 +46,9 @@ def main(
     k: int,
     layers: str,
     corpus: str | None,
-    text_column: str,
-    id_column: str | None,
-    limit: int | None,
     device: str,
     out: str | None,
+    **reading: Any,
 ) -> None:
     """Guess the words of masks in TEXTS, or score the words of a corpus."""
     started = time.perf_counter()
@@ -61,15 +59,14 @@ def main(
     if corpus is not None:
         refuse_given(("k", "layers"), "is for texts with a mask, not for --corpus")
     else:
-        refuse_given(("text_column", "id_column", "limit"), "is for --corpus")
+        refuse_given(reading, "is for --corpus")
         refuse_given(("layers",) if out is None else (), "is for --out, which keeps the states at the masks")
     folder = None if out is None else Path(out)
     if corpus is None:
         result = _fill(texts, LanguageModel(model, device), k, layers, folder)
     else:
         assert folder is not None
-        settings = {"text_column": text_column, "id_column": id_column, "limit": limit}
-        documents = read_documents(corpus, **{name: value for name, value in settings.items() if value is not None})
+        documents = read_documents(corpus, **{name: value for name, value in reading.items() if value is not None})
         if not documents:
             raise click.UsageError(f"{corpus}: has no documents")
         language = LanguageModel(model, device, given_words=documents[0].words is not None)

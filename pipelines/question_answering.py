@@ -54,24 +54,14 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=1), help="N questions of each file, drawn at random.")
 @training_options
-def main(
-    corpus: str,
-    dev: str | None,
-    model: str,
-    max_length: int | None,
-    max_answer_tokens: int,
-    head_learning_rate: float,
-    head_epochs: int,
-    with_finetuning: bool,
-    frozen: str | None,
-    out: str,
-    limit: int | None,
-    **training: Any,
-) -> None:
+def main(corpus: str, dev: str | None, model: str, with_finetuning: bool, out: str, **options: Any) -> None:
     """Find the answers of questions in their paragraphs by a frozen and by a fine-tuned model, and compare."""
     if not with_finetuning:
         check_finetuning(model, "question", asked=False, options=("frozen", "learning_rate", "epochs"))
-    folder, settings = Path(out), Settings(**training)
+    max_length, max_answer_tokens, limit = (options.pop(name) for name in ("max_length", "max_answer_tokens", "limit"))
+    head = {"learning_rate": options.pop("head_learning_rate"), "epochs": options.pop("head_epochs")}
+    frozen = options.pop("frozen")
+    folder, settings = Path(out), Settings(**options)
     opened = open_task_model(model, "question", seed=settings.seed)
     check_model_place(opened, folder / MODEL)
     files = {"train": corpus, "dev": dev}
@@ -95,8 +85,8 @@ def main(
         folder=folder,
     )
     length = min(max_length or opened.checkpoint.max_length, opened.checkpoint.max_length)
-    head = replace(task, settings=replace(settings, learning_rate=head_learning_rate, epochs=head_epochs))
-    answers, report = head.run(opened, length, f"0..{opened.checkpoint.n_layers}")
+    all_layers = f"0..{opened.checkpoint.n_layers}"
+    answers, report = replace(task, settings=replace(settings, **head)).run(opened, length, all_layers)
     rows = [
         _row("sentence", [best_sentence(question) for question in task.dev], task),
         _row("frozen", answers, task, seconds=report["seconds"], training=report),

@@ -47,48 +47,30 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=10), help="Only the first N pairs of each file.")
 @training_options
-def main(
-    train: str,
-    dev: str | None,
-    test: str | None,
-    text_column: str,
-    text_pair_column: str,
-    label: str,
-    task: str,
-    model: str,
-    layers: str,
-    pooling: str,
-    with_finetuning: bool,
-    out: str,
-    limit: int | None,
-    **training: Any,
-) -> None:
+def main(train: str, dev: str | None, test: str | None, label: str, task: str, out: str, **options: Any) -> None:
     """Compare features of pairs of texts on one task."""
     from bertfeat.pipelines._finetuning import encode_splits, finetune, label_texts
 
     started = time.perf_counter()
-    folder, settings = Path(out), Settings(**training)
+    model, with_finetuning = options.pop("model"), options.pop("with_finetuning")
+    reading = {name: options.pop(name) for name in ("text_column", "text_pair_column", "limit")}
+    encoding = {"model": model, **{name: options.pop(name) for name in ("layers", "pooling")}}
+    folder, settings = Path(out), Settings(**options)
     tuning = ("learning_rate", "epochs", "batch_size", "patience")
     check_finetuning(model, "pair", asked=with_finetuning, options=tuning)
-    reading = {
-        "text_column": text_column,
-        "text_pair_column": text_pair_column,
-        "keep_columns": [label],
-        "levels": "sentence",
-        **({} if limit is None else {"limit": limit}),
-    }
     files = {name: path for name, path in {"train": train, "dev": dev, "test": test}.items() if path is not None}
-    splits = _read(files, settings.seed, reading)
+    columns = {"keep_columns": [label], "levels": "sentence", **reading}
+    splits = _read(files, settings.seed, {name: value for name, value in columns.items() if value is not None})
     texts = {
         name: label_texts(documents, label, name, quantities=task == "regress") for name, documents in splits.items()
     }
     encode_splits(texts, label)
     splits = {name: split.documents for name, split in texts.items()}
     labels = {name: split.labels for name, split in texts.items()}
-    encoding = {"model": model, "levels": "sentence", "layers": layers, "combine": "concat", "pooling": pooling}
+    extraction = {**encoding, "levels": "sentence", "combine": "concat", "device": settings.device}
     rows = [
-        *_apart(splits, labels, folder / "features", {**encoding, "device": settings.device}),
-        _together(splits, labels, folder / "features", {**encoding, "device": settings.device}),
+        *_apart(splits, labels, folder / "features", extraction),
+        _together(splits, labels, folder / "features", extraction),
     ]
     if with_finetuning:
         tuned = finetune("pair" if task == "classify" else task, splits, label, model, settings, folder / "finetuned")
@@ -99,10 +81,8 @@ def main(
         "pipeline": "sentence_pairs",
         "files": {name: Path(path).name for name, path in files.items()},
         "task": task,
-        "model": model,
-        "layers": layers,
-        "pooling": pooling,
-        "limit": limit,
+        **encoding,
+        "limit": reading["limit"],
         "seed": settings.seed,
         "n_pairs": {name: len(documents) for name, documents in splits.items()},
         "n_without_label": {name: split.n_without_label for name, split in texts.items()},
