@@ -13,7 +13,7 @@ from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
 from bertfeat.errors import UserError
 
-__all__ = ["main", "options", "run"]
+__all__ = ["failures", "main", "options", "run"]
 
 # name -> (module and attribute, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {

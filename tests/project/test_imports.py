@@ -346,8 +346,9 @@ def private_imports(path: Path) -> list[str]:
         # errors as a command does.
         if first != "bertfeat" or steps[:1] == ["pipelines"] or name == "bertfeat.cli.failures.report_failures":
             continue
-        module: Any = importlib.import_module(f"bertfeat.{steps[0]}") if shared else bertfeat
-        for step in steps[1:] if shared else steps:
+        is_room = shared and steps[0] not in bertfeat.__all__
+        module: Any = importlib.import_module(f"bertfeat.{steps[0]}") if is_room else bertfeat
+        for step in steps[1:] if is_room else steps:
             names = getattr(module, "__all__", None) or [known for known in vars(module) if not known.startswith("_")]
             if step not in names:
                 found.append(name)
