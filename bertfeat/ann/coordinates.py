@@ -26,11 +26,7 @@ class MapMethod(StrEnum):
 
 
 def parse_method(name: str) -> MapMethod:
-    """Return the method of a name.
-
-    Raises:
-        UserError: The name is unknown, or the library of the method is not installed.
-    """
+    """Return the method of a name; raise a UserError if it is unknown, or its library is not installed."""
     try:
         method = MapMethod(name)
     except ValueError:
@@ -41,11 +37,7 @@ def parse_method(name: str) -> MapMethod:
 
 
 def fit_plane(source: Vectors) -> tuple[Projection, float]:
-    """Return the projection to the two axes of largest variance, and their share of the variance; one pass.
-
-    Raises:
-        UserError: There are fewer than three vectors, they have fewer than two values, or all are the same.
-    """
+    """Return the projection to the two axes of largest variance, and their share of the variance; one pass."""
     n_vectors, dim = source.shape
     if n_vectors < _MIN_VECTORS:
         raise UserError(f"a map takes {_MIN_VECTORS} rows with a vector or more, and there are {n_vectors}")

@@ -108,11 +108,7 @@ def metric_type(metric: Metric) -> int:
 
 
 def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo:
-    """Read a factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, `OPQ16_64,IVF1024,PQ16`, ...) for vectors of a width.
-
-    Raises:
-        UserError: The string is not valid, or its index cannot be built from vectors in parts.
-    """
+    """Read a factory string for vectors of a width; raise a UserError if its index cannot be built from parts."""
     try:
         return _read(text, dim, metric)
     except (ValueError, RuntimeError, MemoryError) as error:
