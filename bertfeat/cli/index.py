@@ -30,8 +30,8 @@ Run the same command again to resume; on a finished index it does nothing. The m
 read: an index that does not fit is refused, and the best one that fits is named.
 
 --index auto searches exactly up to 16.8 million values (43,000 vectors of 384). Larger collections use an inverted-file
-index; the number of lists that a search reads is tuned until it finds --recall of the ten nearest. Or name any index
-of faiss: Flat, HNSW32, IVF1024,SQ8, ...
+index; the number of lists that a search reads is tuned until it finds --recall of the ten nearest. Or name an index as
+faiss does: Flat, HNSW32, IVF1024,SQ8, ...
 
 Recall is measured with random vectors of the index. Queries from other texts may find less. With --tune-queries FILE,
 queries like those to come are searched for instead: a file of texts as for bertfeat search --queries. The recall of
