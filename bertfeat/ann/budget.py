@@ -151,19 +151,16 @@ class MemoryPlan:
 
     def _adding_bytes(self) -> int:
         n_bytes = _TILE_BYTES + self.n_chunk_rows * 16 * self.shape.dim
-        if self.info.is_mergeable:
-            # Lists of a piece grow by doubling; those of the merged index have their size from the start.
-            n_rows = min(self.n_piece_rows, self.shape.n_vectors)
-            piece = n_rows * (self.info.code_bytes + 8) + _LIST_BYTES * (self.info.n_lists or 0)
-            # Codes in blocks are in memory a second time, one after the other, before there is any refinement.
-            twice = self.shape.n_vectors * (2 * self.info.scan_bytes + 8 - self.info.code_bytes)
-            most = self.index_bytes + max(piece, twice if self.info.is_fast_scan else 0)
-            return n_bytes + max(self.info.fixed_bytes + 3 * piece + self.info.lists_bytes(n_rows), most)
         if self.info.n_links:
             # Links that are found but not yet made, and which vectors were visited.
             return n_bytes + self.index_bytes + self.shape.n_vectors * (32 + self.settings.threads)
-        # Blocks grow by doubling, and are copied when they do.
-        return n_bytes + 3 * self.index_bytes
+        # Lists of a piece grow by doubling; those of the merged index have their size from the start.
+        n_rows = min(self.n_piece_rows, self.shape.n_vectors)
+        piece = n_rows * (self.info.code_bytes + 8) + _LIST_BYTES * (self.info.n_lists or 0)
+        # Codes in blocks are in memory a second time, one after the other, before there is any refinement.
+        twice = self.shape.n_vectors * (2 * self.info.scan_bytes + 8 - self.info.code_bytes)
+        most = self.index_bytes + max(piece, twice if self.info.scan_bytes else 0)
+        return n_bytes + max(self.info.fixed_bytes + 3 * piece + self.info.lists_bytes(n_rows), most)
 
 
 def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:

@@ -18,8 +18,8 @@ from bertfeat.errors import UserError
 from bertfeat.vectors.nearest import Metric
 
 _UNKNOWN = (
-    "it is not known here; use Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, PQ32x4fs, RaBitQ4; IVF256 or "
-    "IVF65536_HNSW32 before one of these; HNSW32 alone or before Flat, SQ or PQ; OPQ16 or OPQ16_64 in front; RFlat or "
+    "it is not known here; use Flat, SQ8, SQ6, SQ4, SQfp16, SQbf16, PQ16, RaBitQ4; IVF256 or IVF65536_HNSW32 before "
+    "one of these or PQ32x4fs; HNSW32 alone or before Flat, SQ or PQ; OPQ16 or OPQ16_64 in front; RFlat or "
     "Refine(SQ8) at the end"
 )
 
@@ -75,17 +75,6 @@ class FactoryInfo:
     n_training_min: int
     n_training_wanted: int
 
-    @property
-    def is_fast_scan(self) -> bool:
-        """Whether codes are stored in interleaved blocks of 32."""
-        return self.scan_bytes > 0
-
-    @property
-    def is_mergeable(self) -> bool:
-        """Whether pieces that are filled one by one can be merged into the index that adding all at once gives."""
-        # faiss takes blocks of 32 codes in lists apart, and no others.
-        return self.n_lists is not None if self.is_fast_scan else self.n_links is None
-
     def make(self) -> Any:
         """Return the index, untrained and empty."""
         return _make(self.text, self.dim, self.metric)
@@ -108,11 +97,7 @@ def metric_type(metric: Metric) -> int:
 
 
 def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo:
-    """Read a factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, `OPQ16_64,IVF1024,PQ16`, ...) for vectors of a width.
-
-    Raises:
-        UserError: The string is not valid, or its index cannot be built from vectors in parts.
-    """
+    """Read a factory string for vectors of a width; raise a UserError if its index cannot be built from parts."""
     try:
         return _read(text, dim, metric)
     except (ValueError, RuntimeError, MemoryError) as error:
@@ -130,7 +115,8 @@ def _read(text: str, dim: int, metric: Metric) -> FactoryInfo:
     numbers = {name: int(number) if number else None for name, number in found.groupdict().items() if name in _NUMBERS}
     storage, refine = found["storage"] or "Flat", (found["refine"] or "").removeprefix(",Refine(").rstrip(")")
     n_lists, n_links, is_fast = numbers["lists"], numbers["links"], found["fast"] is not None
-    if (n_links and (is_fast or storage.startswith("RaBitQ"))) or (is_fast and numbers["bits"] != 4):
+    # Only lists take codes of 4 bits in blocks: they can be merged.
+    if (n_links and storage.startswith("RaBitQ")) or (is_fast and not (n_lists and numbers["bits"] == 4)):
         raise ValueError(_UNKNOWN)
     index_dim = dim if numbers["opq_dim"] is None else numbers["opq_dim"]
     fixed_bytes, table_bytes = 8 * dim * bool(refine), 0

@@ -139,7 +139,7 @@ class Filling:
 
     def filled(self) -> Any:
         """Return the index with all vectors; what an earlier run has done is not done again."""
-        if not self.plan.info.is_mergeable:
+        if self.plan.info.n_links:
             return self._grown()
         self._write_pieces()
         return self._merged()
@@ -192,17 +192,14 @@ class Filling:
         n_done = n_kept = int(index.ntotal)
         if n_done == n_vectors:
             return index
-        levels = None
-        if self.plan.info.n_links:
-            levels = _levels(core(index).hnsw, n_vectors, self.plan.settings.seed)
-            _reserve(core(index), levels)
+        levels = _levels(core(index).hnsw, n_vectors, self.plan.settings.seed)
+        _reserve(core(index), levels)
         # The borders of an uninterrupted run: a graph depends on which vectors are added together.
         step = self.plan.n_chunk_rows
         borders = [*range(n_done + step, n_vectors, step), n_vectors]
         for chunk in self._chunks(n_done, borders):
             n_done += len(chunk)
-            if levels is not None:
-                faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
+            faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
             index.add(chunk)
             if n_done < n_vectors and n_done - n_kept >= max(self.plan.n_piece_rows, n_kept // 4):
                 write_index(checkpoint, index)

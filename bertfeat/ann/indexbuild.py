@@ -47,11 +47,8 @@ Value = TypeVar("Value")
 def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int = 0) -> list[MemoryPlan]:
     """Return the indexes to build, in turn, until one reaches the recall; nothing is read or written.
 
-    `n_given` is the number of queries that are given to tune by.
-
-    Raises:
-        UserError: There are no vectors; the factory string is wrong; it or the transform needs more vectors; or the
-            memory is too small. The message says what to use instead.
+    `n_given` is the number of queries that are given to tune by. What cannot be built is a UserError, which says what
+    to use instead.
     """
     if n_vectors < 1:
         raise UserError("there are no vectors to index; choose a store, level and feature that has some")

@@ -92,11 +92,7 @@ def write_index(path: Path, index: Any) -> None:
 
 
 def read_index(path: Path, *, mmap: bool = False) -> Any:
-    """Return the faiss index of a file, in memory or mapped.
-
-    Raises:
-        UserError: faiss cannot read the index, as one that a newer faiss wrote.
-    """
+    """Return the faiss index of a file, in memory or mapped; a UserError tells of one that faiss cannot read."""
     import faiss
 
     # This flag maps flat, inverted-file, graph and quantized indexes alike; IO_FLAG_MMAP knows inverted lists only.
@@ -114,11 +110,7 @@ def write_description(folder: Path, description: IndexDescription) -> None:
 
 
 def read_description(folder: Path) -> IndexDescription:
-    """Return the description of an index; its other files are not read.
-
-    Raises:
-        UserError: There is no index; or its description is damaged, or of a newer format.
-    """
+    """Return the description of an index; its other files are not read. Errors are those of `read_record`."""
     return read_record(IndexDescription, folder, "index", FORMAT_VERSION, _BUILD_AGAIN)
 
 
@@ -138,12 +130,7 @@ def check_files(folder: Path, description: IndexDescription) -> None:
 
 
 def publish(building: Path, final: Path, description: IndexDescription, *, overwrite: bool = False) -> None:
-    """Publish the folder of a finished index: its place holds the old index or none, and then the whole new one.
-
-    Raises:
-        UserError: The place holds something that must not be replaced.
-        RunError: The system refused; the place holds what it held before.
-    """
+    """Publish the folder of a finished index: its place holds the old index or none, and then the whole new one."""
     check_place(final, overwrite=overwrite)
     with files.write_errors(building):
         names = sorted({entry.name for entry in building.iterdir()} - {DESCRIPTION})

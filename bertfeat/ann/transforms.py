@@ -66,11 +66,7 @@ class TransformSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a transform such as `center` or `whiten:128`.
-
-        Raises:
-            UserError: The transform is unknown, or DIM is not a whole number from 1 on.
-        """
+        """Read a transform such as `center` or `whiten:128`; raise a UserError if it is not one."""
         name, colon, number = text.partition(":")
         forms = [form for kind in TransformKind for form in kind.forms]
         if (f"{name}:DIM" if colon else name) not in forms:
@@ -86,11 +82,7 @@ class TransformSpec:
         return dim if self.dim is None else self.dim
 
     def check(self, dim: int, n_vectors: int) -> None:
-        """Refuse vectors that the transform cannot be fitted to.
-
-        Raises:
-            UserError: The vectors have too few dimensions, or there are too few of them.
-        """
+        """Raise a UserError if vectors are too few, or have too few dimensions, to fit the transform to."""
         if self.dim is not None and self.dim > dim:
             raise UserError(f"transform '{self}': the vectors have {dim} dimensions; give 1 to {dim}")
         least = {None: 0, "mean": 1, "scatter": self.out_dim(dim) + 1}[self.kind.fitted_to]
@@ -176,9 +168,7 @@ def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
     The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the DIM axes of largest
     variance. `whiten` projects to all axes, or to the DIM largest, and divides by the standard deviations. A variance
     below 1e-7 of the largest is raised to that, so that an empty direction stays empty and no dimension is dropped.
-
-    Raises:
-        UserError: The vectors do not suit the transform, are all the same, or one holds NaN or infinity.
+    Vectors that do not suit the transform, or are all the same, are a UserError.
     """
     n_vectors, dim = source.shape
     spec.check(dim, n_vectors)
@@ -211,10 +201,7 @@ def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metr
 def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64Array]:
     """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), of the scatter of vectors.
 
-    The largest component of an axis is positive.
-
-    Raises:
-        UserError: All vectors are the same.
+    The largest component of an axis is positive. Vectors that are all the same are a UserError.
     """
     variances, axes = np.linalg.eigh(moments.squares / (moments.n_rows - 1))
     if variances[-1] <= (1e-13 * np.abs(moments.mean).max()) ** 2:

@@ -98,10 +98,6 @@ class VectorIndex:
 
         `allowed`, bool (n_vectors,), tells which vectors may be found. The fewer are allowed, the more of the index is
         searched, so that recall stays the same.
-
-        Raises:
-            UserError: k is below 1, an array has the wrong shape, a query holds NaN or infinity, or the index cannot
-                filter.
         """
         limit_threads()
         queries = checked_queries(queries, self.dim)
@@ -252,9 +248,6 @@ def load_index(folder: str | Path, description: IndexDescription | None = None, 
 
     With `mmap` the vectors stay in the file until they are needed, and are shared between processes; faiss copies codes
     of 4 bits (`x4fs`) into memory all the same. Such an index cannot be added to.
-
-    Raises:
-        UserError: The folder is not an index, is damaged, or has a newer format.
     """
     folder = Path(folder)
     description = read_description(folder) if description is None else description

@@ -63,13 +63,7 @@ def row_map_batches(
 
 
 def write_row_map(path: Path, store: Store, level: str, batches: Iterable[pl.DataFrame]) -> None:
-    """Write or replace a row map, a Parquet file, from the frames of `row_map_batches`.
-
-    The same rows give the same bytes, whatever the batches.
-
-    Raises:
-        RunError: The system refused a write; an existing file is unchanged.
-    """
+    """Write or replace a row map, a Parquet file; the same rows give the same bytes, whatever the batches."""
     schema = _schema(store, level)
     tables = (frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema) for frame in batches)
     with publish_file(path) as sink:
@@ -115,12 +109,7 @@ class RowsDigest:
         self._rows, self._lengths, self._ids, self._vectors = (xxhash.xxh3_128() for _ in range(4))
 
     def add(self, source: StoreVectors) -> str:
-        """Add all rows of a source; return the xxh3-128 of those so far, hex.
-
-        Raises:
-            UserError: A vector holds NaN or infinity; the message names its document.
-            StoreError: A part of the store is missing or damaged.
-        """
+        """Add all rows of a source; return the xxh3-128 of those so far, hex."""
         for frame in row_map_batches(source.store, source.level, source.rows, ["doc_id"]):
             self._rows.update(frame["row"].to_numpy().astype("<i8").tobytes())
             self._add_ids(frame["doc_id"])

@@ -235,13 +235,9 @@ def building_folder(index: Path) -> Path:
 
 @contextmanager
 def workplace(index: Path) -> Iterator[Path]:
-    """Make and lock the folder in which an index is made; remove it in the end if it is empty.
+    """Make and lock the hidden folder next to an index in which it is made; remove it in the end if it is empty.
 
-    An index that a killed replacement left aside gets its place back first.
-
-    Raises:
-        UserError: Another process is making this index, or there is no folder for it.
-        RunError: The system refused.
+    An index that a killed replacement left aside gets its place back first. A UserError tells of another process.
     """
     folder = building_folder(index)
     check_folder_above(index)
@@ -270,8 +266,7 @@ def tidy(index: Path) -> None:
 def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
     """Resume what is in the locked folder of an index if `asked`, its settings, are the same, else start again.
 
-    Raises:
-        UserError: The folder holds an unfinished index with other settings, and `overwrite` is not given.
+    Without `overwrite`, an unfinished index with other settings is a UserError.
     """
     before = read_json(folder / ASKED, dict[str, Any])
     if before == asked:

@@ -32,13 +32,7 @@ TuneQueries = str | Path | Sequence[str] | npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class GivenQueries:
-    """Queries that were found and checked as far as that is quick.
-
-    Attributes:
-        about: Their name, digest and number.
-        vectors: Encodes them: float32 (n_queries, dim), raw. Raises a UserError if one cannot be used.
-        settings: The settings of the index.
-    """
+    """Queries that were found and checked as far as that is quick: `vectors` encodes them, float32 (n_queries, dim)."""
 
     about: TunedBy
     vectors: Callable[[], Float32Array]

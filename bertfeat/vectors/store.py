@@ -23,7 +23,7 @@ class StoreVectors:
         store: The store.
         level: The level.
         feature: A feature of it, stored or made from what is stored.
-        rows: int64 (n_rows,), ascending: the rows of the level; None for all that have a vector and are no special
+        rows: int64 (n_rows,), ascending: the rows of the level; None for all that have a vector and are not special
             tokens (`searchable`).
         documents: int64 (n_rows,), ascending: the document of each row; no chunk ends inside one. None if chunks may
             end anywhere.
@@ -94,7 +94,7 @@ class StoreVectors:
 
 
 def searchable(store: Store, level: Level | str, feature: str) -> BoolArray:
-    """Return which rows of a level have a vector and are no special tokens, bool (n_rows,)."""
+    """Return which rows of a level have a vector and are not special tokens, bool (n_rows,)."""
     found = store.valid(level, feature)
     if level == Level.TOKEN:
         found &= ~store.polars(level, ["is_special"])["is_special"].to_numpy()

@@ -19,7 +19,7 @@ from tests.support.search_vectors import mixture
 DIM = 32
 
 STORAGES = [
-    *("Flat", "SQ8", "SQ6", "SQ4", "SQfp16", "SQbf16", "PQ8", "PQ8x4", "PQ8x4fs", "RaBitQ", "RaBitQ4"),
+    *("Flat", "SQ8", "SQ6", "SQ4", "SQfp16", "SQbf16", "PQ8", "PQ8x4", "RaBitQ", "RaBitQ4"),
     *("IVF16,Flat", "IVF16,SQ8", "IVF16,PQ8", "IVF16,PQ8x4fs", "IVF16,RaBitQ2", "IVF64_HNSW16,Flat"),
     *("HNSW32", "HNSW4,Flat", "HNSW16,SQ8", "HNSW16,PQ8"),
     *("IVF16,PQ16x4fs,Refine(SQ8)", "IVF16,PQ8,RFlat", "IVF16,SQ4,Refine(SQfp16)", "OPQ4_8,PQ4x4"),
@@ -69,6 +69,7 @@ def test_strings_are_read():
         ("HNSW16,PQ8x0", "the bits of PQ are 0; give 3 to 16"),
         ("HNSW16,RaBitQ", "it is not known here"),
         ("HNSW16,PQ8x4fs", "it is not known here"),
+        ("PQ8x4fs", "it is not known here; use Flat, SQ8"),
         ("PQ0", "the parts of PQ are 0"),
         ("PQ7", "PQ cuts 32 dimensions into 7 parts; give a number that divides 32: 1, 2, 4, 8, 16, 32"),
         ("PQ8x24", "the bits of PQ are 24"),

@@ -244,7 +244,7 @@ def test_wrong_requests_are_refused(many):
     with pytest.raises(UserError, match="allowed is int64"):
         index.search(queries, 3, allowed=np.arange(4000))
     few, some = vectors[:300], np.arange(300) % 2 == 0
-    for text in ("PQ8x4", "PQ8x4fs", "OPQ4_8,PQ4x4"):
+    for text in ("PQ8x4", "OPQ4_8,PQ4x4"):
         index = made(text, few)
         with pytest.raises(UserError, match="this index cannot filter its vectors"):
             index.search(queries, 3, allowed=some)
