@@ -192,7 +192,7 @@ def tags_of(pairs: Pairs) -> tuple[Labels, Labels]:
 
 
 def _counts(pairs: Pairs) -> IntArray:
-    """Return the rows of each true label with each prediction, (n_labels, n_labels + 1); the last one is none."""
+    """Return how often each label (rows) has each prediction (columns, the last for rows without one)."""
     n_labels = len(pairs.labels)
     flat = np.bincount(pairs.true * (n_labels + 1) + pairs.wrong_where_none, minlength=n_labels * (n_labels + 1))
     return flat.reshape(n_labels, n_labels + 1).astype(np.int64)
