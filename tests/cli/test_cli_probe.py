@@ -252,9 +252,9 @@ class TestSweep:
 
     def test_json_and_held_out(self, stores: Stores, tmp_path: Path) -> None:
         base = ["probe", "sweep", stores.train.path, "-o", tmp_path / "s", "--label", "domain", "--head", "ridge"]
-        found = good(*base, "--features", "layer_03,mean_05_06", "--json").json
+        found = good(*base, "--features", "3,mean_05_06", "--hold-out", 0.3, "--json").json
         assert [row["feature"] for row in found["rows"]] == ["layer_03", "mean_05_06"]
-        assert (found["held_out"], found["seed"]) == (0.2, 0)
+        assert (found["held_out"], found["seed"]) == (0.3, 0)
         on_disk = json.loads((tmp_path / "s" / "result.json").read_text())
         assert on_disk.pop("check")
         assert {**on_disk, "output": str(tmp_path / "s"), "warnings": []} == found

@@ -55,18 +55,6 @@ class TestRawText:
         assert got.equals(want), "with the probe's own max_length and on_overlong"
         assert got["prediction"].null_count() > 0
 
-    def test_running_text_for_a_probe_of_words(self, tagger: FittedProbe, tmp_path: Path) -> None:
-        texts = ["Aspirin lowers fever.", "", "No known drug allergy, he said"]
-        (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
-        store = bertfeat.extract(tmp_path / "a.txt", tmp_path / "s", tagger.spec.extract_config())
-        want = tagger.predict(store)
-        in_memory = tagger.predict(texts)
-        assert in_memory.equals(want)
-        assert in_memory.schema == want.schema
-        assert in_memory["word"].to_list()[:4] == ["Aspirin", "lowers", "fever", "."]
-        tagger.predict(tmp_path / "a.txt", tmp_path / "o.parquet")
-        assert pl.read_parquet(tmp_path / "o.parquet").equals(want)
-
     def test_tokens(self, stores: Stores, tmp_path: Path) -> None:
         probe = fit_probe(stores.words_train, "label", level="token", feature="layer_06", head="linear", max_epochs=1)
         want = probe.predict(stores.words_dev)
@@ -76,11 +64,16 @@ class TestRawText:
             pl.struct("doc_id", "word_index").is_first_distinct() & pl.col("word_index").is_not_null()
         )
         assert want["prediction"].is_not_null().to_list() == first.to_series().to_list()
-        texts = ["Aspirin lowers fever.", "electroencephalographically"]
+        texts = ["Aspirin lowers fever.", "", "electroencephalographically"]
         in_memory = probe.predict(texts)
         (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
-        probe.predict(tmp_path / "a.txt", tmp_path / "o.parquet")
+        for written in (
+            probe.predict(tmp_path / "a.txt", tmp_path / "o.parquet"),
+            probe.predict(texts, tmp_path / "t.csv"),
+        ):
+            assert (written.n_rows, written.n_without) == (in_memory.height, in_memory["prediction"].null_count())
         assert pl.read_parquet(tmp_path / "o.parquet").equals(in_memory)
+        assert in_memory.equals(probe.predict([tmp_path / "a.txt"]))
         assert in_memory.filter(pl.col("prediction").is_not_null())["token"].to_list()[:2] == ["as", "lowers"]
 
     def test_the_encoder_is_loaded_once(self, sentences: FittedProbe, monkeypatch: pytest.MonkeyPatch) -> None:
