@@ -25,7 +25,7 @@ from bertfeat.config import ExtractConfig
 @options.option(
     "Run", "--progress", "show_progress", is_flag=True, help="Without a terminal: a line of progress per minute."
 )
-@options.option("Run", "-v", "--verbose", is_flag=True, help="Print model, device, types and threads on stderr.")
+@options.option("Run", "-v", "--verbose", is_flag=True, help="Print model, device, types and work on stderr.")
 @options.corpus_options
 @options.model_options
 @options.feature_options

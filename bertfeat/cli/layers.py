@@ -35,7 +35,7 @@ def layers(store: str, other: str | None, output: str, overwrite: bool, **settin
     from bertfeat.store.storedescription import StoreDescription
 
     check_layers_folder(output, overwrite=overwrite)
-    if StoreDescription.at(store).choose_level(settings["level"]) == "sentence":
+    if (settings["level"] or StoreDescription.at(store).choose_level(None)) == "sentence":
         options.refuse_given({"min_count"}, "has no effect at level sentence, where a row is a whole text and no word")
     from bertfeat.geometry.layermeasures import compare_layers
 

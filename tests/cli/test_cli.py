@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -12,7 +11,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import click
-import numpy as np
 import pytest
 
 import bertfeat.encoder.loading
@@ -350,18 +348,6 @@ class TestExitCodes:
 
 class TestProcess:
     """The installed command in a process of its own."""
-
-    def run(self, *arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        command = [Path(sys.executable).with_name("bertfeat"), *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
-
-    def test_extract_from_a_pipe(self, tiny_folder: Path, tmp_path: Path) -> None:
-        options = ["--model", tiny_folder, "--layers", "-1,-2", "--level", "sentence", "--json"]
-        done = self.run("extract", "-", "-o", tmp_path / "out", *options, stdin=b"one fox\ntwo dogs\n")
-        assert done.returncode == 0
-        assert done.stderr == b"", "nothing but our own lines, and there are 0"
-        assert json.loads(done.stdout)["levels"]["sentence"]["n_rows"] == 2
-        assert np.isfinite(open_store(tmp_path / "out").numpy("sentence", "layer_03")).all()
 
     @pytest.mark.parametrize("command", ["inspect STORE", "--help"])
     def test_a_closed_pipe(self, store: Path, command: str) -> None:

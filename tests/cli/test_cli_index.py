@@ -95,7 +95,6 @@ class TestBuild:
         assert "not a folder (a file)" in refused(*build, tmp_path / "notes")
         assert "no folder" in refused(*build, tmp_path / "none" / "i")
         assert "holds files that are not part of an index (notes)" in refused(*build, tmp_path)
-        assert "is inside the store" in refused(*build, tiny.path / "index")
         good(*build, tmp_path / "i")
         assert set(contents(tmp_path / "i")) == {"index.faiss", "rows.parquet"}
         before = contents(tmp_path / "i")

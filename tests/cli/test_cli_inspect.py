@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("sentence_transformers")
 
 import bertfeat as bertfeat_package
-from bertfeat.durable.publication import replaced
 from bertfeat.heads.probefolder import DOCUMENT
 from bertfeat.probes.sweepresult import read_sweep
 from bertfeat.store.layout import MANIFESTS, PRIVATE
@@ -200,11 +199,6 @@ def test_an_unfinished_store(things: Path, tmp_path: Path) -> None:
     assert good("inspect", tmp_path / "store", "--json").json["complete"] is False
     shutil.rmtree(tmp_path / "store" / PRIVATE)
     assert "a folder with sentence, word" in refused(tmp_path / "store")
-
-
-def test_a_probe_whose_replacement_was_killed(things: Path, tmp_path: Path) -> None:
-    shutil.copytree(things / "probe", replaced(tmp_path / "probe"))
-    assert good("inspect", tmp_path / "probe", "--json").json["kind"] == "probe"
 
 
 def test_a_damaged_probe_is_one_line(things: Path, tmp_path: Path) -> None:

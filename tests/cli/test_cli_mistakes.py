@@ -6,12 +6,9 @@ import gzip
 import json
 import os
 import shlex
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-import safetensors.numpy
 
 from bertfeat import open_store
 from bertfeat.cli import options
@@ -187,15 +184,3 @@ def test_a_differing_rerun_names_the_fields(place: Path, tmp_path: Path) -> None
     corpus.write_text("two foxes\n")
     said = f"{corpus} has changed since the store was made; use another folder or --overwrite"
     assert said in refused(tmp_path, [*base, "--layers", "-1"])
-
-
-def test_other_weights_under_the_same_name_are_noticed(tiny_folder: Path, tmp_path: Path) -> None:
-    model = Path(shutil.copytree(tiny_folder, tmp_path / "model"))
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("one fox\n")
-    arguments = ["extract", str(corpus), "-o", str(tmp_path / "out"), "--model", str(model), "--layers", "-1"]
-    good(*arguments)
-    weights = safetensors.numpy.load_file(model / "model.safetensors")
-    weights = {name: np.ascontiguousarray(value + 1) for name, value in weights.items()}
-    safetensors.numpy.save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    assert "the digest of the model's weights was" in refused(tmp_path, arguments)

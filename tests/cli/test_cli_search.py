@@ -21,7 +21,7 @@ from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as bertfeat_cli
 from tests.support.command_line import good, refused
-from tests.support.index_stores import SENSES, documents, shared_store, tiny_store, write_jsonl
+from tests.support.index_stores import SENSES, documents, shared_store, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -248,7 +248,7 @@ class TestManyQueries:
         assert frame["word"].to_list() == expected["word"].to_list()
         assert set(frame["word"].str.to_lowercase()) == {"bank", "spring", "winter"}
 
-    def test_the_file_of_hits(self, sentences: Path, tmp_path: Path) -> None:
+    def test_the_file_of_hits(self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "q.txt").write_text("fishing\n")
         out = tmp_path / "hits.parquet"
         search = ("search", sentences, "--queries", tmp_path / "q.txt")
@@ -260,6 +260,8 @@ class TestManyQueries:
         assert pl.read_parquet(out).shape == (0, 5)
         assert "not a file (a folder)" in refused(*search, "-o", tmp_path)
         assert "no folder" in refused(*search, "-o", tmp_path / "none" / "h.parquet")
+        monkeypatch.setattr(Index, "encode", lambda *_: pytest.fail("searched"))
+        assert "hits.txt: name a file that ends in .parquet or .csv" in refused(*search, "-o", tmp_path / "hits.txt")
 
     def test_csv_holds_what_parquet_does(
         self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -273,16 +275,6 @@ class TestManyQueries:
         assert_frame_equal(pl.read_csv(tmp_path / "hits.CSV", schema=schema), frame)
         good(*search, tmp_path / "none.csv", "--where", "n < 0")
         assert (tmp_path / "none.csv").read_text() == "query_id,rank,score,doc_id,text,label,n\n"
-
-    @pytest.mark.parametrize("name", ["hits.txt", "hits"])
-    def test_other_endings_are_refused_before_the_search(
-        self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-    ) -> None:
-        monkeypatch.setattr(Index, "encode", lambda *_: pytest.fail("searched"))
-        (tmp_path / "q.txt").write_text("fishing\n")
-        search = ("search", sentences, "--queries", tmp_path / "q.txt", "-o", tmp_path / name)
-        assert f"{name}: name a file that ends in .parquet or .csv" in refused(*search)
-        assert not (tmp_path / name).exists()
 
     def test_a_full_disk_leaves_no_file(self, sentences: Path, tmp_path: Path) -> None:
         name = "hits.parquet"
@@ -345,8 +337,3 @@ class TestRefused:
         shutil.copytree(sentences, tmp_path / "copy")
         (tmp_path / "copy" / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
         assert "has 204 bytes" in refused("search", tmp_path / "copy", "x")
-
-    def test_other_stores(self, sentences: Path, tmp_path: Path, tiny_folder: Path) -> None:
-        tiny = tiny_store(tmp_path / "s", tiny_folder, levels="sentence")
-        assert " has model 'minilm', model weights " in refused("search", sentences, "x", "--store", tiny.path)
-        assert "no such folder" in refused("search", sentences, "x", "--store", tmp_path / "nowhere")
