@@ -69,7 +69,7 @@ def _sentences(path: str, level: str) -> Iterator[Sentence]:
 
 
 def _mean(_tokens: Sequence[str], vectors: Vectors, _said: str, _given: Words) -> tuple[Words, Vectors]:
-    # A text without pieces has NaN, which is no vector.
+    # A text without pieces has NaN: it has no vector.
     with np.errstate(invalid="ignore"):
         return None, {name: array.sum(axis=0, keepdims=True) / len(array) for name, array in vectors.items()}
 

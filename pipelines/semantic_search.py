@@ -102,8 +102,8 @@ def main(
     prompts = {"documents": document_prompt, "queries": query_prompt}
     rows: list[dict[str, Any]] = []
     skipped: set[str] = set()
+    stores: dict[str, Store] = {}
     for pooling in chosen:
-        stores = {}
         for name, path in paths.items():
             own = {"id_column": "id", "levels": "sentence", "combine": "none", "prompt": prompts[name]}
             config = config_of_pooling(pooling, {**own, **settings})

@@ -57,7 +57,7 @@ def main(
     with_finetuning: bool,
     finetuning_epochs: int,
     finetuning_rate: float,
-    **settings: str,
+    **settings: Any,
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     from bertfeat import fit_probe

@@ -60,25 +60,25 @@ def main(
     out: str,
     limit: int,
     seed: int,
-    **settings: str,
+    **settings: Any,
 ) -> None:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
     started = time.perf_counter()
-    if (corpus is None) == (store_path is None):
-        raise click.UsageError("pass either --corpus or --store")
     if senses is not None:
         refuse_given(("max_senses",), "is for choosing the number, which --senses gives")
     folder = Path(out)
-    if store_path is not None:
+    if store_path is not None and corpus is None:
         refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
         store = open_store(store_path)
-    else:
+    elif corpus is not None and store_path is None:
         # The sentence level has the texts, so that examples are shown as they were written.
         own: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
         store = extract(corpus, folder / "features", **own, **settings)
+    else:
+        raise click.UsageError("pass either --corpus or --store")
     feature = store.feature("word", f"layer_{layer:02d}").name
     rows, n_found = _occurrences(store, word, feature, limit, seed)
     vectors = store.take("word", feature, rows).astype(np.float64)
