@@ -31,9 +31,7 @@ SPECIAL, UNKNOWN, CONTINUES = ("[CLS]", "[SEP]"), "[UNK]", "##"
 
 
 @recipe()
-@click.option(
-    "--vectors", type=click.Path(exists=True, dir_okay=False), required=True, help="The .jsonl, or .gz of it."
-)
+@click.option("--vectors", type=click.Path(exists=True, dir_okay=False), required=True, help="The .jsonl or .jsonl.gz.")
 @click.option("--ids", type=click.Path(exists=True, dir_okay=False), help="A .conll, .conllu, .txt, .csv, ...")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")

@@ -47,9 +47,7 @@ N_SHOWN = 20
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--layers", default="-1", show_default=True, help="One layer, or several, which are concatenated.")
 @click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
-@click.option(
-    "--transform", default="none", show_default=True, help="none, center, whiten[:DIM], pca:DIM, truncate:DIM."
-)
+@click.option("--transform", default="none", show_default=True, help="center, whiten[:DIM], pca:DIM, truncate:DIM.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
 @click.option("--index", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")

@@ -49,9 +49,7 @@ Qrels = dict[str, dict[str, int]]
 
 
 @recipe("matplotlib")
-@click.option(
-    "--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Documents, or SQuAD .json."
-)
+@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Texts, or SQuAD .json.")
 @click.option("--queries", type=click.Path(exists=True, dir_okay=False), help="Queries; like the corpus, with an id.")
 @click.option("--qrels", type=click.Path(exists=True, dir_okay=False), help="Relevance: TREC, BEIR .tsv, or .jsonl.")
 @click.option("--text-column", default="text", show_default=True, help="Of the corpus and the queries.")
@@ -63,9 +61,7 @@ Qrels = dict[str, dict[str, int]]
 )
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
-@click.option(
-    "--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM, truncate:DIM."
-)
+@click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
 @click.option("--include-special-tokens", is_flag=True, help="[CLS] and [SEP] count in mean and max.")
 @click.option("--max-length", type=click.IntRange(min=3), help="Tokens of a window; by default what the model takes.")
 @click.option("--on-overlong", type=click.Choice(["window", "truncate", "error"]), default="window", show_default=True)

@@ -54,9 +54,7 @@ PAPER_TUNED = 96.4
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the features and the result.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N sentences of each file.")
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Trainings of each feature set."
-)
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Trainings of each set.")
 @click.option("--head", type=click.Choice(["bilstm", "linear"]), default="bilstm", show_default=True)
 @click.option("--hidden-size", type=click.IntRange(min=1), default=768, show_default=True, help="Units of the BiLSTM.")
 @click.option("--max-epochs", type=click.IntRange(min=1), default=30, show_default=True)
