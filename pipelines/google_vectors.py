@@ -27,12 +27,13 @@ from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._vectortable import Sentence, Vectors, Words, write_table
 
+FILE = click.Path(exists=True, dir_okay=False)
 SPECIAL, UNKNOWN, CONTINUES = ("[CLS]", "[SEP]"), "[UNK]", "##"
 
 
 @recipe()
-@click.option("--vectors", type=click.Path(exists=True, dir_okay=False), required=True, help="The .jsonl or .jsonl.gz.")
-@click.option("--ids", type=click.Path(exists=True, dir_okay=False), help="A .conll, .conllu, .txt, .csv, ...")
+@click.option("--vectors", type=FILE, required=True, help="The .jsonl or .jsonl.gz.")
+@click.option("--ids", type=FILE, help="A .conll, .conllu, .txt, .csv, ...")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 def main(vectors: str, ids: str | None, level: str, out: str) -> None:

@@ -34,6 +34,7 @@ from bertfeat.pipelines._static import static_settings
 from bertfeat.pipelines._training import Settings, check_finetuning, discard, finetuning_options
 from bertfeat.reports.tables import markdown_table
 
+FILE = click.Path(exists=True, dir_okay=False)
 # feature set -> the paper's F1 on the development set of CoNLL-2003
 PAPER = {
     "Embeddings": 91.0,
@@ -47,9 +48,9 @@ PAPER_TUNED = 96.4
 
 
 @recipe("sklearn")
-@click.option("--train", type=click.Path(exists=True, dir_okay=False), required=True, help="Sentences to learn from.")
-@click.option("--dev", type=click.Path(exists=True, dir_okay=False), required=True, help="The file to choose on.")
-@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="The test file, if there is one.")
+@click.option("--train", type=FILE, required=True, help="Sentences to learn from.")
+@click.option("--dev", type=FILE, required=True, help="The file to choose on.")
+@click.option("--test", type=FILE, help="The test file, if there is one.")
 @click.option("--label", default="label", show_default=True, help="Column with the tags (CoNLL: the last one).")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the features and the result.")
@@ -67,35 +68,19 @@ PAPER_TUNED = 96.4
 )
 @click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 @finetuning_options
-def main(
-    train: str,
-    dev: str,
-    test: str | None,
-    label: str,
-    model: str,
-    out: str,
-    limit: int | None,
-    seeds: int,
-    head: str,
-    hidden_size: int,
-    max_epochs: int,
-    document_context: str,
-    static: str | None,
-    with_finetuning: bool,
-    finetuning_epochs: int,
-    finetuning_rate: float,
-) -> None:
+def main(out: str, model: str, label: str, limit: int | None, seeds: int, static: str | None, **options: Any) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
-    params: dict[str, Any] = {"max_epochs": max_epochs}
+    head, context, tunes = (options[name] for name in ("head", "document_context", "with_finetuning"))
+    params = {"max_epochs": options["max_epochs"]}
     if head == "bilstm":
-        params["hidden_size"] = hidden_size
+        params["hidden_size"] = options["hidden_size"]
     else:
         refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
     folder = Path(out)
-    files = {name: Path(path) for name, path in {"train": train, "dev": dev, "test": test}.items() if path is not None}
+    files = {name: Path(options[name]) for name in ("train", "dev", "test") if options[name] is not None}
     of_static = static_settings(model, static)
-    check_finetuning(model, "tag", asked=with_finetuning)
-    context = document_context == "on" or (document_context == "auto" and all(map(_marks_documents, files.values())))
+    check_finetuning(model, "tag", asked=tunes)
+    context = context == "on" or (context == "auto" and all(map(_marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
     inputs = {name: _first_sentences(path, limit, folder, name) for name, path in files.items()}
     columns: dict[str, Any] = {"label_column": None if label == "label" else label, "document_context": context}
@@ -125,8 +110,9 @@ def main(
         counts = [store.manifest.totals.counts for store in ones.values()]
         n_words = {name: sum(count[name] for count in counts) for name in ("n_unknown_tokens", "n_tokens")}
         add({**row, **n_words, "weights_sha256": ones["train"].metadata["weights_sha256"]})
-    if with_finetuning:
-        settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16)
+    if tunes:
+        how = {"learning_rate": options["finetuning_rate"], "epochs": options["finetuning_epochs"]}
+        settings = Settings(batch_size=16, **how)
         add(_finetune(inputs, columns, model, settings, folder, seeds))
     result = {
         "pipeline": "table7",
@@ -144,7 +130,7 @@ def main(
     write(folder / "result.json", result)
     for seed in range(seeds):
         discard(folder / "finetuned" / str(seed))
-    table = _table(rows, costs=with_finetuning)
+    table = _table(rows, costs=tunes)
     write(folder / "table.md", table)
     click.echo(table)
 
