@@ -90,7 +90,7 @@ def faiss(folder: Path, kind: str, max_memory: int) -> Built:  # noqa: ARG001
         for known, value in (same["parameters"] if setting is None else {name: setting}).items():
             faiss.ParameterSpace().set_index_parameter(index, known, value)
         if setting is not None and "Refine" in kind:
-            # A refinement compares so many times as many hits again.
+            # A refinement compares six times as many hits again as are asked for.
             index.k_factor = 6
 
     return _of_faiss(index, prepare, settings, {})

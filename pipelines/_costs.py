@@ -19,8 +19,8 @@ def extraction_seconds(stores: Iterable[Store]) -> float:
 def feature_bytes(stores: Iterable[Store], spec: Any) -> int:
     """Return the size of the vectors of stores that the feature of a probe reads."""
     # A sum or a mean that is not stored reads all of its layers.
-    n_values = spec.dim * (len(spec.layers) if spec.is_added_up else 1)
-    return sum(store.n_rows(spec.level) for store in stores) * n_values * np.dtype(spec.store_dtype).itemsize
+    n_values = int(spec.dim * (len(spec.layers) if spec.is_added_up else 1))
+    return sum(store.n_rows(spec.level) for store in stores) * n_values * np.dtype(str(spec.store_dtype)).itemsize
 
 
 def cost_cells(seconds: float, n_bytes: int) -> list[object]:

@@ -23,14 +23,13 @@ from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._vectortable import Sentence, Vectors, Words, write_table
 
+FILE = click.Path(exists=True, dir_okay=False)
 _INDEX = "sentence_to_index"
 
 
 @recipe()
-@click.option("--vectors", type=click.Path(exists=True, dir_okay=False), required=True, help="The .hdf5 file.")
-@click.option(
-    "--ids", type=click.Path(exists=True, dir_okay=False), help="A .conll, .conllu, .txt, .csv, ... of words."
-)
+@click.option("--vectors", type=FILE, required=True, help="The .hdf5 file.")
+@click.option("--ids", type=FILE, help="A .conll, .conllu, .txt, .csv, ...")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 def main(vectors: str, ids: str | None, out: str) -> None:
     """Write the vectors of words in an HDF5 file as a table."""

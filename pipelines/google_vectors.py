@@ -27,14 +27,13 @@ from bertfeat.errors import UserError
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._vectortable import Sentence, Vectors, Words, write_table
 
+FILE = click.Path(exists=True, dir_okay=False)
 SPECIAL, UNKNOWN, CONTINUES = ("[CLS]", "[SEP]"), "[UNK]", "##"
 
 
 @recipe()
-@click.option(
-    "--vectors", type=click.Path(exists=True, dir_okay=False), required=True, help="The .jsonl, or .gz of it."
-)
-@click.option("--ids", type=click.Path(exists=True, dir_okay=False), help="A .conll, .conllu, .txt, .csv, ...")
+@click.option("--vectors", type=FILE, required=True, help="The .jsonl or .jsonl.gz.")
+@click.option("--ids", type=FILE, help="A .conll, .conllu, .txt, .csv, ...")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 def main(vectors: str, ids: str | None, level: str, out: str) -> None:
@@ -69,7 +68,7 @@ def _sentences(path: str, level: str) -> Iterator[Sentence]:
 
 
 def _mean(_tokens: Sequence[str], vectors: Vectors, _said: str, _given: Words) -> tuple[Words, Vectors]:
-    # A text without pieces has NaN, which is no vector.
+    # A text without pieces has NaN: it has no vector.
     with np.errstate(invalid="ignore"):
         return None, {name: array.sum(axis=0, keepdims=True) / len(array) for name, array in vectors.items()}
 

@@ -31,6 +31,7 @@ from bertfeat.pipelines._outputs import write
 from bertfeat.reports.tables import text_table
 from bertfeat.search import QueryFile, TransformSpec
 
+FILE = click.Path(exists=True, dir_okay=False)
 Pairs = npt.NDArray[np.int64]
 # Up to this many texts, comparing all is the fastest way.
 MAX_FLAT = 20_000
@@ -43,42 +44,32 @@ N_SHOWN = 20
 
 
 @recipe()
-@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help=".txt, .jsonl, .csv, ...")
+@click.option("--corpus", type=FILE, required=True, help=".txt, .jsonl, .csv, ...")
 @click.option("--text-column", default="text", show_default=True)
 @click.option("--id-column", help="By default id or _id, if there is one, else the row's number.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--layers", default="-1", show_default=True, help="One layer, or several, which are concatenated.")
 @click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
-@click.option(
-    "--transform", default="none", show_default=True, help="none, center, whiten[:DIM], pca:DIM, truncate:DIM."
-)
+@click.option("--transform", default="none", show_default=True, help="center, whiten[:DIM], pca:DIM, truncate:DIM.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
 @click.option("--index", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
 def main(
-    corpus: str,
-    text_column: str,
-    id_column: str | None,
-    transform: str,
-    threshold: float,
-    index: str | None,
-    out: str,
-    limit: int | None,
-    **settings: Any,
+    corpus: str, transform: str, threshold: float, index: str | None, out: str, limit: int | None, **options: Any
 ) -> None:
     """Find clusters of near-identical documents."""
     started = time.perf_counter()
     folder = Path(out)
     spec = str(TransformSpec.parse(transform))
-    file = QueryFile(corpus, text_column=text_column, id_column=id_column)
+    file = QueryFile(corpus, **{name: options.pop(name) for name in ("text_column", "id_column")})
     rows = [(row.query_id, row.text) for batch in file.batches() for row in batch][:limit]
     documents = pl.DataFrame(rows, schema=["doc_id", "text"], orient="row", infer_schema_length=None)
     texts = documents["text"].unique(maintain_order=True)
     # The row of a text in the store is its place in `texts`.
     path = folder / "corpus" / "texts.jsonl"
     write(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
-    store = extract(path, folder / "features", levels="sentence", combine="concat", **settings)
+    store = extract(path, folder / "features", levels="sentence", combine="concat", **options)
     feature = store.features("sentence")[0].name
     index = index or ("Flat" if len(texts) <= MAX_FLAT else "auto")
     # Each index and transform has a folder of its own.
@@ -109,7 +100,7 @@ def main(
         "limit": limit,
         "model": store.metadata["model"],
         "feature": feature,
-        "pooling": settings["pooling"],
+        "pooling": options["pooling"],
         "transform": spec,
         "threshold": threshold,
         "index": index,

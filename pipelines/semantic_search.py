@@ -32,6 +32,7 @@ from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
 
+FILE = click.Path(exists=True, dir_okay=False)
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")
 N_HITS = 100
 
@@ -42,11 +43,9 @@ Qrels = dict[str, dict[str, int]]
 
 
 @recipe("matplotlib")
-@click.option(
-    "--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="Documents, or SQuAD .json."
-)
-@click.option("--queries", type=click.Path(exists=True, dir_okay=False), help="Queries; like the corpus, with an id.")
-@click.option("--qrels", type=click.Path(exists=True, dir_okay=False), help="Relevance: TREC, BEIR .tsv, or .jsonl.")
+@click.option("--corpus", type=FILE, required=True, help="Texts, or SQuAD .json.")
+@click.option("--queries", type=FILE, help="Queries; like the corpus, with an id.")
+@click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
 @click.option("--text-column", default="text", show_default=True, help="Of the corpus and the queries.")
 @click.option("--id-column", help="Of both; by default id, _id, or query_id.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
@@ -56,35 +55,24 @@ Qrels = dict[str, dict[str, int]]
 )
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
-@click.option(
-    "--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM, truncate:DIM."
-)
+@click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
 @click.option("--include-special-tokens", is_flag=True, help="[CLS] and [SEP] count in mean and max.")
 @click.option("--max-length", type=click.IntRange(min=3), help="Tokens of a window; by default what the model takes.")
 @click.option("--on-overlong", type=click.Choice(["window", "truncate", "error"]), default="window", show_default=True)
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
 def main(
-    corpus: str,
-    queries: str | None,
-    qrels: str | None,
-    text_column: str,
-    id_column: str | None,
-    poolings: str,
-    query_prompt: str | None,
-    document_prompt: str | None,
-    transforms: str,
-    out: str,
-    limit: int | None,
-    **settings: Any,
+    corpus: str, queries: str | None, qrels: str | None, poolings: str, out: str, limit: int | None, **options: Any
 ) -> None:
     """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
     started = time.perf_counter()
     folder = Path(out)
     chosen = list(dict.fromkeys(name.strip() for name in poolings.split(",")))
-    specs = [TransformSpec.parse(name.strip()) for name in transforms.split(",")]
-    warn_of_poolings(chosen, {**settings, "levels": "sentence"})
-    documents, questions, judged = _read(corpus, queries, qrels, text_column, id_column)
+    specs = [TransformSpec.parse(name.strip()) for name in options.pop("transforms").split(",")]
+    prompts = {"documents": options.pop("document_prompt"), "queries": options.pop("query_prompt")}
+    columns = {name: options.pop(name) for name in ("text_column", "id_column")}
+    warn_of_poolings(chosen, {**options, "levels": "sentence"})
+    documents, questions, judged = _read(corpus, queries, qrels, columns)
     documents = dict(islice(documents.items(), limit))
     judged = _judged(documents, questions, judged, limit)
     paths = {}
@@ -92,14 +80,13 @@ def main(
     for name, texts in {"documents": documents, "queries": asked}.items():
         paths[name] = folder / "corpus" / f"{name}.jsonl"
         write(paths[name], "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in texts.items()))
-    prompts = {"documents": document_prompt, "queries": query_prompt}
     rows: list[dict[str, Any]] = []
     skipped: set[str] = set()
+    stores: dict[str, Store] = {}
     for pooling in chosen:
-        stores = {}
         for name, path in paths.items():
             own = {"id_column": "id", "levels": "sentence", "combine": "none", "prompt": prompts[name]}
-            config = config_of_pooling(pooling, {**own, **settings})
+            config = config_of_pooling(pooling, {**own, **options})
             stores[name] = extract(path, folder / "features" / f"{name}-{pooling}", config)
         for feature in stores["documents"].features("sentence"):
             for spec, found in _measure(stores, feature.name, specs, judged, skipped):
@@ -111,7 +98,7 @@ def main(
         "pipeline": "semantic_search",
         "corpus": Path(corpus).name,
         "model": stores["documents"].metadata["model"],
-        "settings": {**settings, "prompts": prompts},
+        "settings": {**options, "prompts": prompts},
         "limit": limit,
         "n_documents": len(documents),
         "n_queries": len(asked),
@@ -125,9 +112,7 @@ def main(
     click.echo(table)
 
 
-def _read(
-    corpus: str, queries: str | None, qrels: str | None, text_column: str, id_column: str | None
-) -> tuple[Texts, Texts, Qrels]:
+def _read(corpus: str, queries: str | None, qrels: str | None, columns: dict[str, Any]) -> tuple[Texts, Texts, Qrels]:
     """Read documents, queries and judgements, from one SQuAD file or from three."""
     if Path(corpus).suffix == ".json":
         refuse_given(("text_column", "id_column"), "is for columns; a SQuAD file has none")
@@ -136,13 +121,12 @@ def _read(
         return _read_squad(Path(corpus))
     if not (queries and qrels):
         raise click.UsageError("pass --queries and --qrels; only a SQuAD .json file needs neither")
-    documents, questions = (_read_texts(path, text_column, id_column) for path in (corpus, queries))
+    documents, questions = (_read_texts(path, columns) for path in (corpus, queries))
     return documents, questions, read_qrels(qrels)
 
 
-def _read_texts(path: str, text_column: str, id_column: str | None) -> Texts:
-    file = QueryFile(path, text_column=text_column, id_column=id_column)
-    return {str(row.query_id): row.text for batch in file.batches() for row in batch}
+def _read_texts(path: str, columns: dict[str, Any]) -> Texts:
+    return {str(row.query_id): row.text for batch in QueryFile(path, **columns).batches() for row in batch}
 
 
 def _read_squad(path: Path) -> tuple[Texts, Texts, Qrels]:

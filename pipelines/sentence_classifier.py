@@ -27,14 +27,15 @@ from bertfeat.pipelines._splits import draw_rows, hold_out
 from bertfeat.pipelines._training import SEED, Settings, check_finetuning, discard, finetuning_options
 from bertfeat.reports.plots import plot_confusion
 
+FILE = click.Path(exists=True, dir_okay=False)
 L2 = [0.01, 0.1, 1.0, 10.0]
 # head -> the parameter of its L2 strength
 CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 
 
 @recipe("sklearn", "matplotlib")
-@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), required=True, help="CSV, TSV, JSONL, Parquet.")
-@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="Labelled texts to test on.")
+@click.option("--corpus", type=FILE, required=True, help="CSV, TSV, JSONL, Parquet.")
+@click.option("--test", type=FILE, help="Labelled texts to test on.")
 @click.option("--text-column", default="text", show_default=True)
 @click.option("--label", default="label", show_default=True, help="Column with the class.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
@@ -46,25 +47,15 @@ CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 @click.option("--seed", type=SEED, default=0, show_default=True)
 @finetuning_options
 def main(
-    corpus: str,
-    test: str | None,
-    text_column: str,
-    label: str,
-    model: str,
-    head: str,
-    out: str,
-    limit: int | None,
-    seed: int,
-    with_finetuning: bool,
-    finetuning_epochs: int,
-    finetuning_rate: float,
-    **settings: str,
+    corpus: str, test: str | None, text_column: str, label: str, head: str, out: str, seed: int, **options: Any
 ) -> None:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     from bertfeat import fit_probe
 
     started = time.perf_counter()
-    check_finetuning(model, "classify", asked=with_finetuning)
+    limit, tunes = options["limit"], options["with_finetuning"]
+    settings = {name: options[name] for name in ("model", "layers", "pooling")}
+    check_finetuning(settings["model"], "classify", asked=tunes)
     folder = Path(out)
     columns: dict[str, Any] = {"text_column": text_column, "keep_columns": [label], "levels": "sentence"}
     frames = {name: _read(path, columns, limit) for name, path in {"train": corpus, "test": test}.items() if path}
@@ -76,7 +67,7 @@ def main(
     for name in ("train", "dev", "test"):
         path = folder / "corpus" / f"{name}.parquet"
         write(path, frames[name])
-        stores[name] = extract(path, folder / "features" / name, model=model, combine="concat", **settings, **columns)
+        stores[name] = extract(path, folder / "features" / name, combine="concat", **settings, **columns)
     params: dict[str, Any] = {CHOSEN_BY[head]: L2} if head in CHOSEN_BY else {}
     probe = fit_probe(stores["train"], label, level="sentence", head=head, dev=stores["dev"], seed=seed, **params)
     score = probe.score(stores["test"])
@@ -97,8 +88,9 @@ def main(
         "score": score.to_dict(),
     }
     shown = score.lines()
-    if with_finetuning:
-        training = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16, seed=seed)
+    if tunes:
+        how = {"learning_rate": options["finetuning_rate"], "epochs": options["finetuning_epochs"]}
+        training = Settings(batch_size=16, seed=seed, **how)
         result["rows"] = _rows(stores, probe, score.to_dict(), folder, columns, training)
         shown += ["", cost_table(result["rows"])]
     result["seconds"] = time.perf_counter() - started

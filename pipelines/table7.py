@@ -26,16 +26,16 @@ import pyarrow as pa
 
 from bertfeat import Store, extract
 from bertfeat.cli.failures import report_failures
-from bertfeat.durable.publication import publish_bytes
-from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.errors import ConfigError, InputError
+from bertfeat.errors import InputError
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._options import recipe, refuse_given
 from bertfeat.pipelines._outputs import write
+from bertfeat.pipelines._static import static_settings
 from bertfeat.pipelines._training import Settings, check_finetuning, discard, finetuning_options
 from bertfeat.reports.tables import markdown_table
 
+FILE = click.Path(exists=True, dir_okay=False)
 # feature set -> the paper's F1 on the development set of CoNLL-2003
 PAPER = {
     "Embeddings": 91.0,
@@ -49,16 +49,14 @@ PAPER_TUNED = 96.4
 
 
 @recipe("sklearn")
-@click.option("--train", type=click.Path(exists=True, dir_okay=False), required=True, help="Sentences to learn from.")
-@click.option("--dev", type=click.Path(exists=True, dir_okay=False), required=True, help="The file to choose on.")
-@click.option("--test", type=click.Path(exists=True, dir_okay=False), help="The test file, if there is one.")
+@click.option("--train", type=FILE, required=True, help="Sentences to learn from.")
+@click.option("--dev", type=FILE, required=True, help="The file to choose on.")
+@click.option("--test", type=FILE, help="The test file, if there is one.")
 @click.option("--label", default="label", show_default=True, help="Column with the tags (CoNLL: the last one).")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the features and the result.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N sentences of each file.")
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Trainings of each feature set."
-)
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Trainings of each set.")
 @click.option("--head", type=click.Choice(["bilstm", "linear"]), default="bilstm", show_default=True)
 @click.option("--hidden-size", type=click.IntRange(min=1), default=768, show_default=True, help="Units of the BiLSTM.")
 @click.option("--max-epochs", type=click.IntRange(min=1), default=30, show_default=True)
@@ -71,37 +69,19 @@ PAPER_TUNED = 96.4
 )
 @click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 @finetuning_options
-def main(
-    train: str,
-    dev: str,
-    test: str | None,
-    label: str,
-    model: str,
-    out: str,
-    limit: int | None,
-    seeds: int,
-    head: str,
-    hidden_size: int,
-    max_epochs: int,
-    document_context: str,
-    static: str | None,
-    with_finetuning: bool,
-    finetuning_epochs: int,
-    finetuning_rate: float,
-) -> None:
+def main(out: str, model: str, label: str, limit: int | None, seeds: int, static: str | None, **options: Any) -> None:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
-    params: dict[str, Any] = {"max_epochs": max_epochs}
+    head, context, tunes = (options[name] for name in ("head", "document_context", "with_finetuning"))
+    params = {"max_epochs": options["max_epochs"]}
     if head == "bilstm":
-        params["hidden_size"] = hidden_size
+        params["hidden_size"] = options["hidden_size"]
     else:
         refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
     folder = Path(out)
-    files = {name: Path(path) for name, path in {"train": train, "dev": dev, "test": test}.items() if path is not None}
-    if open_checkpoint(model).static is not None:
-        raise ConfigError(f"`model={model!r}` holds static vectors, without layers to compare; pass it as `static`")
-    static_settings = {} if static is None else _static_settings(static)
-    check_finetuning(model, "tag", asked=with_finetuning)
-    context = document_context == "on" or (document_context == "auto" and all(map(_marks_documents, files.values())))
+    files = {name: Path(options[name]) for name in ("train", "dev", "test") if options[name] is not None}
+    of_static = static_settings(model, static)
+    check_finetuning(model, "tag", asked=tunes)
+    context = context == "on" or (context == "auto" and all(map(_marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
     inputs = {name: _first_sentences(path, limit, folder, name) for name, path in files.items()}
     columns: dict[str, Any] = {"label_column": None if label == "label" else label, "document_context": context}
@@ -126,13 +106,14 @@ def main(
     for name, chosen in _feature_sets(stores["train"].metadata["n_layers"]).items():
         add(_train(name, chosen, stores, seeds, **training))
     if static is not None:
-        ones = extracted("-static", **{**static_settings, "document_context": False})
+        ones = extracted("-static", **{**of_static, "document_context": False})
         row = _train(f"Static: {Path(static).name}", {"feature": "layer_00"}, ones, seeds, **training)
         counts = [store.manifest.totals.counts for store in ones.values()]
         n_words = {name: sum(count[name] for count in counts) for name in ("n_unknown_tokens", "n_tokens")}
         add({**row, **n_words, "weights_sha256": ones["train"].metadata["weights_sha256"]})
-    if with_finetuning:
-        settings = Settings(learning_rate=finetuning_rate, epochs=finetuning_epochs, batch_size=16)
+    if tunes:
+        how = {"learning_rate": options["finetuning_rate"], "epochs": options["finetuning_epochs"]}
+        settings = Settings(batch_size=16, **how)
         add(_finetune(inputs, columns, model, settings, folder, seeds))
     result = {
         "pipeline": "table7",
@@ -150,17 +131,9 @@ def main(
     write(folder / "result.json", result)
     for seed in range(seeds):
         discard(folder / "finetuned" / str(seed))
-    table = _table(rows, tests="test" in stores, costs=with_finetuning)
+    table = _table(rows, costs=tunes)
     write(folder / "table.md", table)
     click.echo(table)
-
-
-def _static_settings(static: str) -> dict[str, Any]:
-    """Return the settings of an extraction of word vectors; each word that they lack has zeros."""
-    vectors = open_checkpoint(static).static
-    if vectors is None:
-        raise ConfigError(f"`static={static!r}` is a contextual model; name word vectors or a model2vec folder")
-    return {"model": static, "layers": "0", "unknown_words": "null" if vectors.words is None else "zero"}
 
 
 def _feature_sets(n_layers: int) -> dict[str, dict[str, str]]:
@@ -182,26 +155,24 @@ def _train(name: str, chosen: dict[str, Any], stores: dict[str, Store], seeds: i
     from bertfeat import fit_probe
 
     started = time.perf_counter()
-    scores: dict[str, list[float]] = {split: [] for split in stores if split != "train"}
-    mixes = []
-    for seed in range(seeds):
-        probe = fit_probe(stores["train"], level="word", dev=stores["dev"], seed=seed, **chosen, **training)
-        for split, found in scores.items():
-            measured = probe.score(stores[split], bootstrap=False).scores
-            metric = "accuracy" if measured.entities is None else "entity_f1"
-            found.append(100 * measured.value(metric))
-        if "mix" in probe.training.fit_report:
-            mixes.append(probe.training.fit_report["mix"])
+    training |= {"level": "word", "dev": stores["dev"], **chosen}
+    probes = [fit_probe(stores["train"], seed=seed, **training) for seed in range(seeds)]
+    scores = {
+        split: [probe.score(store, bootstrap=False).scores for probe in probes]
+        for split, store in stores.items()
+        if split != "train"
+    }
+    metric = "accuracy" if scores["dev"][0].entities is None else "entity_f1"
     return {
         "features": name,
         **chosen,
         "metric": metric,
-        **{split: _summary(found) for split, found in scores.items()},
-        "mixes": mixes,
+        **{split: _summary([100 * one.value(metric) for one in found]) for split, found in scores.items()},
+        "mixes": [probe.training.fit_report["mix"] for probe in probes if "mix" in probe.training.fit_report],
         "paper": PAPER.get(name),
         "seconds": time.perf_counter() - started,
-        "seconds_of_one": extraction_seconds(stores.values()) + probe.training.seconds,
-        "n_bytes": feature_bytes(stores.values(), probe.spec),
+        "seconds_of_one": extraction_seconds(stores.values()) + probes[-1].training.seconds,
+        "n_bytes": feature_bytes(stores.values(), probes[-1].spec),
     }
 
 
@@ -251,7 +222,10 @@ def _first_sentences(path: Path, n_sentences: int | None, folder: Path, name: st
             n, inside = n + 1, False
         kept.append(line)
     target = folder / f"{name}.{n_sentences}.{_kind(path)}"
-    publish_bytes(target, b"".join(kept))
+    try:
+        write(target, b"".join(kept).decode())
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 ({error})", path=str(path)) from error
     return target
 
 
@@ -274,29 +248,24 @@ def _cell(summary: dict[str, Any]) -> str:
     return f"{summary['mean']:.1f}{spread}"
 
 
-def _table(rows: list[dict[str, Any]], *, tests: bool, costs: bool) -> str:
-    heads = ["features", "dev", *(["test"] if tests else []), *(["seconds", "MB"] if costs else [])]
-    lines = [
-        [
-            row["features"],
-            _cell(row["dev"]),
-            *([_cell(row["test"])] if tests else []),
-            *(cost_cells(row["seconds_of_one"], row["n_bytes"]) if costs else []),
-            "" if row["paper"] is None else f"{row['paper']:.1f}",
-        ]
-        for row in rows
-    ]
-    heads.append("paper (CoNLL-2003 dev)")
+def _table(rows: list[dict[str, Any]], *, costs: bool) -> str:
+    lines = []
+    for row in rows:
+        cells: dict[str, object] = {"features": row["features"]}
+        cells |= {split: _cell(row[split]) for split in ("dev", "test") if split in row}
+        if costs:
+            cells |= zip(("seconds", "MB"), cost_cells(row["seconds_of_one"], row["n_bytes"]), strict=True)
+        lines.append({**cells, "paper (CoNLL-2003 dev)": "" if row["paper"] is None else f"{row['paper']:.1f}"})
+    table = markdown_table([*lines[0]], [[*line.values()] for line in lines]) + "\n"
+    for row in rows:
+        if "n_unknown_tokens" in row:
+            n_unknown = f"{row['n_unknown_tokens']:,} of {row['n_tokens']:,}"
+            table += f"\n{row['features']}: zeros for {n_unknown} words, which it lacks.\n"
     n_zero = sum(round(row["dev"]["mean"], 1) == 0 for row in rows)
-    remark = (
-        f"\n{n_zero} of {len(rows)} rows have the score 0: nothing was learned. Train on more sentences or epochs.\n"
-    )
-    lacking = [
-        f"\n{row['features']}: zeros for {row['n_unknown_tokens']:,} of {row['n_tokens']:,} words, which it lacks.\n"
-        for row in rows
-        if "n_unknown_tokens" in row
-    ]
-    return f"{markdown_table(heads, lines)}\n{''.join(lacking)}{remark if n_zero else ''}"
+    if n_zero:
+        found = f"{n_zero} of {len(rows)} rows have the score 0: nothing was learned."
+        table += f"\n{found} Train on more sentences or epochs.\n"
+    return table
 
 
 if __name__ == "__main__":

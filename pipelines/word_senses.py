@@ -28,6 +28,7 @@ from bertfeat.pipelines._outputs import write
 from bertfeat.reports.plots import plot_points
 from bertfeat.search import Context, words_in_context
 
+FILE = click.Path(exists=True, dir_okay=False)
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 N_EXAMPLES, N_WORDS = 5, 8
@@ -42,7 +43,7 @@ MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 
 @recipe("sklearn", "matplotlib")
 @click.option("--word", required=True, help="The word, in upper or lower case.")
-@click.option("--corpus", type=click.Path(exists=True, dir_okay=False), help="Texts: .txt, .jsonl, .csv, .conllu, ...")
+@click.option("--corpus", type=FILE, help="Texts: .txt, .jsonl, .csv, .conllu, ...")
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
 @click.option("--text-column", default="text", show_default=True, help="Of a corpus in columns.")
 @click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
@@ -53,34 +54,26 @@ MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 @click.option("--limit", type=click.IntRange(min=2), default=1000, show_default=True, help="Occurrences, at random.")
 @click.option("--seed", type=int, default=0, show_default=True)
 def main(
-    word: str,
-    corpus: str | None,
-    store_path: str | None,
-    layer: int,
-    senses: int | None,
-    max_senses: int,
-    out: str,
-    limit: int,
-    seed: int,
-    **settings: str,
+    word: str, corpus: str | None, store_path: str | None, layer: int, senses: int | None, out: str, **options: Any
 ) -> None:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
     started = time.perf_counter()
-    if (corpus is None) == (store_path is None):
-        raise click.UsageError("pass either --corpus or --store")
     if senses is not None:
         refuse_given(("max_senses",), "is for choosing the number, which --senses gives")
+    max_senses, limit, seed = (options.pop(name) for name in ("max_senses", "limit", "seed"))
     folder = Path(out)
-    if store_path is not None:
+    if store_path is not None and corpus is None:
         refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
         store = open_store(store_path)
-    else:
+    elif corpus is not None and store_path is None:
         # The sentence level has the texts, so that examples are shown as they were written.
         own: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
-        store = extract(corpus, folder / "features", **own, **settings)
+        store = extract(corpus, folder / "features", **own, **options)
+    else:
+        raise click.UsageError("pass either --corpus or --store")
     feature = store.feature("word", f"layer_{layer:02d}").name
     rows, n_found = _occurrences(store, word, feature, limit, seed)
     vectors = store.take("word", feature, rows).astype(np.float64)

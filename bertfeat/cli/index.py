@@ -56,7 +56,7 @@ def build(store: str, output: str, overwrite: bool, factory: str, **values: Any)
 
     --factory auto searches exactly up to 16.8 million values (43,000 vectors of 384). Larger collections use inverted
     lists; the number that a search reads is tuned until it finds --recall of the ten nearest, for random vectors of the
-    index or with --tune-queries for queries like those to come. Or name an index as faiss does: Flat, HNSW32, IVF1024,SQ8.
+    index or with --tune-queries for queries like those to come. Or name one as faiss does: Flat, HNSW32, IVF1024,SQ8.
 
     \b
     Examples:
