@@ -88,7 +88,7 @@ class Examples:
         if not len(classes):
             quantities = outputs[:, 0].astype(np.float64)
             return correlate(texts.labels, quantities, n_without_label=texts.n_without_label, bootstrap=bootstrap)
-        guesses = np.full(len(texts.labels), classes[0])
+        guesses = np.full(len(texts.labels), classes[0], classes.dtype)
         guesses[self.is_read] = classes[outputs.argmax(axis=1)]
         if texts.is_labelled is not None:
             n_words = [len(document.words or ()) for document in texts.documents]

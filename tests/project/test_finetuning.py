@@ -64,7 +64,7 @@ def rows_of(task: str, n_rows: int = 24) -> list[Document]:
         elif task == "pair":
             rows.append(document(number, text, pair=text if is_even else "Zürich naïve 42", label=is_even))
         else:
-            label: Any = float(is_even) if task == "regress" else ("even" if is_even else "odd")
+            label: Any = float(is_even) if task == "regress" else ("even" if is_even else "uneven")
             rows.append(document(number, f"{'cats' if is_even else 'pounds'} {text}", label=label))
     return rows
 
@@ -324,7 +324,7 @@ def test_a_model_that_predicts_one_class_only_says_so(tiny: Path, tmp_path: Path
 def test_labels_that_train_lacks_are_errors_and_named(tiny: Path, tmp_path: Path, capsys: Any) -> None:
     rows = rows_of("classify")
     other = [*rows[:9], document(99, "a new one", label="new"), document(98, "no label", label=None)]
-    long = [*other, document(97, " ".join(WORDS * 2), label="odd")]
+    long = [*other, document(97, " ".join(WORDS * 2), label="uneven")]
     settings = replace(FAST, epochs=1)
     found = finetune("classify", {"train": rows, "dev": other, "test": long}, "label", str(tiny), settings, tmp_path)
     lines = capsys.readouterr().err.splitlines()
