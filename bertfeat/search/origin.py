@@ -111,7 +111,7 @@ class Origin:
 
     def check_store(self, store: Store, index: Path) -> Store:
         """Return the rows of a store that an index was built from, or raise a UserError; warn of appended ones."""
-        there = self.indexed_part(store)
+        there = store.state(self.plan_hash)
         spec = self.spec.find_in(store, mine=f"index {index}").under_name_of(self.spec)
         if there is None or (spec, there.n_rows(spec.level)) != (self.spec, self.n_rows):
             raise UserError(
@@ -123,10 +123,6 @@ class Origin:
             text = f"{store.path}: {rows} are not in {index} yet; run {self.update_command(store, index)}"
             warnings.warn(BertfeatWarning(text), stacklevel=2)
         return there
-
-    def indexed_part(self, store: Store) -> Store | None:
-        """Return a store without what was appended since the index was built; None if it is another store."""
-        return store.state(self.plan_hash)
 
     @staticmethod
     def update_command(store: Store, index: Path) -> str:

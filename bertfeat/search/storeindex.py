@@ -170,7 +170,7 @@ def _standing(path: Path, store: Store, settings: BuildSettings, wanted: Origin)
     fields = differing(
         _asked(there.settings, dataclasses.replace(origin, plan_hash=wanted.plan_hash)), _asked(settings, wanted)
     )
-    part = origin.indexed_part(store)
+    part = store.state(origin.plan_hash)
     if fields or part is not store:
         update = f"run {origin.update_command(store, path)}, choose another `output`"
         if fields:

@@ -336,4 +336,4 @@ class TestRefused:
         assert "not an index: it has no index.json" in refused("search", store.path, "x")
         shutil.copytree(sentences, tmp_path / "copy")
         (tmp_path / "copy" / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
-        assert "has 204 bytes" in refused("search", tmp_path / "copy", "x")
+        assert "its content does not match the digest" in refused("search", tmp_path / "copy", "x")
