@@ -130,7 +130,7 @@ def sweep_probes(
 
     Examples:
         >>> from bertfeat import extract
-        >>> store = extract("examples/data/wnut17_dev.conll", tmp / "features", levels="word", layers="5,6")
+        >>> store = extract("examples/data/wnut17_dev.conll", tmp / "layers", levels="word", layers="5,6")
         >>> sweep = sweep_probes(store, "label", level="word", head="centroid")
         >>> [row.feature for row in sweep.rows]
         ['layer_05', 'layer_06', 'concat_05_06', 'mean_05_06']
