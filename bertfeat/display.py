@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _CUT = "…"
-# Values that are shown on the line of their label have up to so many characters.
+# Values that are shown on the line of their label are at most this long.
 _INLINE = 100
 # Names of mappings whose values all have one unit.
 _UNITS = ("n_bytes", "seconds")

@@ -92,7 +92,7 @@ def cut_windows(documents: Sequence[Texts], tokenizer: Any, max_length: int) -> 
 
 
 class Masking:
-    """Collator of windows, which masks 15 % of their tokens anew each time; windows with labels stay as they are."""
+    """Collator of windows, which masks 15 % of their tokens again each time; windows with labels stay as they are."""
 
     def __init__(self, tokenizer: Any, *, whole_words: bool) -> None:
         # transformers has no random replacements of whole words.

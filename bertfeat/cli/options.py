@@ -91,7 +91,7 @@ class GroupedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; an option whose first value would be lost without a word is given once."""
         parser = self.make_parser(ctx)
-        # What is unknown is refused below, by which time `--json` is known.
+        # An unknown option is refused below, when `--json` is known.
         parser.ignore_unknown_options = True
         values, _, given = parser.parse_args(list(args))
         ctx.ensure_object(Outcome).as_json = bool(values.get("as_json"))

@@ -173,7 +173,7 @@ def read_qrels(path: str | Path) -> Qrels:
 
 
 def _judgement(line: str) -> tuple[str, str, int]:
-    """Return the query, the document and the grade of a line; raise a ValueError if it is none."""
+    """Return the query, the document and the grade of a line; raise a ValueError if the line is not a judgement."""
     if line.startswith("{"):
         values: dict[str, Any] = json.loads(line)
         query, document, grade = (next((values[key] for key in keys if key in values), None) for keys in _KEYS)
