@@ -57,7 +57,7 @@ def bertfeat(folder: Path, kind: str, max_memory: int) -> Built:
 
     from bertfeat import build_index
 
-    tuning = {"index": kind or "auto", "max_memory": max_memory, "tune_queries": folder / "tune.npy"}
+    tuning = {"factory": kind or "auto", "max_memory": max_memory, "tune_queries": np.load(folder / "tune.npy")}
     index = build_index(folder / "store", folder / f"index-{kind}", overwrite=True, **tuning)
     own = dict(index.description.parameters)
 

@@ -52,11 +52,11 @@ N_SHOWN = 20
 @click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
 @click.option("--transform", default="none", show_default=True, help="center, whiten[:DIM], pca:DIM, truncate:DIM.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
-@click.option("--index", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
+@click.option("--factory", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
 def main(
-    corpus: str, transform: str, threshold: float, index: str | None, out: str, limit: int | None, **options: Any
+    corpus: str, transform: str, threshold: float, factory: str | None, out: str, limit: int | None, **options: Any
 ) -> None:
     """Find clusters of near-identical documents."""
     started = time.perf_counter()
@@ -71,12 +71,12 @@ def main(
     write(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
     store = extract(path, folder / "features", levels="sentence", combine="concat", **options)
     feature = store.features("sentence")[0].name
-    index = index or ("Flat" if len(texts) <= MAX_FLAT else "auto")
+    factory = factory or ("Flat" if len(texts) <= MAX_FLAT else "auto")
     # Each index and transform has a folder of its own.
-    path = folder / "indexes" / re.sub(r"\W+", "-", f"{index}-{spec}")
+    path = folder / "indexes" / re.sub(r"\W+", "-", f"{factory}-{spec}")
     path.parent.mkdir(exist_ok=True)
     with build_index(
-        store, path, level="sentence", feature=feature, index=index, metric="cosine", transform=spec
+        store, path, level="sentence", feature=feature, factory=factory, metric="cosine", transform=spec
     ) as built:
         candidates = _neighbors(built, threshold)
         numbers = np.unique(candidates)
@@ -103,7 +103,7 @@ def main(
         "pooling": options["pooling"],
         "transform": spec,
         "threshold": threshold,
-        "index": index,
+        "index": factory,
         "n_documents": len(documents),
         "n_texts": len(texts),
         "n_without_tokens": int((~store.valid("sentence", feature)).sum()),

@@ -20,7 +20,6 @@ import polars as pl
 
 from bertfeat.cli.failures import report_failures
 from bertfeat.pipelines._answering import Task
-from bertfeat.pipelines._costs import cost_cells
 from bertfeat.pipelines._models import MODEL, check_model_place, open_task_model, replace_model
 from bertfeat.pipelines._options import recipe
 from bertfeat.pipelines._outputs import write
@@ -137,7 +136,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         bounds = row["f1_interval"]
         interval = None if bounds is None else f"{bounds[0]:.1f} to {bounds[1]:.1f}"
-        costs = cost_cells(row["seconds"] or 0.0, row["n_bytes"] or 0)
+        costs = [
+            None if row[name] is None else f"{row[name] / unit:.1f}"
+            for name, unit in (("seconds", 1), ("n_bytes", 1e6))
+        ]
         lines.append([row["answers_by"], f"{row['exact_match']:.1f}", f"{row['f1']:.1f}", interval, *costs])
     return markdown_table(["answers by", "exact match", "F1", "F1, 95 %", "seconds", "MB"], lines)
 

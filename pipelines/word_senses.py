@@ -52,7 +52,7 @@ MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 @click.option("--max-senses", type=click.IntRange(min=2), default=8, show_default=True, help="The most to try.")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 @click.option("--limit", type=click.IntRange(min=2), default=1000, show_default=True, help="Occurrences, at random.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def main(
     word: str, corpus: str | None, store_path: str | None, layer: int, senses: int | None, out: str, **options: Any
 ) -> None:

@@ -7,7 +7,7 @@ How many lists a search reads is measured (`tuning.py`). How vectors are stored 
   time; the best hits are compared again (refined) with SQ8, which stores vectors in a quarter of the bytes and can find
   99 % of the ten nearest token vectors of MiniLM. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6
   or RaBitQ. Of 500,000 words of Wikipedia, IVF2048,PQ192x4fs,Refine(SQ8) found words of PEPs ten times as fast at
-  recall 0.95 as IVF2048,SQ8, in a quarter more memory (benchmarks/foreign_queries.py).
+  recall 0.95 as IVF2048,SQ8, in a quarter more memory (python -m benchmarks.index --queries).
 - A graph (HNSW) is not chosen, except to find lists among very many: for 120,000 token vectors of MiniLM, HNSW32 took
   four times the memory of IVF1024,SQ8 and ten times as long, and answered half as many queries. After a kill a graph
   has more to do again, and a filter slows its search.
@@ -76,7 +76,7 @@ class MemoryPlan:
     @property
     def exact_bytes(self) -> int:
         """The working memory of an exact search."""
-        return max(4 << 20, min(_MAX_EXACT_BYTES, self.settings.max_memory_bytes // 8))
+        return max(4 << 20, min(_MAX_EXACT_BYTES, self.settings.max_memory // 8))
 
     @cached_property
     def n_training(self) -> int:
@@ -84,7 +84,7 @@ class MemoryPlan:
         if not self.info.n_training_min:
             return 0
         wanted = min(self.info.n_training_wanted, self.shape.n_vectors)
-        left = self.settings.max_memory_bytes - self._training_bytes(0)
+        left = self.settings.max_memory - self._training_bytes(0)
         least = max(self.info.n_training_min, _SCARCE_EACH * (self.info.n_lists or 0))
         holds = max(left // self._training_bytes_each, min(least, wanted))
         return int(min(wanted, holds))
@@ -92,7 +92,7 @@ class MemoryPlan:
     @property
     def n_chunk_rows(self) -> int:
         """How many vectors are added at once; a graph depends on it, so it depends on shape and settings alone."""
-        most = max(256, self.settings.max_memory_bytes // 16 // (16 * self.shape.dim))
+        most = max(256, self.settings.max_memory // 16 // (16 * self.shape.dim))
         # A graph grows better, and on more threads, when more is added at once.
         wanted = max(_MAX_CHUNK_ROWS, self.shape.n_vectors // 64 if self.info.n_links else 0)
         return int(min(wanted, most))
@@ -102,7 +102,7 @@ class MemoryPlan:
         """How many vectors are added between two points from which a build can resume."""
         if self.settings.n_piece_rows is not None:
             return self.settings.n_piece_rows
-        n_bytes = max(1 << 20, min(_MAX_PIECE_BYTES, self.settings.max_memory_bytes // 16))
+        n_bytes = max(1 << 20, min(_MAX_PIECE_BYTES, self.settings.max_memory // 16))
         return int(max(self.n_chunk_rows, n_bytes // (self.info.code_bytes + 8)))
 
     @property
@@ -133,7 +133,7 @@ class MemoryPlan:
     @property
     def fits(self) -> bool:
         """Whether no stage holds more than it may."""
-        return self.peak_bytes <= self.settings.max_memory_bytes
+        return self.peak_bytes <= self.settings.max_memory
 
     @property
     def _batch_bytes(self) -> int:
@@ -189,14 +189,14 @@ def check_memory(plan: MemoryPlan) -> None:
     remedy = f"{best.info.text} fits ({size(best.peak_bytes)})" if best else "no index of these vectors fits"
     raise UserError(
         f"index {plan.info.text!r} of {plan.shape.n_vectors} vectors of {plan.info.dim} dimensions takes "
-        f"{size(plan.peak_bytes)} ({stage}), more than max_memory {size(plan.settings.max_memory_bytes)}; {remedy}"
+        f"{size(plan.peak_bytes)} ({stage}), more than max_memory {size(plan.settings.max_memory)}; {remedy}"
     )
 
 
 def check_growth(plan: MemoryPlan) -> None:
     """Raise a UserError if growing an index to the shape of a plan does not fit into `max_memory`."""
     check_memory(plan)
-    limit = plan.settings.max_memory_bytes
+    limit = plan.settings.max_memory
     if plan.growing_bytes > limit:
         raise UserError(
             f"adding to index {plan.info.text!r} up to {plan.shape.n_vectors} vectors takes "
@@ -207,8 +207,8 @@ def check_growth(plan: MemoryPlan) -> None:
 
 def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
     """Return the indexes to build, in turn, until one reaches the recall; raise a UserError if none fits."""
-    if settings.index != AUTO:
-        plan = plan_memory(settings.index, shape, settings)
+    if settings.factory != AUTO:
+        plan = plan_memory(settings.factory, shape, settings)
         check_memory(plan)
         return [plan]
     dim = settings.transform_spec.out_dim(shape.dim)
@@ -224,7 +224,7 @@ def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
     if not fitting:
         least = min(ladder(shape, settings), key=lambda plan: plan.peak_bytes)
         raise UserError(
-            f"max_memory {size(settings.max_memory_bytes)}: too little for any index of {shape.n_vectors} vectors of "
+            f"max_memory {size(settings.max_memory)}: too little for any index of {shape.n_vectors} vectors of "
             f"{dim} dimensions; {least.info.text} takes {size(least.peak_bytes)}"
         )
     return fitting

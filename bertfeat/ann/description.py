@@ -35,19 +35,19 @@ class BuildSettings:
     differently, which may change the list, the link or the code of a vector.
 
     Attributes:
-        index: A faiss factory string, or `auto`.
+        factory: A faiss factory string, or `auto`.
         transform: What is done to vectors first, as `TransformSpec.parse` reads it.
-        max_memory_bytes: The most memory of the build, and of the finished index, without the program itself.
+        max_memory: The most memory of the build, and of the finished index, without the program itself.
         recall: The part of the ten nearest vectors that a search must find.
         n_threads: Threads to compute on; None for all.
         n_queries: Vectors of the index to measure recall with: one half to tune on, the other to report.
         n_piece_rows: Vectors between two points from which a build can resume; None for about 64 MB of them.
     """
 
-    index: str = AUTO
+    factory: str = AUTO
     metric: Metric = Metric.COSINE
     transform: str = "none"
-    max_memory_bytes: int = 4_000_000_000
+    max_memory: int = 4_000_000_000
     recall: float = 0.95
     seed: int = 0
     n_threads: int | None = None
@@ -61,7 +61,7 @@ class BuildSettings:
             raise UserError(f"recall is {self.recall}: give a number above 0 and up to 1, as 0.95")
         if self.n_queries < 2:
             raise UserError(f"n_queries is {self.n_queries}: give 2 or more, half of them to tune by")
-        for name in ("max_memory_bytes", "n_threads", "n_piece_rows"):
+        for name in ("max_memory", "n_threads", "n_piece_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: give 1 or more")

@@ -30,7 +30,7 @@ def export(store: str, output: str, **settings: Any) -> dict[str, Any]:
     word2vec                text: a unique key and its values per line
     projector               a folder for the Embedding Projector: vectors.tsv and metadata.tsv
 
-    `bertfeat import` reads the first four. The result appears when all of it is written.
+    `bertfeat import` reads npy; recipes read the first three. The result appears when all of it is written.
 
     \b
     Examples:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,6 +45,7 @@ def report_failures(command: click.Command | None = None) -> Iterator[Outcome]:
     Output to a closed pipe (`| head`) is not an error.
     """
     outcome = Outcome()
+    _replace_closed_streams()
     try:
         with _warnings_as_lines(outcome.warned, command):
             yield outcome
@@ -157,6 +159,15 @@ def _drop_broken() -> OSError | None:
             found = found or error
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     return found
+
+
+def _replace_closed_streams() -> None:
+    """Open /dev/null for each closed standard stream: else the next file has its number, and what is printed."""
+    if sys.stdin is None:
+        os.open(os.devnull, os.O_RDONLY)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
 
 
 def _is_of_a_stream(error: OSError) -> bool:

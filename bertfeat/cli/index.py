@@ -66,7 +66,7 @@ def build(store: str, output: str, overwrite: bool, factory: str, **values: Any)
     from bertfeat.search.storeindex import build_index
 
     with reporting(options.watched()) as progress:
-        built = build_index(store, output, index=factory, **values, overwrite=overwrite, progress=progress)
+        built = build_index(store, output, factory=factory, **values, overwrite=overwrite, progress=progress)
     with built:
         summary = index_summary(built.path, built.description)
     result = "already built; nothing to do" if built.was_complete else None

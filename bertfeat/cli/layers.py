@@ -32,11 +32,8 @@ def layers(store: str, other: str | None, output: str, overwrite: bool, **settin
       bertfeat layers features random_features -o trained_against_random
     """  # noqa: D301
     from bertfeat.geometry.layerresult import check_layers_folder
-    from bertfeat.store.storedescription import StoreDescription
 
     check_layers_folder(output, overwrite=overwrite)
-    if (settings["level"] or StoreDescription.at(store).choose_level(None)) == "sentence":
-        options.refuse_given({"min_count"}, "has no effect at level sentence, where a row is a whole text and no word")
     from bertfeat.geometry.layermeasures import compare_layers
 
     require("matplotlib", what="the plots need")

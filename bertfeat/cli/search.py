@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import click
 
 from bertfeat.cli.options import GroupedCommand, count, option, output_options, refuse_given, switch, value
+from bertfeat.errors import BertfeatWarning
 
 _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
 
@@ -64,5 +66,11 @@ def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]
         refuse_given(("output", "text_column", "id_column", "overwrite"), "is for --queries FILE")
     elif settings["output"] is None:
         raise click.UsageError("--queries FILE needs a file for the hits: -o HITS.parquet", context)
+    is_file = queries not in (None, "-")
+    for name, is_without in (("full", is_file or settings["as_json"]), ("context", is_file)):
+        source = context.get_parameter_source(name)
+        if is_without and source is not None and source.name == "COMMANDLINE":
+            what = "a file of hits" if is_file else "--json"
+            warnings.warn(BertfeatWarning(f"`{name}` has no effect on {what}"), stacklevel=1)
     if settings["same_word"] and settings["exclude_same_word"]:
         raise click.UsageError("--same-word and --exclude-same-word leave nothing to find; pass one of them", context)

@@ -16,13 +16,12 @@ import polars as pl
 from bertfeat.cli.failures import with_flags
 from bertfeat.cli.options import names_in, show
 from bertfeat.corpus.linestreams import read_lines, strip_line_end
-from bertfeat.display import counted, display_width, first_columns, printable
+from bertfeat.display import counted, display_width, first_columns, padded, printable, table_cells
 from bertfeat.durable.placecheck import check_file, check_folder_above
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.levels import LEVELS
-from bertfeat.reports.tables import text_table
 from bertfeat.search.hitrows import hit_object
 from bertfeat.search.kwic import Context
 from bertfeat.search.queryfiles import Query, QueryFile
@@ -83,15 +82,18 @@ def _table(
     else:
         reach = max(display_width(context.left) for context in contexts)
         last, texts = "context", [context.aligned(min(reach, settings["context"])) for context in contexts]
-    rows = [[*(_cell(hit[name]) for name in names), text] for hit, text in zip(hits, texts, strict=True)]
+    cells, is_right = table_cells(names, [[_cell(hit[name], name) for name in names] for hit in hits])
+    widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
     is_cut = sys.stdout.isatty() and not settings["full"]
     limit = shutil.get_terminal_size().columns if is_cut else sys.maxsize
-    for line in text_table([*names, last], rows, has_rule=False).splitlines():
-        yield first_columns(line, limit).rstrip()
+    for line, text in zip(cells, [last, *texts], strict=True):
+        yield first_columns("  ".join([*map(padded, line, widths, is_right), text]), limit).rstrip()
 
 
-def _cell(value: object) -> object:
-    return value if isinstance(value, int | float) else first_columns(printable(str(value or "")), _MAX_CELL)
+def _cell(value: object, name: str) -> object:
+    if name == "score":
+        return value
+    return first_columns(printable("" if value is None else str(value)), _MAX_CELL)
 
 
 def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:

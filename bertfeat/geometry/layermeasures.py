@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import polars as pl
 from bertfeat._version import __version__
 from bertfeat.choices import Level
 from bertfeat.display import model_text
-from bertfeat.errors import UserError
+from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.geometry.layerresult import LayerComparison, LayerRow, MovedWord
 from bertfeat.geometry.layerrows import layer_features, matched_rows
 from bertfeat.geometry.layersums import (
@@ -78,7 +79,9 @@ def compare_layers(
     one, two = as_store(store), None if other is None else as_store(other)
     where = one.choose_level(level)
     if where is Level.SENTENCE and min_count != _MIN_COUNT:
-        raise UserError(f"`min_count` {min_count} has no effect at level sentence, where rows are texts; leave it out")
+        warnings.warn(
+            BertfeatWarning("`min_count` has no effect at level sentence, where a row is a whole text"), stacklevel=2
+        )
     with reporting(progress) as reports:
         reports.stage("reading rows")
         frame, words = matched_rows(one, two, where)

@@ -15,13 +15,12 @@ from bertfeat.durable.publication import publish_bytes
 _MARKDOWN_SPECIAL = re.compile(r"([\\|*`<\[\]])")
 
 
-def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, has_rule: bool = True) -> str:
+def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table as lines of plain text, numbers aligned at the right.
 
     Args:
         headers: The names of the columns.
         rows: The cells; fractions are shown with four digits, None as -.
-        has_rule: Whether a line of dashes is below the names.
 
     Raises:
         ValueError: A row does not have one cell per header.
@@ -35,8 +34,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, has_
     """
     lines, is_right = table_cells(headers, rows)
     widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
-    if has_rule:
-        lines.insert(1, ["-" * width for width in widths])
+    lines.insert(1, ["-" * width for width in widths])
     return "\n".join("  ".join(map(padded, line, widths, is_right)).rstrip() for line in lines)
 
 

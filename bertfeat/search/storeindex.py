@@ -46,7 +46,7 @@ def build_index(
     *,
     level: str | None = None,
     feature: str | int | None = None,
-    index: str = "auto",
+    factory: str = "auto",
     metric: str = "cosine",
     max_memory: int | str = "4GB",
     transform: str = "none",
@@ -70,7 +70,7 @@ def build_index(
         level: `sentence`, `word` or `token`; by default the only one that is stored.
         feature: The vectors, stored or made from stored ones (`layer_11` or 11, `mean_last4`); by default the only
             feature that is stored, or `concat_last4`.
-        index: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
+        factory: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
         metric: `cosine`, `ip` (inner product) or `l2` (Euclidean distance).
         max_memory: The most memory of the build, and of the index, without the program itself: bytes, or `"4GB"`.
         transform: What is done to vectors first: `none`, `center`, `whiten`, `whiten:DIM`, `pca:DIM` or
@@ -106,10 +106,10 @@ def build_index(
         [62]
     """
     settings = BuildSettings(
-        index=index,
+        factory=factory,
         metric=parse_metric(metric),
         transform=transform,
-        max_memory_bytes=parse_size(max_memory, "max_memory"),
+        max_memory=parse_size(max_memory, "max_memory"),
         recall=recall,
         seed=seed,
         n_threads=threads,
@@ -140,7 +140,7 @@ def build_index(
             return _standing(path, opened, settings, origin)
         with workplace(path) as folder:
             asked = _asked(settings, origin)
-            if settings.index == AUTO:
+            if settings.factory == AUTO:
                 # What is chosen may change with the version.
                 asked["candidates"] = [plan.info.text for plan in plans]
             take_up(folder, path, asked, overwrite=overwrite)

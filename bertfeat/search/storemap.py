@@ -132,7 +132,7 @@ def map_store(
             plane, share = fit_plane(source)
         except UserError as error:
             raise UserError(f"{opened.path}: level {where}, feature {chosen}: {error}") from None
-        settings = BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory_bytes=memory)
+        settings = BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory=memory)
         work = Path(folder)
         built = build(source, work, plan_build(*source.shape, settings))
         near = VectorIndex(read_index(work / INDEX), compared, read_transform(work), built.parameters)

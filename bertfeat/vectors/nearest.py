@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
@@ -205,10 +204,12 @@ class _Keys:
         return query[order], row[order]
 
     def _nearest(self, asked: IntArray, side: Float32Array, n: int) -> tuple[Float32Array, IntArray]:
+        import faiss  # here, because whoever reads the description of an index needs the metrics alone
+
         if self._metric is Metric.L2:
-            distances, rows = faiss.knn(self._queries[asked], side, n, metric=faiss.METRIC_L2)
+            distances, rows = faiss.knn(self._queries[asked], side, int(n), metric=faiss.METRIC_L2)
             return -distances, rows
-        keys, rows = faiss.knn(self._queries[asked], side, n, metric=faiss.METRIC_INNER_PRODUCT)
+        keys, rows = faiss.knn(self._queries[asked], side, int(n), metric=faiss.METRIC_INNER_PRODUCT)
         return keys, rows
 
 

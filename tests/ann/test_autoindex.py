@@ -51,7 +51,7 @@ def test_few_vectors_are_compared_one_by_one():
 def test_many_vectors_are_put_into_lists():
     refined = [f"IVF4096,PQ192x4fs,Refine({storage})" for storage in ("SQ8", "SQfp16", "Flat")]
     assert chosen(1_000_000, 384) == [*refined[:2], "IVF4096,SQ8", "IVF4096,SQfp16", "IVF4096,Flat"]
-    assert chosen(20_000_000, 384, max_memory_bytes=10**11)[0] == "IVF16384_HNSW32,PQ192x4fs,Refine(SQ8)"
+    assert chosen(20_000_000, 384, max_memory=10**11)[0] == "IVF16384_HNSW32,PQ192x4fs,Refine(SQ8)"
     # A list is trained on about forty vectors or more.
     assert chosen(50_000, 1024)[0] == "IVF1024,PQ512x4fs,Refine(SQ8)"
     # Codes of two dimensions each, of a width that is even; of few dimensions, or an odd number, codes of each.
@@ -66,7 +66,7 @@ def test_a_high_recall_starts_with_a_better_storage():
 
 
 def test_little_memory_takes_a_smaller_index():
-    by_memory = {int(n): chosen(1_000_000, 384, max_memory_bytes=int(n)) for n in (1e9, 8e8, 7e8, 6e8, 5e8, 3.5e8)}
+    by_memory = {int(n): chosen(1_000_000, 384, max_memory=int(n)) for n in (1e9, 8e8, 7e8, 6e8, 5e8, 3.5e8)}
     assert [texts[0] for texts in by_memory.values()] == [
         *("IVF4096,PQ192x4fs,Refine(SQ8)", "IVF4096,SQ8", "IVF4096,SQ8"),
         *("IVF4096,SQ6", "IVF4096,RaBitQ4", "IVF4096,RaBitQ2"),
@@ -75,13 +75,13 @@ def test_little_memory_takes_a_smaller_index():
     with pytest.raises(
         UserError, match=r"max_memory 100\.0 MB: too little for any index of 1000000 vectors of 384"
     ) as no:
-        chosen(1_000_000, 384, max_memory_bytes=10**8)
+        chosen(1_000_000, 384, max_memory=10**8)
     assert "; IVF4096,RaBitQ takes 29" in str(no.value)
 
 
 def test_without_lists_a_better_storage_may_fit():
     # With 16 dimensions, ids and lists take as much memory as the vectors.
-    texts = chosen(20_000_000, 16, max_memory_bytes=540_000_000, n_queries=100, n_threads=1)
+    texts = chosen(20_000_000, 16, max_memory=540_000_000, n_queries=100, n_threads=1)
     assert texts == ["IVF16384_HNSW32,SQ6", "SQ8"]
 
 
@@ -140,7 +140,7 @@ def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_
 
 
 def test_a_target_that_is_not_met_is_reported(tmp_path):
-    asked = BuildSettings(index="IVF16,SQ4", metric=L2, recall=0.99, n_queries=200, n_threads=1)
+    asked = BuildSettings(factory="IVF16,SQ4", metric=L2, recall=0.99, n_queries=200, n_threads=1)
     result = build(outliers(3000, 16), tmp_path, asked)
     assert result.measured["target_met"] is False
     assert result.measured["recall_at_10"] < 0.5
@@ -151,7 +151,7 @@ def test_a_target_that_is_not_met_is_reported(tmp_path):
 
 def test_a_recall_of_one_searches_most_lists(tmp_path):
     vectors = mixture(3000, 16, spread=1.5, n_clusters=3)
-    asked = BuildSettings(index="IVF64,Flat", recall=1.0, n_queries=400, n_threads=1)
+    asked = BuildSettings(factory="IVF64,Flat", recall=1.0, n_queries=400, n_threads=1)
     result = build(vectors, tmp_path, asked)
     assert result.measured["recall_at_10"] >= 0.995
     assert result.parameters["nprobe"] >= 24
@@ -168,7 +168,7 @@ def test_a_recall_of_one_searches_most_lists(tmp_path):
 )
 def test_every_search_parameter_is_tuned(text, names, tmp_path):
     vectors = mixture(6000, 32, spread=1.0)
-    result = build(vectors, tmp_path, BuildSettings(index=text, n_queries=400, n_threads=1))
+    result = build(vectors, tmp_path, BuildSettings(factory=text, n_queries=400, n_threads=1))
     assert set(result.parameters) == names
     assert result.measured["target_met"] is True
     assert result.measured["queries_per_s"] > 0

@@ -45,7 +45,7 @@ KINDS = [
 
 
 def settings(index: str, **changes) -> BuildSettings:
-    values = {"index": index, "transform": CENTER, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60}
+    values = {"factory": index, "transform": CENTER, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60}
     return BuildSettings(**{**values, **changes})
 
 
@@ -227,31 +227,31 @@ def refusal(n_vectors: int, dim: int, **changes) -> str:
 
 
 def test_too_little_memory_is_refused_and_what_fits_is_named():
-    line = refusal(1_000_000, 384, index="HNSW32", max_memory_bytes=1_000_000_000)
+    line = refusal(1_000_000, 384, factory="HNSW32", max_memory=1_000_000_000)
     assert line.startswith("index 'HNSW32' of 1000000 vectors of 384 dimensions takes 2.1 GB (")
     assert "more than max_memory 1.0 GB; IVF4096,SQ8 fits (" in line
     # The index that is named fits.
     for n_bytes in (250e6, 400e6, 500e6, 700e6, 1e9, 1.9e9, 4e9):
-        line = refusal(1_000_000, 384, index="HNSW64", max_memory_bytes=int(n_bytes) // 2)
+        line = refusal(1_000_000, 384, factory="HNSW64", max_memory=int(n_bytes) // 2)
         if "no index of these vectors fits" in line:
             continue
         text = line.split("; ")[1].split(" fits")[0]
-        assert plan_build(1_000_000, 384, BuildSettings(index=text, max_memory_bytes=int(n_bytes) // 2))
-    assert "no index of these vectors fits" in refusal(1_000_000, 384, index="Flat", max_memory_bytes=10**8)
+        assert plan_build(1_000_000, 384, BuildSettings(factory=text, max_memory=int(n_bytes) // 2))
+    assert "no index of these vectors fits" in refusal(1_000_000, 384, factory="Flat", max_memory=10**8)
 
 
 def test_too_few_vectors_and_wrong_widths_are_refused():
-    assert refusal(0, 16, index="Flat").startswith("there are no vectors to index")
-    line = refusal(100, 16, index="IVF256,Flat")
+    assert refusal(0, 16, factory="Flat").startswith("there are no vectors to index")
+    line = refusal(100, 16, factory="IVF256,Flat")
     assert line == (
         "index 'IVF256,Flat' is trained on 256 vectors or more, and there are 100; use Flat, or index more vectors"
     )
-    assert "trained on 256 vectors or more, and there are 255" in refusal(255, 16, index="PQ8")
+    assert "trained on 256 vectors or more, and there are 255" in refusal(255, 16, factory="PQ8")
     assert "the vectors have 16 dimensions" in refusal(1000, 16, transform="pca:17")
     assert "it takes 17 vectors or more" in refusal(16, 16, transform="whiten")
     # The string is read for the width after the transform.
-    assert plan_build(1000, 16, BuildSettings(index="PQ6", transform="pca:12"))
-    assert "PQ cuts 16 dimensions into 6 parts" in refusal(1000, 16, index="PQ6")
+    assert plan_build(1000, 16, BuildSettings(factory="PQ6", transform="pca:12"))
+    assert "PQ cuts 16 dimensions into 6 parts" in refusal(1000, 16, factory="PQ6")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_too_few_vectors_and_wrong_widths_are_refused():
     [
         ({"recall": 0}, "recall is 0: give a number above 0 and up to 1"),
         ({"n_queries": 1}, "n_queries is 1: give 2 or more"),
-        ({"max_memory_bytes": 0}, "max_memory_bytes is 0: give 1 or more"),
+        ({"max_memory": 0}, "max_memory is 0: give 1 or more"),
         ({"seed": -1}, "seed is -1"),
     ],
 )
@@ -291,7 +291,7 @@ def status(name):
 
 def asked(n_bytes):
     return BuildSettings(
-        index=sys.argv[2], metric=Metric.L2, max_memory_bytes=n_bytes, n_threads=1, n_queries=100
+        factory=sys.argv[2], metric=Metric.L2, max_memory=n_bytes, n_threads=1, n_queries=100
     )
 
 made = MadeVectors(600_000, 64)
@@ -322,7 +322,7 @@ def test_a_build_stays_below_its_memory_limit(text, tmp_path):
 
 def test_less_memory_is_less_training_and_smaller_steps():
     shape = Shape(10_000_000, 384)
-    plans = [plan_memory("IVF65536,SQ8", shape, BuildSettings(max_memory_bytes=int(n))) for n in (4.8e9, 20e9, 100e9)]
+    plans = [plan_memory("IVF65536,SQ8", shape, BuildSettings(max_memory=int(n))) for n in (4.8e9, 20e9, 100e9)]
     assert [plan.fits for plan in plans] == [True] * 3
     assert [plan.n_training for plan in plans] == sorted(plan.n_training for plan in plans)
     # With enough memory, all: fewer than 192 for each list.
@@ -377,11 +377,11 @@ def test_the_lists_of_a_piece_are_freed(tmp_path, monkeypatch):
 
 def test_adding_takes_room_for_a_copy():
     shape = Shape(1_000_000, 384)
-    plan = plan_memory("Flat", shape, BuildSettings(max_memory_bytes=2_000_000_000))
+    plan = plan_memory("Flat", shape, BuildSettings(max_memory=2_000_000_000))
     check_memory(plan)
     said = r"adding to index 'Flat' up to 1000000 vectors takes 3\.\d GB, more than the max_memory 2\.0 GB .* again"
     with pytest.raises(UserError, match=said):
         check_growth(plan)
-    check_growth(plan_memory("Flat", shape, BuildSettings(max_memory_bytes=4_000_000_000)))
+    check_growth(plan_memory("Flat", shape, BuildSettings(max_memory=4_000_000_000)))
     with pytest.raises(UserError, match=r"index 'Flat' of 1000000 vectors .* more than max_memory 1\.0 GB"):
-        check_growth(plan_memory("Flat", shape, BuildSettings(max_memory_bytes=1_000_000_000)))
+        check_growth(plan_memory("Flat", shape, BuildSettings(max_memory=1_000_000_000)))

@@ -41,7 +41,7 @@ MISTAKES = {
     "sheet.xlsx -o out": ["'.xlsx'", ".csv"],
     "columns.csv -o out": ["columns.csv: no column 'text'", "id, body", "--text-column"],
     "columns.jsonl -o out": ["columns.jsonl:1: ", "'text'", "body, id"],
-    "columns.csv --text-column body --keep-columns zzz --level sentence -o out": ["'zzz'", "--keep-columns"],
+    "columns.csv --text-column body --keep-columns zzz --level sentence -o out": ["'zzz'", "id, body"],
     "columns.csv --text-column body --id-column key -o out": ["'key'", "id"],
     "not.jsonl -o out": ["not.jsonl:2: not JSON", "--bad-rows quarantine"],
     "number.jsonl -o out": ["number.jsonl:2: ", "'text'", "7"],

@@ -272,7 +272,7 @@ class TestSweep:
 def test_a_folder_that_cannot_be_made_is_refused_before_the_fit(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("fitting.fit_probe", "sweeps.sweep_probes"):
+    for name in ("fitting.fit_probe", "fitting.sweep_probes"):
         monkeypatch.setattr(f"bertfeat.probes.{name}", lambda *_, **__: pytest.fail("it was fitted"))
     file = tmp_path / "file"
     file.write_text("mine")

@@ -95,7 +95,7 @@ def test_types_with_whitespace_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "v.txt"
     for flags, said in (
-        (("--level", "word"), "has the features layer_02, layer_03 at level word; pass --feature with one of them"),
+        (("--level", "word"), "layer_02, layer_03; name one: --feature"),
         (("--level", "word", "--feature", "layer_09"), "layer_09"),
         (("--level", "sentence", "--feature", "layer_03"), "--level sentence: a row is a whole text"),
         (("--level", "wrod"), "no level 'wrod'"),

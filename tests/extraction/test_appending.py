@@ -348,7 +348,7 @@ def test_lines_are_added_to_a_store_of_a_column(tmp_path, settings):
 
 
 def test_an_index_takes_the_new_rows(tmp_path, root, later):
-    bertfeat.build_index(root, tmp_path / "i", level="sentence", feature=-1, index="Flat")
+    bertfeat.build_index(root, tmp_path / "i", level="sentence", feature=-1, factory="Flat")
     store = append(root, later)
     with pytest.warns(BertfeatWarning, match="bertfeat index update"):
         bertfeat.open_index(tmp_path / "i").search(store.numpy("sentence", -1)[:1], k=1)

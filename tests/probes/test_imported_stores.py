@@ -59,7 +59,7 @@ def test_sweeps_and_predictions(tmp_path, imported):
     good("probe", "fit", imported["train"].path, "-o", tmp_path / "p", "--label", "domain", "--head", "centroid")
     good("probe", "predict", tmp_path / "p", imported["dev"].path, "-o", tmp_path / "out.parquet")
     assert pl.read_parquet(tmp_path / "out.parquet").height == len(imported["dev"])
-    assert good("inspect", tmp_path / "p", "--json").json["model"] == "imported"
+    assert good("inspect", tmp_path / "p", "--json").json["spec"]["model"] == "imported"
 
 
 def test_indexes_find_rows_by_vectors(tmp_path, stores, imported):
@@ -71,7 +71,7 @@ def test_indexes_find_rows_by_vectors(tmp_path, stores, imported):
         assert found.equals(there.search(queries, k=3))
         assert found.columns == ["query", "rank", "score", "doc_id", "text"]
     good("index", "eval", tmp_path / "here")
-    assert good("inspect", tmp_path / "here", "--json").json["model"] == "imported"
+    assert good("inspect", tmp_path / "here", "--json").json["spec"]["model"] == "imported"
     said = refused("search", tmp_path / "here", "some words")
     assert "was imported (imported), so no model is known that encodes new texts; import vectors of these texts" in said
 
@@ -80,7 +80,7 @@ def test_vectors_without_words_are_found_too(tmp_path):
     np.save(tmp_path / "v.npy", np.eye(4, 3, dtype=np.float32) + 1)
     (tmp_path / "ids.txt").write_text("a\na\nb\nb\n")
     store = bertfeat.import_vectors(tmp_path / "v.npy", tmp_path / "s", level="word", ids=tmp_path / "ids.txt")
-    with bertfeat.build_index(store, tmp_path / "i", index="Flat") as index:
+    with bertfeat.build_index(store, tmp_path / "i", factory="Flat") as index:
         hits = index.search(store.numpy("word", "embedding")[:1].astype(np.float32), k=1)
         assert hits.select("doc_id", "word_index", "word").rows() == [("a", 0, None)]
     assert words_in_context(store, [1])[0].marked().count("[") == 1

@@ -281,7 +281,8 @@ def test_the_row_of_table7(tiny: Path, tmp_path: Path) -> None:
     sentences = blocks("bc5cdr_test.tsv")
     for name, cut in {"train": slice(0, 20), "dev": slice(20, 30), "test": slice(30, 40)}.items():
         (tmp_path / f"{name}.tsv").write_text("\n\n".join(sentences[cut]) + "\n\n", encoding="utf-8")
-    asked = ("--corpus", tmp_path, "--model", tiny, "--head", "linear", "--seeds", 2, "--max-epochs", 1)
+    files = [word for name in ("train", "dev", "test") for word in (f"--{name}", tmp_path / f"{name}.tsv")]
+    asked = (*files, "--model", tiny, "--head", "linear", "--seeds", 2, "--max-epochs", 1)
     tuning = ("--with-finetuning", "--finetuning-epochs", 1, "--document-context", "on")
     result = result_of(tmp_path / "out", "table7", *asked, *tuning)
     *frozen, fine = result["rows"]

@@ -363,7 +363,7 @@ class TestEvaluation:
 
     def test_recall_of_lists_is_that_of_brute_force(self, store: Store, tmp_path: Path) -> None:
         with bertfeat.build_index(
-            store, tmp_path / "index", level="word", feature=FEATURE, index="IVF32,Flat", recall=0.6, threads=1
+            store, tmp_path / "index", level="word", feature=FEATURE, factory="IVF32,Flat", recall=0.6, threads=1
         ) as index:
             measured = index.evaluate(n_queries=10_000)
             vectors = store.numpy("word", FEATURE).astype(np.float64)

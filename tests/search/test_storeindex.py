@@ -41,7 +41,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
 def whole(tiny: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of an uninterrupted build, with the settings of `TestKilled`."""
     out = tmp_path_factory.mktemp("whole") / "index"
-    bertfeat.build_index(tiny, out, level="token", index=LISTS, transform="center", threads=1).close()
+    bertfeat.build_index(tiny, out, level="token", factory=LISTS, transform="center", threads=1).close()
     return out
 
 
@@ -89,7 +89,7 @@ class TestFlatIsBruteForce:
         queries = np.concatenate([queries, vectors[[3, 50]].astype(np.float32)])
         scores, positions = brute_force(vectors, queries, 7, metric, transform)
         with bertfeat.build_index(
-            store, tmp_path / "index", level=level, feature=FEATURE, index="Flat", metric=metric, transform=transform
+            store, tmp_path / "index", level=level, feature=FEATURE, factory="Flat", metric=metric, transform=transform
         ) as index:
             found = index.search(queries, 7, columns=["row", "doc_id", "text", "label"])
         assert found["query"].to_list() == np.repeat(np.arange(7), 7).tolist()
@@ -198,16 +198,20 @@ class TestKilled:
         for n_steps in random.Random(1).choices(range(2, 9), k=3):
             assert self.run(tiny, out, str(n_steps)).returncode == -signal.SIGKILL
             assert not out.exists()
-        bertfeat.build_index(tiny, out, level="token", index=LISTS, transform="center", threads=1).close()
+        bertfeat.build_index(tiny, out, level="token", factory=LISTS, transform="center", threads=1).close()
         assert contents(out) == contents(whole)
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
     def test_a_killed_build_resumes_with_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
         out = tmp_path / "index"
         assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
-        with pytest.raises(UserError, match=rf"begun with other settings \(index was '{re.escape(LISTS)}', now 'Flat'"):
-            bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center")
-        with bertfeat.build_index(tiny, out, level="token", index="Flat", transform="center", overwrite=True) as index:
+        with pytest.raises(
+            UserError, match=rf"begun with other settings \(factory was '{re.escape(LISTS)}', now 'Flat'"
+        ):
+            bertfeat.build_index(tiny, out, level="token", factory="Flat", transform="center")
+        with bertfeat.build_index(
+            tiny, out, level="token", factory="Flat", transform="center", overwrite=True
+        ) as index:
             assert index.description.factory == "Flat"
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 

@@ -38,7 +38,7 @@ class TestUpdate:
     def test_flat_is_the_same_as_a_new_index(
         self, store: Store, grown: Store, tmp_path: Path, level: str, metric: str, transform: str
     ) -> None:
-        how = {"metric": metric, "transform": transform, "index": "Flat", "threads": 1}
+        how = {"metric": metric, "transform": transform, "factory": "Flat", "threads": 1}
         settings = {"level": level, "feature": FEATURE, **how}
         bertfeat.build_index(store, tmp_path / "index", **settings).close()
         heard = Heard()
@@ -58,7 +58,7 @@ class TestUpdate:
     def test_other_indexes_are_tuned_and_measured_again(self, store: Store, grown: Store, tmp_path: Path) -> None:
         # What `auto` chooses for many vectors of this width.
         lists = "IVF16,PQ192x4fs,Refine(SQ8)"
-        settings = {"level": "word", "feature": FEATURE, "index": lists, "transform": "center", "threads": 1}
+        settings = {"level": "word", "feature": FEATURE, "factory": lists, "transform": "center", "threads": 1}
         bertfeat.build_index(store, tmp_path / "index", recall=0.9, **settings).close()
         learned = contents(tmp_path / "index")["transform.safetensors"]
         with bertfeat.open_index(tmp_path / "index").update(grown) as updated:
@@ -112,7 +112,7 @@ class TestRefused:
     def test_an_index_that_no_longer_fits_into_memory(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
         bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
         described = read_description(tmp_path / "index")
-        little = dataclasses.replace(described.settings, max_memory_bytes=1_000_000)
+        little = dataclasses.replace(described.settings, max_memory=1_000_000)
         write_description(tmp_path / "index", dataclasses.replace(described, settings=little))
         with pytest.raises(UserError, match=r"index 'Flat' of 679 vectors .* more than max_memory 1.0 MB"):
             bertfeat.open_index(tmp_path / "index").update(tiny[1])

@@ -60,7 +60,7 @@ class TestRecall:
     def test_it_is_that_of_brute_force(self, store: Store, tmp_path: Path, level: str, target: float) -> None:
         lines = TEXTS if level == "sentence" else [marked(text, n) for n, text in enumerate(TEXTS)]
         file = write_lines(tmp_path / "questions.txt", lines)
-        asked = {"level": level, "feature": FEATURE, "index": "IVF4,SQ8", "recall": target}
+        asked = {"level": level, "feature": FEATURE, "factory": "IVF4,SQ8", "recall": target}
         with bertfeat.build_index(store, tmp_path / "index", tune_queries=file, **asked) as index:
             queries = read_queries(index.path)
             assert sorted(queries.tolist()) == sorted(index.encode(lines).vectors.tolist())
@@ -101,7 +101,7 @@ class TestRecall:
 class TestForms:
     def test_a_file_texts_and_an_array_of_the_same_vectors(self, tiny: Store, tmp_path: Path) -> None:
         lines = [marked(text, n) for n, text in enumerate(TEXTS)]
-        how = {"level": "word", "index": "IVF8,SQ8", "threads": 1, "seed": 3}
+        how = {"level": "word", "factory": "IVF8,SQ8", "threads": 1, "seed": 3}
         file = write_lines(tmp_path / "q.txt", lines)
         with bertfeat.build_index(tiny, tmp_path / "file", tune_queries=file, **how) as index:
             forms = {"texts": lines, "array": index.encode(lines).vectors}
@@ -210,16 +210,16 @@ class TestUpdateAndKills:
             tiny_store(tmp_path / str(n), tiny_folder, documents(n), levels="sentence,word") for n in (8, 12)
         )
         vectors = np.random.default_rng(0).normal(size=(50, 32)).astype(np.float32)
-        bertfeat.build_index(first, tmp_path / "i", level="word", index="Flat", tune_queries=vectors).close()
+        bertfeat.build_index(first, tmp_path / "i", level="word", factory="Flat", tune_queries=vectors).close()
         asked = contents(tmp_path / "i")["queries.safetensors"]
         with bertfeat.open_index(tmp_path / "i").update(grown) as index:
             assert index.description.measured["given"]["recall_at_10"] == 1
             assert index.origin.tuned_by is not None
         assert contents(tmp_path / "i")["queries.safetensors"] == asked
-        bertfeat.build_index(grown, tmp_path / "new", level="word", index="Flat", tune_queries=vectors).close()
+        bertfeat.build_index(grown, tmp_path / "new", level="word", factory="Flat", tune_queries=vectors).close()
         assert contents(tmp_path / "new") == contents(tmp_path / "i")
         # It is the same as the new one for the next build as well.
-        bertfeat.build_index(grown, tmp_path / "i", level="word", index="Flat", tune_queries=vectors).close()
+        bertfeat.build_index(grown, tmp_path / "i", level="word", factory="Flat", tune_queries=vectors).close()
 
     @pytest.mark.parametrize("at", ["queries.safetensors.durable", "tuning.json.durable"])
     def test_a_killed_build_resumes_to_the_same_index(self, tiny: Store, tmp_path: Path, at: str) -> None:
@@ -228,7 +228,7 @@ class TestUpdateAndKills:
         done = run_killed(at, "index", "build", tiny.path, "-o", tmp_path / "i", *flags)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not (tmp_path / "i").exists()
-        settings = {"level": "word", "index": "IVF8,SQ8", "threads": 1, "tune_queries": file}
+        settings = {"level": "word", "factory": "IVF8,SQ8", "threads": 1, "tune_queries": file}
         with pytest.raises(UserError, match=r"begun with other settings \(tune_queries was "):
             bertfeat.build_index(tiny, tmp_path / "i", **{**settings, "tune_queries": None})
         bertfeat.build_index(tiny, tmp_path / "i", **settings).close()

@@ -86,7 +86,7 @@ def test_parts_are_filled_up_to_the_size_that_the_store_asks_for(tmp_path, setti
 
 def test_a_compacted_store_grows_and_its_index_is_updated(tmp_path, grown):
     store = copied(grown, tmp_path)
-    built = bertfeat.build_index(store, tmp_path / "i", level="sentence", feature=-1, index="Flat")
+    built = bertfeat.build_index(store, tmp_path / "i", level="sentence", feature=-1, factory="Flat")
     query = np.random.default_rng(0).normal(size=(1, 32)).astype(np.float32)
     expected = built.search(query, k=5)
     small = compact(store, shard_bytes="1MB")

@@ -34,6 +34,7 @@ EXTRAS = {
     "gcs": "import gcsfs",
     "sentencepiece": "import google.protobuf, sentencepiece",
     "serve": "import bertfeat.serving.searchpage",
+    "train": "import accelerate",
     "umap": "import umap",
     "hdf5": "bertfeat.export(store, 'tokens.hdf5', to='structural-probes-hdf5', level='token')",
 }

@@ -62,7 +62,7 @@ def write_parts(
     faiss.write_index(make_faiss(prepare(raw, fitted, Metric(metric)), factory, Metric(metric)), str(building / INDEX))
     # No test here reads it; it only differs for other vectors.
     (building / ROWS).write_bytes(b"PAR1" + raw.tobytes()[:100])
-    settings = BuildSettings(index=factory)
+    settings = BuildSettings(factory=factory)
     return IndexDescription(
         len(raw), raw.shape[1], Metric(metric), transform, factory, parameters or {}, settings, {"store": "s"}
     )

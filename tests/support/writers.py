@@ -66,7 +66,7 @@ def _store(root: Path, inputs: Path, new: bool) -> None:
 
 
 def _index(root: Path, inputs: Path, new: bool) -> None:
-    settings: dict[str, Any] = {"transform": "center", "index": "SQ8"} if new else {}
+    settings: dict[str, Any] = {"transform": "center", "factory": "SQ8"} if new else {}
     build_index(inputs / "store", root / "index", **settings, threads=1, overwrite=True).close()
 
 
@@ -81,7 +81,7 @@ def _build(text: str, n_vectors: int = 900, **changes: Any) -> Callable[[Path, P
     """Return a writer of an index that is built in pieces, or with checkpoints."""
 
     def write(root: Path, inputs: Path, new: bool) -> None:
-        settings = {"index": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
+        settings = {"factory": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
         source = ArrayVectors(mixture(n_vectors, 16), chunk_rows=170)
         with pytest.MonkeyPatch.context() as patch:
             # With so few vectors, a graph has checkpoints only if chunks are small.
