@@ -14,6 +14,7 @@ _CUT = "…"
 _INLINE = 100
 # Names of mappings whose values all have one unit.
 _UNITS = ("n_bytes", "seconds")
+_SIZES = ("bytes", "max_memory")
 # Joiners change the shape of the letters around them, and are needed; other format characters can hide or reverse text.
 _JOINERS = "\u200c\u200d"
 _UNPRINTABLE = "\ufffd"
@@ -158,7 +159,7 @@ def _fact(name: str, value: Any, indent: str) -> str:
         return "yes" if value else "no"
     if not isinstance(value, int | float):
         return printable(str(value))
-    if name.endswith("bytes"):
+    if name.endswith(_SIZES):
         return human_bytes(value)
     if name == "seconds" or (name.endswith("_s") and not name.endswith("per_s")):
         return human_time(value)

@@ -111,7 +111,7 @@ def _read(text: str, dim: int, metric: Metric) -> FactoryInfo:
     found = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if found is None or not (found["storage"] or found["links"]):
         linear = _TRANSFORM.search(text)
-        raise ValueError(f"{linear[1]} is a linear step; use `transform`" if linear else _UNKNOWN)
+        raise ValueError(f"{linear[1]} is a linear step; use `transform`, such as pca:64" if linear else _UNKNOWN)
     numbers = {name: int(number) if number else None for name, number in found.groupdict().items() if name in _NUMBERS}
     storage, refine = found["storage"] or "Flat", (found["refine"] or "").removeprefix(",Refine(").rstrip(")")
     n_lists, n_links, is_fast = numbers["lists"], numbers["links"], found["fast"] is not None

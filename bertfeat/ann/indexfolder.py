@@ -32,7 +32,7 @@ from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
 
 _T = TypeVar("_T")
-_BUILD_AGAIN = "pass `overwrite` to build the index again"
+_BUILD_AGAIN = "build the index again with `overwrite`"
 
 
 def check_place(final: Path, *, overwrite: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from bertfeat.errors import ConfigError
+from bertfeat.errors import BertfeatWarning, ConfigError
 from bertfeat.heads.registry import HeadSettings
 from bertfeat.progress import Progress
 from bertfeat.settings import ExtractSettings
@@ -18,6 +19,8 @@ from bertfeat.store.reader import Store
 
 #: A file (.csv, .tsv, .jsonl, .parquet) or frame with labels.
 LabelTable = str | Path | pl.DataFrame
+
+_HOLD_OUT = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ class ProbeConfig:
     head: str = "logreg"
     params: Mapping[str, Any] = field(default_factory=dict)
     dev: str | Path | Store | None = None
-    hold_out: float = 0.2
+    hold_out: float = _HOLD_OUT
     seeds: int = 1
     seed: int = 0
     labels: LabelTable | None = None
@@ -76,6 +79,11 @@ class ProbeConfig:
             raise ConfigError(f"`hold_out={self.hold_out}` is not between 0 and 1")
         if self.feature is not None and self.mix is not None:
             raise ConfigError(f"feature {self.feature!r} and mix {self.mix!r} name two features; pass one of them")
+        for name in ("seed", "mix"):
+            if name in self.params:
+                raise ConfigError(f"params holds {name!r}, which is a setting of its own; pass `{name}`")
+        if self.dev is not None and self.hold_out != _HOLD_OUT:
+            warnings.warn(BertfeatWarning("`hold_out` has no effect with `dev`"), stacklevel=3)
         if self.dev is None and self.dev_labels is not None:
             raise ConfigError("dev labels without a dev store; pass `dev` too")
 

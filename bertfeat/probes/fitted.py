@@ -187,7 +187,7 @@ class FittedProbe:
             self.spec.find_in(store, mine=self._mine)
             return self._predicted(store, out, columns_in(store, str(store.path)))
         if (texts := _texts_of(what)) is not None:
-            if out is None and not names and gold is None:
+            if out is None and not names and gold is None and settings.keys() <= {"device"}:
                 return self._predicted_texts(texts, settings)
             what = {settings.get("text_column", "text"): texts}
         corpus = resolve_kind(cast("Inputs", what), self.spec.extract_config(**settings))
@@ -195,6 +195,8 @@ class FittedProbe:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-" if out else None, dir=out and out.parent) as folder:
             in_corpus = gold if labels is None else None
             store = self._extracted(corpus, Path(folder) / "features", names, in_corpus, progress, settings)
+            # Settings of the call may have changed the feature.
+            self.spec.find_in(store, mine=self._mine)
             found = self._predicted(store, out, columns_in(store, place))
         if isinstance(found, Written):
             return found._replace(n_set_aside=store.manifest.totals.n_bad_rows)

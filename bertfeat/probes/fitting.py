@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ import polars as pl
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level
-from bertfeat.errors import UserError, require
+from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import Probe, encode_labels, require_same_kind
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix, make_head
@@ -256,6 +257,9 @@ class ProbeTask:
         config, trials = self.config, list[Trial]()
         best: tuple[float, Probe] | None = None
         is_random = head_class(config.head).is_random
+        if config.seeds > 1 and not is_random:
+            text = f"`seeds` has no effect: {config.head} gives the same fit each time"
+            warnings.warn(BertfeatWarning(text), stacklevel=2)
         for seed in range(config.seed, config.seed + config.seeds) if is_random else [None]:
             count = "" if seed is None else f", seed {seed} ({len(trials) + 1} of {config.seeds})"
             title = f"fitting {config.head}{count}"

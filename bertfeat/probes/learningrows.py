@@ -146,6 +146,8 @@ class LabelledRows:
         return StoreVectors(store, self.level, feature, rows=used.rows, documents=documents, chunk_bytes=chunk_bytes)
 
     def _only(self, chosen: BoolArray) -> LabelledRows:
+        if chosen.all() and self.n_total == len(chosen):
+            return self
         arrays = {name: getattr(self, name)[chosen] for name in ("rows", "documents", "labels", "has_vector")}
         return dataclasses.replace(self, n_total=int(chosen.sum()), **arrays)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,7 @@ class Index:
         self.n_vectors = description.n_vectors
         # Read at once: another index may take its place. pyarrow takes a relative path that starts with `a:` for a URL.
         with pq.ParquetFile((path / ROWS).absolute()) as file:
-            self.rows: IntArray = file.read(["row"])["row"].to_numpy()
+            self.rows: IntArray = cast("pl.DataFrame", pl.from_arrow(file.read(["row"])))["row"].to_numpy()
         self._given_store = store
         self._encoder = QueryEncoder(
             self.spec, given_words=self.origin.given_words, name=f"index {path}", prompt=self.origin.query_prompt
@@ -323,8 +323,8 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
         index = None
         try:
             index = Index(folder, description, store=store)
-        except UserError:
-            if read_description(standing(place)) == description:
+        except (UserError, OSError):
+            if standing(place) == folder and read_description(folder) == description:
                 raise
         # If another index has taken its place meanwhile, the files may be from both.
         if index is not None and read_description(standing(place)) == description:

