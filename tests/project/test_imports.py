@@ -94,7 +94,7 @@ HOMES = {
     "huggingface_hub": {"encoder", "exports"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
-    "faiss": {"ann", "vectors"},
+    "faiss": {"ann"},
     "pyarrow": {"store", "corpus", "cli", "exports", "search", "pipelines"},
     # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
     # word vectors with it.
