@@ -32,7 +32,7 @@ from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
 
 _T = TypeVar("_T")
-_BUILD_AGAIN = "build the index again with `overwrite`"
+_BUILD_AGAIN = "with `overwrite`, build the index again"
 
 
 def check_place(final: Path, *, overwrite: bool = False) -> None:

@@ -87,7 +87,7 @@ def test_files_of_another_index_are_refused_before_faiss_reads_them(tmp_path, mo
         with pytest.raises(UserError, match=f"{path}: its content does not match the digest in index.json"):
             load_index(tmp_path / "0")
         path.unlink()
-        with pytest.raises(UserError, match=f"{path}: is missing; build the index again with `overwrite`"):
+        with pytest.raises(UserError, match=f"{path}: is missing; with `overwrite`, build the index again"):
             load_index(tmp_path / "0")
         path.write_bytes(good)
 

@@ -177,7 +177,7 @@ class TestAgain:
         raw = bytearray((out / name).read_bytes())
         raw[len(raw) // 2] ^= 1
         (out / name).write_bytes(raw)
-        with pytest.raises(UserError, match=rf"{name}: .*; build the index again"):
+        with pytest.raises(UserError, match=rf"{name}: .*; with `overwrite`, build the index again"):
             bertfeat.build_index(tiny, out, level="word")
         bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
         assert contents(out) == before
