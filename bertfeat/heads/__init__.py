@@ -5,8 +5,9 @@ This module imports nothing heavy: a head loads on first use, and torch for neur
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from bertfeat.lazynames import lazy_names
 
 if TYPE_CHECKING:
     from bertfeat.heads.linear import LinearSVMProbe, LogisticRegressionProbe, RidgeProbe
@@ -19,10 +20,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> object:
-    from bertfeat.heads.registry import HEADS
-
-    for module, class_name in HEADS.values():
-        if class_name == name:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "heads.linear": "LinearSVMProbe LogisticRegressionProbe RidgeProbe",
+        "heads.neighbours": "CentroidProbe KNNProbe",
+        "heads.neural": "BiLSTMTagger LinearTagger MLPProbe",
+    },
+)

@@ -45,7 +45,8 @@ from bertfeat.records import BoolArray, IntArray
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import ObjectPath, as_path, local_path
 from bertfeat.store.provenance import FeatureSpec
-from bertfeat.store.reader import Store, open_store
+from bertfeat.store.reader import Store
+from bertfeat.store.reader import as_store as opened_store
 from bertfeat.vectors.array import ArrayVectors, Vectors
 from bertfeat.vectors.store import StoreVectors, lengths_of
 
@@ -338,7 +339,7 @@ def load_probe(folder: str | Path) -> FittedProbe:
 def as_store(store: str | Path | Store) -> Store:
     """Return a store, or open the store in a folder; a probe computes with its rows next."""
     limit_threads()
-    return store if isinstance(store, Store) else open_store(store)
+    return opened_store(store)
 
 
 def _store_of(what: Store | Inputs) -> Store | None:

@@ -79,7 +79,7 @@ class ArrayVectors:
         rows = self.chunks[chunk]
         vectors = self.array[rows.start : rows.stop]
         if chunk not in self._checked:
-            check_finite(vectors, "row", range(rows.start, rows.stop))
+            check_finite(vectors, range(rows.start, rows.stop))
             self._checked.add(chunk)
         return vectors
 
@@ -112,20 +112,19 @@ def float_array(values: object) -> FloatArray:
     return array
 
 
-def check_finite(vectors: FloatArray, what: str, numbers: Sequence[int] | npt.NDArray[Any]) -> None:
+def check_finite(vectors: FloatArray, numbers: Sequence[int] | npt.NDArray[Any]) -> None:
     """Check that vectors (n, dim) are finite.
 
     Args:
         vectors: float (n, dim).
-        what: What a vector is, such as "row" or "query".
-        numbers: The number of each vector, (n,), for the message.
+        numbers: The row of each vector, (n,), for the message.
 
     Raises:
-        UserError: A vector holds NaN or infinity; the message names its number.
+        UserError: A vector holds NaN or infinity; the message names its row.
     """
     bad = first_not_finite(vectors)
     if bad is not None:
         raise UserError(
-            f"{what} {numbers[bad]}: its vector holds NaN or infinity; leave such rows out "
+            f"row {numbers[bad]}: its vector holds NaN or infinity; leave such rows out "
             "(store.valid says which rows have a vector)"
         )

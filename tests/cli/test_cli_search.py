@@ -121,6 +121,11 @@ class TestSentences:
         assert all(line[:-1] == full[:39] for line, full in zip(lines[1:], whole.splitlines()[1:], strict=True))
         assert good(*search, "--full").out == whole
 
+    def test_flags_without_effect_warn(self, sentences: Path) -> None:
+        said = good("search", sentences, "a loan", "-k", "1", "--full", "--json").err
+        assert "--full has no effect on --json" in said
+        assert "--full" not in good("search", sentences, "a loan", "-k", "1", "--json").err
+
 
 class TestWords:
     def test_words_are_aligned_in_context(self, words: Path) -> None:

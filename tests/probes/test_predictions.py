@@ -44,6 +44,11 @@ class TestRawText:
         assert in_memory["doc_id"].to_list() == list(range(len(texts)))
         assert in_memory.drop("doc_id").equals(want.drop("doc_id"))
 
+    def test_settings_that_change_the_feature_are_refused(self, sentences: FittedProbe, stores: Stores) -> None:
+        for what in (stores.files["dev"], ["Some text."]):
+            with pytest.raises(UserError, match="pooling"):
+                sentences.predict(what, pooling="cls")
+
     def test_words_as_from_the_store(self, tagger: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         want = tagger.predict(stores.words_dev)
         assert want.columns == ["doc_id", "word_index", "word", "prediction", "probability"]

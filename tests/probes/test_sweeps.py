@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertfeat import fit_probe, sweep_probes
-from bertfeat.errors import UserError
+from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.probes.sweepresult import Sweep
 from tests.support.probe_stores import Stores
 
@@ -92,9 +92,19 @@ class TestSweep:
             ({"label": "one"}, "one class alone"),
             ({"limit": 1}, r"too few labelled documents \(1\) to hold some out for dev; pass `dev`"),
             ({"wrong": 1}, "head ridge has no parameter 'wrong'"),
+            ({"params": {"seed": 1}}, "params holds 'seed', which is a setting of its own; pass `seed`"),
         ):
             with pytest.raises(UserError, match=message):
                 sweep_probes(stores.train, **{"label": "domain", "head": "ridge", **arguments})
+
+    def test_settings_without_effect_warn(self, stores: Stores) -> None:
+        settings = {"level": "sentence", "head": "centroid", "features": [-1], "dev": stores.dev}
+        for more, text in (
+            ({"hold_out": 0.5}, "`hold_out` has no effect with `dev`"),
+            ({"seeds": 2}, "`seeds` has no"),
+        ):
+            with pytest.warns(BertfeatWarning, match=text):
+                sweep_probes(stores.train, "domain", **settings, **more)
 
     def test_a_dev_store_of_other_features(self, stores: Stores) -> None:
         with pytest.raises(UserError, match="works at level sentence, store words_dev_store holds token, word"):

@@ -46,5 +46,5 @@ class ArrayStream:
         self.n_reads += 1
         rows = self.chunks[chunk]
         vectors = self._array[rows.start : rows.stop].copy()
-        check_finite(vectors, "row", rows)
+        check_finite(vectors, rows)
         return vectors
