@@ -53,7 +53,9 @@ CODE = """
     def extract():
         return len(bertfeat.extract(os.path.join(folder, "a.txt"), fresh, model=model, levels="sentence", layers=-1))
 
-    import torch
+    # Each child would import these again; an import computes nothing.
+    import torch, transformers, faiss
+    import bertfeat.extraction.run, bertfeat.encoder.loading, bertfeat.search.index
     torch.set_num_threads(2)  # as on any machine with several cores
     for name in filter(None, before.split(",")):
         globals()[name]()
