@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
+
+from bertfeat import extensions
+
+_ADDED = {"CorpusFormat": "formats", "Pooling": "poolings", "WordPooling": "poolings"}
 
 
-class _Choice(StrEnum):
+class Choice(StrEnum):
     """A choice among texts, which is shown as its text."""
 
     def __repr__(self) -> str:
         return repr(str(self))
 
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return all names, those of extensions last."""
+        return [*cls, *(extensions.names(_ADDED[cls.__name__]) if cls.__name__ in _ADDED else ())]
 
-class Level(_Choice):
+    @property
+    def added_by(self) -> str | None:
+        """The package that adds this choice, with its version; None for one of bertfeat's own."""
+        is_own = self.name in type(self).__members__
+        return None if is_own else extensions.version_of(_ADDED[type(self).__name__], self)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        """Return a choice that an installed package adds; None if there is none of this name."""
+        if value not in cls.names():
+            return None
+        name = str(value)
+        added = str.__new__(cls, name)
+        added._name_, added._value_ = name.upper(), name
+        cls._value2member_map_[name] = added
+        return added
+
+
+class Level(Choice):
     """The unit of text that one row represents; `sentence` is the whole document."""
 
     TOKEN = "token"
@@ -20,7 +47,7 @@ class Level(_Choice):
     SENTENCE = "sentence"
 
 
-class Combine(_Choice):
+class Combine(Choice):
     """How the selected layers become columns: one per layer (`none`), or one for all of them."""
 
     NONE = "none"
@@ -29,7 +56,7 @@ class Combine(_Choice):
     MEAN = "mean"
 
 
-class WordPooling(_Choice):
+class WordPooling(Choice):
     """How the vectors of a word's tokens become one vector."""
 
     FIRST = "first"
@@ -38,14 +65,14 @@ class WordPooling(_Choice):
     MAX = "max"
 
 
-class UnknownWords(_Choice):
+class UnknownWords(Choice):
     """The vector of a word that static vectors lack: none, or zeros at the word level."""
 
     NULL = "null"
     ZERO = "zero"
 
 
-class Pooling(_Choice):
+class Pooling(Choice):
     """How the vectors of a document's tokens become one vector; `model` is the model's own sentence embedding."""
 
     MEAN = "mean"
@@ -57,7 +84,7 @@ class Pooling(_Choice):
     MODEL = "model"
 
 
-class OnOverlong(_Choice):
+class OnOverlong(Choice):
     """What happens to a document that is longer than the model's limit."""
 
     WINDOW = "window"
@@ -65,7 +92,7 @@ class OnOverlong(_Choice):
     ERROR = "error"
 
 
-class StoreDtype(_Choice):
+class StoreDtype(Choice):
     """The type of the stored vectors, under its name in NumPy, Arrow, polars and torch."""
 
     FLOAT16 = "float16"
@@ -77,14 +104,14 @@ class StoreDtype(_Choice):
         return int(self.removeprefix("float")) // 8
 
 
-class VectorEncoding(_Choice):
+class VectorEncoding(Choice):
     """How a vector is stored in Parquet: as a fixed-size list or as fixed-size binary (little-endian)."""
 
     ARRAY = "array"
     BINARY = "binary"
 
 
-class ComputeDtype(_Choice):
+class ComputeDtype(Choice):
     """The type that the encoder computes in.
 
     `auto` is bfloat16 on CUDA from Ampere on and for weights in bfloat16, else float32.
@@ -96,7 +123,7 @@ class ComputeDtype(_Choice):
     FLOAT16 = "float16"
 
 
-class CorpusFormat(_Choice):
+class CorpusFormat(Choice):
     """The format of a corpus file; `auto` uses the file ending."""
 
     AUTO = "auto"
@@ -110,14 +137,14 @@ class CorpusFormat(_Choice):
     CONLLU = "conllu"
 
 
-class BadRows(_Choice):
+class BadRows(Choice):
     """What happens to a row that cannot be read: the run ends, or the row is set aside and counted."""
 
     ERROR = "error"
     QUARANTINE = "quarantine"
 
 
-class Runner(_Choice):
+class Runner(Choice):
     """Where shards run: on this machine, or on a Ray cluster."""
 
     LOCAL = "local"

@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 from bertfeat.choices import (
     BadRows,
+    Choice,
     Combine,
     ComputeDtype,
     CorpusFormat,
@@ -40,8 +41,8 @@ _RUN_ONLY = ("device", "workers", "shards", "runner", "ray_address", "cache", "c
 _RESOLVED_LATER = ("prompt", "prompt_name")
 _TEXT_COLUMNS = ("text_column", "text_pair_column", "id_column", "document_column", "label_column")
 _LAST = "-1"
-# Poolings over which it matters whether special tokens count.
-_OF_TOKENS = (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN)
+# Poolings for which it does not matter whether special tokens count; it may for those that packages add.
+_OF_ONE_TOKEN = (Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN, Pooling.MODEL)
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 
 
@@ -160,7 +161,7 @@ class ExtractConfig:
         own = "`pooling='model'` counts special tokens as the model does; drop `include_special_tokens`"
         two_pairs = "`text_pair_column` and `text_pairs` both name a second text; pass one of them"
         two_prompts = "`prompt` and `prompt_name` both give a prompt; pass one of them"
-        by_token = self.pooling not in _OF_TOKENS and Level.SENTENCE in self.levels
+        by_token = self.pooling in _OF_ONE_TOKEN and Level.SENTENCE in self.levels
         has_prompt = self.prompt or self.prompt_name is not None
         address = _RAY.fullmatch("auto" if self.ray_address is None else self.ray_address)
         for is_wrong, said in (
@@ -241,7 +242,7 @@ class ExtractConfig:
         # With document context, the stride also says how many tokens of neighbours a sentence has at least.
         has_stride = self.on_overlong is OnOverlong.WINDOW or self.document_context
         no_words, no_sentences = Level.WORD not in self.levels, Level.SENTENCE not in self.levels
-        one_token = self.pooling not in _OF_TOKENS
+        one_token = self.pooling in _OF_ONE_TOKEN
         rules = (
             ("word_pooling", no_words, f"without the word level; {leave_out}"),
             ("unknown_words", no_words, f"without the word level; {leave_out}"),
@@ -300,7 +301,7 @@ class ExtractConfig:
 
 
 _HINTS = get_type_hints(ExtractConfig)
-_ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, StrEnum)}
+_ENUMS = {name: kind for name, kind in _HINTS.items() if isinstance(kind, type) and issubclass(kind, Choice)}
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
 _TYPE_NAMES = {str: "text", str | None: "text", bool: "True or False", str | Path | None: "the name of a folder"}
 _TYPE_NAMES |= dict.fromkeys((int, int | None), "a whole number")
@@ -345,12 +346,12 @@ def parse_size(value: int | str, name: str = "") -> int:
     return int(Decimal(found[1]) * _FACTORS[found[2].upper()])
 
 
-def _enum(name: str, kind: type[StrEnum], value: object) -> StrEnum:
+def _enum(name: str, kind: type[Choice], value: object) -> Choice:
     try:
         return kind(str(value))
     except ValueError:
-        hint = did_you_mean(value, kind)
-        choices = f"must be one of {', '.join(kind)}" + (f"; {hint}" if hint else "")
+        hint = did_you_mean(value, kind.names())
+        choices = f"must be one of {', '.join(kind.names())}" + (f"; {hint}" if hint else "")
         raise ConfigError(f"`{name}` {value!r} {choices}") from None
 
 
@@ -373,7 +374,7 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def _ordered(kind: type[StrEnum], name: str, value: Any) -> tuple[StrEnum, ...]:
+def _ordered(kind: type[Choice], name: str, value: Any) -> tuple[Choice, ...]:
     """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
     chosen = {_enum(name, kind, part) for part in _names(name, value)}
     if not chosen:

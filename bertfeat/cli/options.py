@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, NamedTuple, get_type_hints
 
 import click
@@ -14,6 +13,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
+from bertfeat.choices import Choice
 from bertfeat.cli.failures import Outcome
 from bertfeat.config import ExtractConfig, flag, parse_size
 from bertfeat.display import facts
@@ -221,8 +221,8 @@ def _setting(heading: str, name: str, text: str) -> Option:
     attributes: dict[str, Any] = {"metavar": _METAVARS.get(name, "NAME"), "default": default}
     if kind is bool:
         attributes = {"is_flag": True}
-    elif isinstance(kind, type) and issubclass(kind, StrEnum):
-        attributes = {"type": click.Choice([str(member) for member in kind]), "default": str(default)}
+    elif isinstance(kind, type) and issubclass(kind, Choice):
+        attributes = {"type": click.Choice([str(member) for member in kind.names()]), "default": str(default)}
     elif name in _SIZES:
         attributes = {"type": ByteSize(), "default": _SIZES[name]}
     elif kind == int | None:

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.linestreams import open_stream, read_lines
 from bertfeat.errors import InputError
@@ -69,7 +68,7 @@ class Reader(ABC):
         columns: The names of the columns, as the file has them; a name may occur twice.
     """
 
-    format: ClassVar[CorpusFormat]
+    format: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
     has_columns: ClassVar[bool] = False
     has_documents: ClassVar[bool] = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bertfeat.choices import CorpusFormat
+from bertfeat import extensions
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
@@ -25,11 +25,35 @@ READERS: tuple[type[Reader], ...] = (
     ConllReader,
     ConlluReader,
 )
-READER_OF = {reader.format: reader for reader in READERS}
-READER_OF_ENDING = {ending: reader for reader in READERS for ending in reader.endings}
-WORD_FORMATS = frozenset(reader.format for reader in READERS if reader.has_words)
+_READER_OF = {str(reader.format): reader for reader in READERS}
 _SETTINGS = dict.fromkeys(name for reader in READERS for name in reader.settings)
 _OPTIONS = ("no_header", "delimiter")
+
+
+def reader_named(name: str) -> type[Reader]:
+    """Return the reader of a format, which an installed package may add.
+
+    Raises:
+        UserError: The package that added the format is not installed, or cannot be loaded.
+    """
+    found: type[Reader] = _READER_OF.get(name) or extensions.load("formats", name)
+    return found
+
+
+def has_words(name: str) -> bool:
+    """Return whether a format always gives documents as words; vectors that are imported are in formats without."""
+    if name not in _READER_OF and name not in extensions.names("formats"):
+        return False
+    return reader_named(name).has_words
+
+
+def readers_by_ending(ending: str) -> dict[str, type[Reader]]:
+    """Return the readers of the known endings; those of extensions are looked up for an ending that is not known."""
+    found = {known: reader for reader in READERS for known in reader.endings}
+    if ending not in found:
+        added = map(reader_named, extensions.names("formats"))
+        found = {known: reader for reader in added for known in reader.endings} | found
+    return found
 
 
 def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
@@ -38,8 +62,7 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     Raises:
         InputError: The file cannot be opened, lacks a column, or a setting does not go with its format.
     """
-    corpus_format = CorpusFormat(file.format)
-    reader = READER_OF[corpus_format]
+    reader = reader_named(file.format)
     if config.label_column and not config.is_split_into_words and not reader.has_words:
         reason = f"`label_column` {config.label_column!r} labels the words of `is_split_into_words`"
         raise InputError(f"{reason}; keep a document's label with `keep_columns`", path=file.path)
@@ -47,7 +70,7 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
         # Without this error, the reader would ignore the setting.
         if getattr(config, name) and name not in reader.settings:
             takers = ", ".join(other.format for other in READERS if name in other.settings)
-            raise InputError(f"`{name}` does not go with {corpus_format}; it goes with {takers}", path=file.path)
+            raise InputError(f"`{name}` does not go with {file.format}; it goes with {takers}", path=file.path)
     if config.document_context and not config.document_column and not reader.has_documents:
         reason = "does not say which rows are one document, as `document_context` must know; pass `document_column`"
         raise InputError(reason, path=file.path)
@@ -66,7 +89,7 @@ def open_file(file: InputFile, **options: Any) -> Reader:
     Raises:
         InputError: The file cannot be opened.
     """
-    return READER_OF[CorpusFormat(file.format)](file, **options)
+    return reader_named(file.format)(file, **options)
 
 
 def check_text_column(files: Sequence[InputFile], config: ExtractConfig) -> None:
@@ -75,11 +98,11 @@ def check_text_column(files: Sequence[InputFile], config: ExtractConfig) -> None
     Raises:
         InputError: The message names the first file.
     """
-    have_columns = any(READER_OF[CorpusFormat(file.format)].has_columns for file in files)
+    have_columns = any(reader_named(file.format).has_columns for file in files)
     if config.text_column != ExtractConfig.text_column and not have_columns:
         raise InputError(f"has no columns for `text_column` {config.text_column!r}; leave it out", path=files[0].path)
 
 
 def own_columns(files: Iterable[InputFile]) -> list[str]:
     """Return the columns that the formats of the files give a corpus without a setting, each once."""
-    return list(dict.fromkeys(name for file in files for name in READER_OF[CorpusFormat(file.format)].own_columns))
+    return list(dict.fromkeys(name for file in files for name in reader_named(file.format).own_columns))

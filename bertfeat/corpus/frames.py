@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import Reader
-from bertfeat.corpus.formats import READER_OF
+from bertfeat.corpus.formats import reader_named
 from bertfeat.corpus.inputs import FRAME, STDIN, format_of, local_file, may_be_file
 from bertfeat.corpus.linestreams import first_line
 from bertfeat.corpus.parquet import ParquetReader, column_at, find_field, nested_names
@@ -123,11 +123,11 @@ def _is_no_file(item: str | Path) -> bool:
 def reader_of(inputs: Frame | Paths, corpus_format: CorpusFormat) -> type[Reader]:
     """Return the reader of a corpus, by its first file; a data frame is read as the Parquet file of its rows."""
     if not isinstance(inputs, Paths):
-        return READER_OF[CorpusFormat.PARQUET]
+        return reader_named(CorpusFormat.PARQUET)
     first = str(inputs[0])
     if first == STDIN and corpus_format is CorpusFormat.AUTO:
-        return READER_OF[CorpusFormat.TXT]
-    return READER_OF[format_of(first, corpus_format)[0]]
+        return reader_named(CorpusFormat.TXT)
+    return reader_named(format_of(first, corpus_format)[0])
 
 
 def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import xxhash
 
 from bertfeat.choices import CorpusFormat
-from bertfeat.corpus.formats import READER_OF_ENDING
+from bertfeat.corpus.formats import readers_by_ending
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
 from bertfeat.storage import ObjectPath, as_path, is_url
@@ -64,7 +64,7 @@ def may_be_file(item: str | Path) -> bool:
     if isinstance(item, Path) or item == STDIN or is_url(item) or os.path.lexists(item):
         return True
     ending, compression = endings_of(item)
-    if compression is not None or ending in READER_OF_ENDING:
+    if compression is not None or (ending and ending in readers_by_ending(ending)):
         return True
     return glob.has_magic(item) and not any(map(str.isspace, item)) and bool(glob.glob(item))  # noqa: PTH207
 
@@ -181,11 +181,11 @@ def format_of(path: str, corpus_format: CorpusFormat = CorpusFormat.AUTO) -> tup
     ending, compression = endings_of(path)
     if corpus_format is not CorpusFormat.AUTO:
         return corpus_format, compression
-    reader = READER_OF_ENDING.get(ending)
-    if reader is None:
-        known = ", ".join(READER_OF_ENDING)
+    readers = readers_by_ending(ending)
+    if ending not in readers:
+        known = ", ".join(readers)
         raise InputError(f"ending {ending!r} names no format; save it as one of {known}, or pass `format`", path=path)
-    return reader.format, compression
+    return CorpusFormat(readers[ending].format), compression
 
 
 def local_file(path: str, choose: Callable[[str], tuple[str, str | None]] = format_of) -> InputFile:

@@ -7,12 +7,11 @@ model's package without importing it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
+from bertfeat import extensions
 from bertfeat.errors import CheckpointError, checkpoint_errors, did_you_mean
-
-ENTRY_POINT_GROUP = "bertfeat.models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def packaged_hint(name: str) -> str:
 
 def packaged_names() -> tuple[str, ...]:
     """Return the names that the setting `model` accepts besides folders and hub ids, sorted."""
-    return tuple(sorted({"minilm", *(point.name for point in metadata.entry_points(group=ENTRY_POINT_GROUP))}))
+    return tuple(sorted({"minilm", *extensions.names("models")}))
 
 
 def find_packaged(name: str) -> PackagedModel | None:
@@ -60,7 +59,7 @@ def find_packaged(name: str) -> PackagedModel | None:
     if name == "minilm":
         # Also where its entry point is not installed, as in a source tree.
         return minilm()
-    point = next(iter(metadata.entry_points(group=ENTRY_POINT_GROUP, name=name)), None)
+    point = extensions.find("models", name)
     if point is None or name.startswith((".", "/", "~")):
         return None
     with checkpoint_errors(Path(point.value), f"model package {name!r} does not load", "install it again"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from bertfeat import extensions
 from bertfeat.choices import Combine, Level
 from bertfeat.durable import files
 from bertfeat.durable.placecheck import check_file, check_folder
@@ -58,7 +59,8 @@ def export(
     Args:
         store: A finished store, its folder or its URL.
         output: The file or the folder.
-        to: The format: `google-jsonl`, `neurox-hdf5`, `structural-probes-hdf5`, `npy`, `word2vec` or `projector`.
+        to: The format: `google-jsonl`, `neurox-hdf5`, `structural-probes-hdf5`, `npy`, `word2vec`, `projector`, or the
+            name that an installed package adds.
         level: What a row stands for; by default the only stored level that the format holds.
         feature: One feature, stored or made from what is stored. By default all stored layers, or the only feature.
         layers: Layers instead, as in `extract`.
@@ -75,11 +77,9 @@ def export(
     Examples:
         >>> export("features", "vectors.txt", to="word2vec", level="sentence")  # doctest: +SKIP
     """
-    if to not in FORMATS:
-        raise ConfigError(f"`to` {to!r}: {did_you_mean(to, FORMATS) or 'must be one of ' + ', '.join(FORMATS)}")
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` {limit} is below 1")
-    format_, path = FORMATS[to], local_path(output, "an export")
+    format_, path = _format(to), local_path(output, "an export")
 
     def check() -> None:
         if format_.endings:
@@ -106,6 +106,15 @@ def export(
     )
 
 
+def _format(to: str) -> Format:
+    added = extensions.names("exports") if to not in FORMATS else []
+    if to not in FORMATS and to not in added:
+        known = [*FORMATS, *added]
+        raise ConfigError(f"`to` {to!r}: {did_you_mean(to, known) or 'must be one of ' + ', '.join(known)}")
+    found: Format = FORMATS.get(to) or extensions.load("exports", to)
+    return found
+
+
 @contextlib.contextmanager
 def _published(path: Path, format_: Format, check: Callable[[], None]) -> Iterator[list[files.Sink]]:
     """Yield the sinks of a format's files, which get their place together at the end, if `check` still allows it."""
@@ -127,7 +136,8 @@ def _selection(
     store: Store, to: str, level: str | None, feature: str | None, layers: str | None, limit: int | None
 ) -> Selection:
     """Return the rows and vectors to write; refuse what the format cannot hold."""
-    format_, known = FORMATS[to], store.choose_level(level, FORMATS[to].levels)
+    format_ = _format(to)
+    known = store.choose_level(level, format_.levels)
     if known not in format_.levels:
         raise UserError(f"`level='{level}'`: {to} holds {' or '.join(format_.levels)} rows; pass another level")
     names = _features(store, to, known, feature, layers)
@@ -149,7 +159,7 @@ def _selection(
 
 def _features(store: Store, to: str, level: Level, feature: str | None, layers: str | None) -> list[str]:
     """Return the names of the vectors of each row."""
-    has_layers = FORMATS[to].has_layers
+    has_layers = _format(to).has_layers
     if feature is not None and layers is not None:
         raise ConfigError("`feature` and `layers` name the vectors twice; drop one")
     if feature is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from bertfeat.choices import Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
-from bertfeat.corpus.formats import WORD_FORMATS, check_text_column
+from bertfeat.corpus.formats import check_text_column, has_words
 from bertfeat.corpus.frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.inputs import STDIN, shown_path
 from bertfeat.devices import resolve_device
@@ -186,7 +186,7 @@ def gives_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
     Raises:
         InputError: Some files give words and others text.
     """
-    first = {file.format in WORD_FORMATS or config.is_split_into_words: file.path for file in reversed(files)}
+    first = {has_words(file.format) or config.is_split_into_words: file.path for file in reversed(files)}
     if len(first) > 1:
         raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])
     return True in first

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from bertfeat._version import __version__
-from bertfeat.choices import Level, OnOverlong, StoreDtype, UnknownWords
+from bertfeat.choices import CorpusFormat, Level, OnOverlong, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.formats import own_columns
@@ -98,6 +98,9 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
         fields[OWN_COLUMNS] = own
     if resolved.prompt or resolved.sentence is not None:
         fields["prompt"] = resolved.prompt
+    used = (config.pooling, config.word_pooling, *{CorpusFormat(file.format) for file in files})
+    if packages := {choice.added_by for choice in used if choice.added_by}:
+        fields["extensions"] = sorted(packages)
     return fields
 
 

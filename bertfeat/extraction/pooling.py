@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding_bag
 
+from bertfeat import extensions
 from bertfeat.choices import Combine, Level, Pooling, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import HiddenStates
@@ -69,7 +70,7 @@ def _by_root(total: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return total / n.sqrt()
 
 
-# By the names in `WordPooling`, `Pooling` and `SentenceMode`; a token is a row of its level.
+# By the names in `WordPooling`, `Pooling` and `SentenceMode`; packages may add others.
 MODES = {
     "first": PoolingMode(Takes.FIRST, _take),
     "last": PoolingMode(Takes.LAST, _take),
@@ -93,7 +94,7 @@ def modes_of(level: Level, config: ExtractConfig, sentence: SentenceModel | None
         return (_TOKEN_MODE,)
     name = getattr(config, setting)
     if name != Pooling.MODEL:
-        return (MODES[name],)
+        return (MODES.get(name) or extensions.load("poolings", name),)
     assert sentence is not None
     return tuple(_FIRST_TOKEN if mode is SentenceMode.CLS else MODES[mode] for mode in sentence.modes)
 

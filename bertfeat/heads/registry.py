@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from bertfeat import extensions
 from bertfeat.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ HEADS = ROW_HEADS | TAGGERS
 
 def check_head(name: str) -> None:
     """Raise a UserError if no head has a name, without loading a head."""
-    if name not in HEADS:
-        there = did_you_mean(name, HEADS) or f"heads are {', '.join(HEADS)}"
+    if name not in HEADS and name not in (added := extensions.names("heads")):
+        known = [*HEADS, *added]
+        there = did_you_mean(name, known) or f"heads are {', '.join(known)}"
         raise UserError(f"no head {name!r}; {there}")
 
 
@@ -44,8 +46,11 @@ def head_class(name: str) -> type[Probe]:
         'RidgeProbe'
     """
     check_head(name)
-    module, class_name = HEADS[name]
-    found: type[Probe] = getattr(importlib.import_module(module), class_name)
+    if name in HEADS:
+        module, class_name = HEADS[name]
+        found: type[Probe] = getattr(importlib.import_module(module), class_name)
+    else:
+        found = extensions.load("heads", name)
     return found
 
 

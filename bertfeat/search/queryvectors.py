@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.choices import Level, Pooling
-from bertfeat.corpus.formats import WORD_FORMATS
+from bertfeat.corpus.formats import has_words
 from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import UserError
 from bertfeat.extraction.documents import documents_of
@@ -42,7 +42,7 @@ Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
 def gives_words(store: Store) -> bool:
     """Return whether a store's corpus consists of words."""
     formats = {file.format for file in store.manifest.inputs}
-    return bool(store.metadata["is_split_into_words"]) or not formats.isdisjoint(WORD_FORMATS)
+    return bool(store.metadata["is_split_into_words"]) or any(map(has_words, formats))
 
 
 def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:

@@ -11,7 +11,7 @@ import xxhash
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
-from bertfeat.corpus.formats import READER_OF_ENDING, READERS
+from bertfeat.corpus.formats import READERS, readers_by_ending
 from bertfeat.corpus.inputs import recorded_path, shown_path
 from bertfeat.errors import InputError
 from tests.support.corpus_files import write
@@ -117,4 +117,4 @@ def test_a_stream_that_fails_is_one_line(tmp_path: Path) -> None:
 
 def test_every_format_has_one_reader_and_endings_of_its_own() -> None:
     assert [reader.format for reader in READERS] == [name for name in CorpusFormat if name is not CorpusFormat.AUTO]
-    assert len(READER_OF_ENDING) == sum(len(reader.endings) for reader in READERS)
+    assert len(readers_by_ending(".txt")) == sum(len(reader.endings) for reader in READERS)

@@ -55,6 +55,22 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"old"}
 
 
+def test_a_folder_that_cannot_be_renamed_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with publish_folder(tmp_path / "folder") as new:
+        (new / "old").touch()
+    rename = Path.rename
+
+    def refused(path: Path, target: Path) -> Path:
+        if path.suffix == ".tmp":
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(RunError, match="permission denied"), publish_folder(tmp_path / "folder") as new:
+        (new / "new").touch()
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["folder", "folder/old"]
+
+
 def test_other_errors_in_the_block_name_their_own_file(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"nowhere: no such file or directory; fix the cause"),

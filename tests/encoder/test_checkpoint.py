@@ -59,11 +59,11 @@ def test_packages_are_found_by_entry_point(folder: Path, monkeypatch: pytest.Mon
     functions = {"theirs": "their_model", "broken": "no_such_function"}
 
     def entry_points(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
-        assert group == packaged.ENTRY_POINT_GROUP
+        assert group == "bertfeat.models"
         found = [metadata.EntryPoint(key, f"{__name__}:{function}", group) for key, function in functions.items()]
         return [point for point in found if name in (None, point.name)]
 
-    monkeypatch.setattr(packaged.metadata, "entry_points", entry_points)
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
     monkeypatch.setenv("THEIR_FOLDER", str(folder))
     assert packaged_names() == ("broken", "minilm", "theirs")
     assert find_packaged("theirs") == their_model()

@@ -148,7 +148,7 @@ def test_make_demo_installs_what_the_blocks_import() -> None:
 def test_blocks_are_found_and_show_the_main_commands() -> None:
     assert {language for _, blocks in RUN.items() for language, _ in blocks} == {"bash", "python"}
     # A block without a language would be neither run nor plain text.
-    assert {language for language, _ in BLOCK.findall(ALL)} <= {"bash", "python", "text", "diff", "json", ""}
+    assert {language for language, _ in BLOCK.findall(ALL)} <= {"bash", "python", "text", "diff", "json", "toml", ""}
     shown = "\n".join(block for blocks in RUN.values() for language, block in blocks if language == "bash")
     for words in (
         "make demo",

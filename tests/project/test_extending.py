@@ -1,4 +1,4 @@
-"""The page on extending: its diffs, applied to a copy of the package, run from a corpus to a probe and an index."""
+"""The page on extending: its package is installed and its diffs are applied to a copy of bertfeat, and both run."""
 
 from __future__ import annotations
 
@@ -54,6 +54,12 @@ far = [np.abs(points - points[kinds == kind].mean(axis=0)).sum(axis=1) for kind 
 out["predicted"] = predicted["prediction"].to_list()
 out["nearest"] = np.array(["even", "odd"])[np.argmin(far, axis=0)].tolist()
 
+bertfeat.export(store, place / "a.fvecs", to="fvecs", level="sentence", feature="layer_03")
+read = np.fromfile(place / "a.fvecs", np.int32).reshape(len(rows), -1)
+out["sizes"] = sorted(set(read[:, 0].tolist()))
+out["is_exported"] = bool((read[:, 1:].view(np.float32) == minima).all())
+out["recorded"] = [bertfeat.open_store(place / name).plan.fields["extensions"] for name in ("words", "store")]
+
 index = bertfeat.build_index(store, place / "index", level="token", feature="layer_03", transform="soften", metric="ip")
 turned = index.transform.apply(states[own]).astype(np.float64)
 out["variances"] = np.cov(turned.T).tolist()
@@ -83,10 +89,18 @@ def found(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     place = tmp_path_factory.mktemp("extended")
     # With what Python has compiled: only the files that change are compiled again.
     shutil.copytree(ROOT / "bertfeat", place / "bertfeat")
-    blocks = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 5
-    for block in blocks:
-        apply(block, place)
+    page = (ROOT / "docs" / "extending.md").read_text()
+    diffs = re.findall(r"^```diff\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(diffs) == 2
+    for diff in diffs:
+        apply(diff, place)
+    files = re.findall(r"^```\w+\n# ([\w/]+\.\w+)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert len(files) == 5
+    for name, text in files:
+        (place / "more" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "more" / name).write_text(text)
+    words = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", place, place / "more"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *words], check=True)
     (place / "script.py").write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, str(place / "script.py"), str(tiny_folder), str(place)],
@@ -96,6 +110,10 @@ def found(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    words = ["extract", "a.jsonl", "-o", "again", "--pooling", "min", "--level", "sentence", "--layers", "0"]
+    command = [sys.executable, "-m", "bertfeat", *words, "--model", tiny_folder, "--quiet"]
+    flags = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert flags.returncode == 0, flags.stderr
     values: dict[str, Any] = json.loads(done.stdout)
     return values
 
@@ -105,7 +123,7 @@ def test_a_corpus_format(found: dict[str, Any]) -> None:
     assert len(found["words"]) == 32
 
 
-def test_a_pooling_mode(found: dict[str, Any]) -> None:
+def test_a_pooling(found: dict[str, Any]) -> None:
     assert found["n_windows"] > 1
     assert found["error"] == 0
 
@@ -113,6 +131,15 @@ def test_a_pooling_mode(found: dict[str, Any]) -> None:
 def test_a_probe_head(found: dict[str, Any]) -> None:
     assert found["predicted"] == found["nearest"]
     assert set(found["predicted"]) == {"even", "odd"}
+
+
+def test_an_export(found: dict[str, Any]) -> None:
+    assert found["sizes"] == [32]
+    assert found["is_exported"]
+
+
+def test_a_store_records_the_packages_that_made_it(found: dict[str, Any]) -> None:
+    assert found["recorded"] == [["bertfeat-more 1.0"], ["bertfeat-more 1.0"]]
 
 
 def test_an_index_transform(found: dict[str, Any]) -> None:

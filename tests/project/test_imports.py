@@ -47,8 +47,9 @@ def run(*words):
 # From the ground up: a module may import from its own floor and from floors on earlier lines, not from other floors on
 # its line.
 FLOORS = [
-    ["_version", "errors", "display", "choices"],
-    ["lazynames"],
+    ["_version", "errors", "display"],
+    ["lazynames", "extensions"],
+    ["choices"],
     ["storage", "memory"],
     ["config", "settings", "forks"],
     ["records"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 import numpy as np
@@ -64,6 +65,13 @@ def test_windows_that_repeat_others_are_copies_in_their_packs() -> None:
     assert [pack.copies.tolist() for pack in packs] == [[4], [2, 5]]
     assert [pack.copy_of.tolist() for pack in packs] == [[0], [1, 1]]
     assert sum(pack.n_tokens for pack in packs) == 7 + 5 + 4
+
+
+def test_windows_of_the_same_tokens_in_other_segments_are_no_copies() -> None:
+    windows = windows_of([2, 2])
+    other = dataclasses.replace(windows, type_ids=windows.type_ids + np.repeat([0, 1], windows.lengths))
+    assert [len(pack.copies) for pack in pack_windows(windows, 100)] == [1]
+    assert [len(pack.copies) for pack in pack_windows(other, 100)] == [0]
 
 
 def test_repeated_texts_have_the_rows_of_the_first() -> None:
