@@ -22,7 +22,7 @@ endif
 endif
 endif
 
-.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer test-web docs screenshots package bench bench-quick clean
+.PHONY: help demo test check test-cpus test-long test-ray test-gpu test-peer test-web test-mutants docs screenshots package bench bench-quick clean
 
 help:
 	@echo "make demo        extract features of examples/data/peps.txt and show them"
@@ -34,6 +34,7 @@ help:
 	@echo "make test-gpu    the tests that need a CUDA device"
 	@echo "make test-peer   the tests against peer libraries"
 	@echo "make test-web    the pages in headless Chromium, which must be installed"
+	@echo "make test-mutants puts one fault at a time into a copy: the tests must find each"
 	@echo "make docs        the documentation: build/site/index.html"
 	@echo "make screenshots pictures of the pages for the documentation, by headless Chromium"
 	@echo "make package     sdist and wheel, installed with each extra into an empty environment"
@@ -65,6 +66,9 @@ test-peer: $(INSTALLED_DEV)
 
 test-web: $(INSTALLED_WEB)
 	$(BIN)/python -m pytest -m web
+
+test-mutants: $(INSTALLED_DEV)
+	$(BIN)/python -m tests.support.mutants
 
 check: $(INSTALLED_DEV)
 	$(BIN)/ruff check .

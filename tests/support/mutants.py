@@ -72,7 +72,7 @@ MUTANTS = [
         "text/test_packing.py",
     ),
     Mutant(
-        "windows with other segments are no copies",
+        "windows with other segments are not copies",
         "text/packing.py",
         ", types[start * type_width : end * type_width]",
         ', b""',
@@ -171,7 +171,7 @@ MUTANTS = [
         "durable store/test_store_writer.py store/test_store_faults.py",
     ),
     Mutant(
-        "a name is on the disk before a run goes on",
+        "a name is on the disk before the next step",
         "durable/publication.py",
         "            sync_path(final.parent)\n",
         "",
@@ -327,7 +327,7 @@ MUTANTS = [
         "corpus/test_corpus_limits.py",
     ),
     Mutant(
-        "a byte order mark is no text",
+        "a byte order mark is not text",
         "corpus/linestreams.py",
         "if offset == 0 and line.startswith(BOM):",
         "if offset < 0 and line.startswith(BOM):",
