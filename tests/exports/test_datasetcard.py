@@ -99,7 +99,6 @@ def test_mistakes_are_one_line(tmp_path: Path, tiny_folder: Path) -> None:
     for flags, said in (
         ((empty.path,), "has no rows"),
         ((tmp_path / "none",), "no such folder"),
-        ((full.path, "--license", " "), "must be a name"),
         ((full.path, "--overwrite"), "goes with --output"),
         ((full.path, "-o", tmp_path / "no" / "README.md"), "create it first"),
     ):

@@ -109,7 +109,7 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
         assert done.err.count("\n") == 1
         assert not out.exists()
     done = run("static", store.path, "-o", tmp_path / "v.txt.gz", "--level", "word", "--feature", "layer_03")
-    assert (done.code, "does not end in .gz" in done.err) == (2, True)
+    assert (done.code, "name a file that ends in .txt or .vec" in done.err) == (2, True)
     out.write_text("mine")
     with pytest.raises(UserError, match="there is a file already"):
         write_word_types(store, out, level="word", feature="layer_03")
