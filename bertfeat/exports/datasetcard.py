@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from pathlib import Path
 
 from huggingface_hub import DatasetCard, DatasetCardData
@@ -57,7 +56,7 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     )
     given = {"model": _model(opened)} | {name: opened.metadata.get(name) for name in _SETTINGS}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items() if value}
-    template = (resources.files("bertfeat.exports") / "card.md").read_text("utf-8")
+    template = Path(__file__).with_name("card.md").read_text("utf-8")
     card = template.format(
         head=head.to_yaml(),
         model=_code(_model(opened)),

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Combine, Level
-from bertfeat.durable.files import Sink, make_parents, write_errors
+from bertfeat.durable.files import Sink, make_parents
 from bertfeat.durable.placecheck import check_file, check_folder
 from bertfeat.durable.publication import publish_file, publish_folder, recover
 from bertfeat.encoder.layers import parse_layers
@@ -99,8 +99,6 @@ def export(
     if limit is not None and limit < 1:
         raise ConfigError(f"`limit` {limit} is below 1")
     format_, path = FORMATS[to], local_path(output, "an export")
-    if format_.library:
-        require(format_.library, what=f"{to} needs")
 
     def check() -> None:
         if format_.endings:
@@ -110,8 +108,15 @@ def export(
 
     recover(path)
     check()
-    chosen = _selection(as_store(store), to, level, feature, layers, limit)
-    with reporting(progress) as reports, _published(path, format_, check) as sinks, write_errors(path):
+    opened = as_store(store)
+    known = opened.choose_level(level, format_.levels)
+    if known not in format_.levels:
+        raise UserError(f"`level='{level}'`: {to} holds {' or '.join(format_.levels)} rows; pass another level")
+    names = _features(opened, format_, known, feature, layers)
+    chosen = Selection(opened, known, tuple(opened.feature(known, name) for name in names), limit)
+    if not chosen.n_vectors:
+        raise UserError(f"{opened.path}: no row at level {known} has a vector; there is nothing to export")
+    with reporting(progress) as reports, _published(path, format_, check) as sinks:
         format_.write(chosen, sinks, reports)
     return ExportResult(
         path=path,
@@ -135,24 +140,6 @@ def _published(path: Path, format_: Format, check: Callable[[], None]) -> Iterat
         return
     with publish_folder(path, check) as new, contextlib.ExitStack() as stack:
         yield [stack.enter_context(contextlib.closing(Sink(new / name))) for name in format_.files]
-
-
-def _selection(
-    store: Store, to: str, level: str | None, feature: str | None, layers: str | None, limit: int | None
-) -> Selection:
-    """Return the rows and vectors to write; refuse what the format cannot hold."""
-    format_, known = FORMATS[to], store.choose_level(level, FORMATS[to].levels)
-    if known not in format_.levels:
-        raise UserError(f"`level='{level}'`: {to} holds {' or '.join(format_.levels)} rows; pass another level")
-    names = _features(store, format_, known, feature, layers)
-    chosen = Selection(store, known, tuple(store.feature(known, one) for one in names), limit)
-    n_without = chosen.n_rows - chosen.n_vectors
-    if not chosen.n_vectors:
-        raise UserError(f"{store.path}: no row at level {known} has a vector; there is nothing to export")
-    if n_without and format_.needs_vectors:
-        reason = f"{n_without} of {chosen.n_rows} {known} rows have no vector, and JSON has no NaN"
-        raise UserError(f"{store.path}: {reason}; export to npy or HDF5")
-    return chosen
 
 
 def _features(store: Store, format_: Format, level: Level, feature: str | None, layers: str | None) -> list[str]:
@@ -248,8 +235,7 @@ class Selection:
 class Format:
     """A format of an export: a file with one of its `endings`, or a folder of `files`, whose first one identifies it.
 
-    `has_layers`: it holds several vectors for each row. `needs_vectors`: it can neither hold nor leave out a row
-    without a vector. `library`: an optional library that its writer imports.
+    `has_layers` says whether it holds several vectors for each row. `write` refuses what the format cannot hold.
     """
 
     write: Callable[[Selection, Sequence[Sink], Progress], None]
@@ -257,12 +243,13 @@ class Format:
     endings: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     has_layers: bool = False
-    needs_vectors: bool = False
-    library: str = ""
 
 
 def _write_google_lines(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
     """Write lines of google-research/bert's extract_features.py: the tokens of a document with their layers."""
+    if n_without := chosen.n_rows - chosen.n_vectors:
+        reason = f"{n_without} of {chosen.n_rows} {chosen.level} rows have no vector, and JSON has no NaN"
+        raise UserError(f"{chosen.store.path}: {reason}; export to npy or HDF5")
     n_layers = chosen.store.manifest.model.n_layers
     heads = [
         f'{{"index": {feature.layers[0] - n_layers - 1 if feature.combine == Combine.NONE else 0}, "values": ['
@@ -335,6 +322,7 @@ def _write_hdf5(chosen: Selection, sinks: Sequence[Sink], reports: Progress, *, 
 
     The index of NeuroX, `sentence_to_index`, is a JSON object that maps each sentence to its dataset.
     """
+    require("h5py", what="HDF5 needs")
     import h5py
 
     index: dict[str, str] = {}
@@ -385,14 +373,13 @@ class _KeptErrors(io.FileIO):
             raise self.error
 
 
-_HDF5 = functools.partial(Format, levels=(Level.WORD, Level.TOKEN), has_layers=True, library="h5py")
+_HDF5 = functools.partial(Format, levels=(Level.WORD, Level.TOKEN), has_layers=True)
 FORMATS = {
     "google-jsonl": Format(
         write=_write_google_lines,
         levels=(Level.TOKEN, Level.WORD),
         endings=(".jsonl", ".json"),
         has_layers=True,
-        needs_vectors=True,
     ),
     # NeuroX goes by this ending.
     "neurox-hdf5": _HDF5(write=functools.partial(_write_hdf5, has_index=True), endings=(".hdf5",)),
