@@ -36,7 +36,7 @@ def map_page(
         "y": _floats(coordinates[:, 1]),
         "text": list(texts),
         "columns": [{"name": name, "values": [_plain(value) for value in column]} for name, column in columns.items()],
-        "colour": color,
+        "color": color,
         "note": note,
     }
     parts = {"TITLE": html.escape(printable(title)), "DATA": _script_json(data)}

@@ -89,7 +89,8 @@ def search_page(answers: Answers, info: Mapping[str, Any]) -> Any:
 
     # Starlette runs these functions in threads.
     def page(request: Request) -> Response:
-        query, found, status, error = PageQuery(q=request.query_params.get("q", "")[:MAX_QUERY]), None, 200, {}
+        query, found, status = PageQuery(q=request.query_params.get("q", "")[:MAX_QUERY]), None, 200
+        error: dict[str, Any] = {}
         try:
             query = PageQuery.parse(request.query_params.multi_items(), answers.facets)
             found = None if query.is_empty else answers.shown(query)

@@ -25,7 +25,7 @@ import bertfeat
 from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.geometry import layermeasures, layerresult
 from bertfeat.geometry.layerresult import LayerComparison
-from bertfeat.geometry.layersums import effective_rank, intrinsic_dimension, passes, rsa, shifts
+from bertfeat.geometry.layersums import effective_rank, intrinsic_dimension, rsa, shifts
 from bertfeat.reports import layerplots
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
@@ -172,12 +172,13 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
     whole = check_against_references(store)
     # The same in many blocks, which divide documents, and passes.
     monkeypatch.setattr(layermeasures, "_BLOCK_BYTES", 44_000)
+    # Two of the six pairs of layers at a time, whose sums are 25 x 25 float64 each.
     monkeypatch.setattr(layermeasures, "free_memory", lambda: 24_000)
-    planned = []
-    monkeypatch.setattr(layermeasures, "passes", lambda *given: planned.append(passes(*given)) or planned[-1])
-    again = store.layers(min_count=3)
-    assert len(planned[0]) == len(passes([24] * 3, 12_000)) == 3
-    assert (len(passes([24] * 3, 10**6)), passes([9, 4], 1)) == (1, [[(0, 0)], [(0, 1)], [(1, 1)]])
+    stages: list[str] = []
+    reports = bertfeat.Progress()
+    monkeypatch.setattr(reports, "stage", lambda text, *_: stages.append(text))
+    again = store.layers(min_count=3, progress=reports)
+    assert {"reading vectors, pass 1 of 3", "reading vectors, pass 3 of 3"} <= set(stages)
     np.testing.assert_allclose(again.cka, whole.cka, rtol=1e-5)
     np.testing.assert_allclose(again.cka_debiased, whole.cka_debiased, rtol=1e-4, atol=1e-5)
     for one, two in zip(again.rows, whole.rows, strict=True):
@@ -316,7 +317,7 @@ def quick_plots(monkeypatch: pytest.MonkeyPatch) -> None:
         return drawn[0]
 
     monkeypatch.setattr(layerplots, "_svg", first_svg)
-    monkeypatch.setattr(layerresult, "plot_panels", lambda panels, stem: plot_panels(panels[::14], stem))
+    monkeypatch.setattr(layerresult, "plot_panels", lambda panels, path: plot_panels(panels[::14], path))
 
 
 @pytest.mark.usefixtures("quick_plots")
@@ -403,10 +404,10 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
         ((tmp_path / "none",), "no such folder"),
         ((store.path, "--level", "wrod"), "no level 'wrod'"),
         ((store.path, "--level", "token"), "no level 'token'; levels are word"),
-        ((alien.path,), "3 rows at level word have a vector; layers need 4 or more"),
-        ((texts.path, "--level", "sentence"), "3 rows at level sentence have a vector; layers need 4 or more"),
+        ((alien.path,), "3 rows at level word to compare; layers need 4 or more"),
+        ((texts.path, "--level", "sentence"), "3 rows at level sentence to compare; layers need 4 or more"),
         ((store.path, alien.path), "no common rows at level word"),
-        ((store.path, named.path), "doc_id is int64 in the first and string in the second"),
+        ((store.path, named.path), "no common rows at level word"),
         ((store.path, texts.path), "no level 'word'; levels are sentence"),
         ((store.path, "--sample", "3"), "--sample"),
     ):
@@ -479,9 +480,7 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     assert texts_of.n_rows == grown.valid("sentence", "layer_03").sum() == len(texts) - 1
     (tmp_path / "empty.csv").write_text("text\n")
     empty = bertfeat.extract(tmp_path / "empty.csv", tmp_path / "empty", **settings)
-    assert "0 rows at level word have a vector" in refused(
-        "layers", empty.path, "--level", "word", "-o", tmp_path / "out"
-    )
+    assert "0 rows at level word to compare" in refused("layers", empty.path, "--level", "word", "-o", tmp_path / "out")
     metadata = {**grown.metadata, "tokenizer_sha256": "another"}
     other = bertfeat.Store(grown.path, dataclasses.replace(grown.manifest, metadata=metadata))
     with pytest.raises(UserError, match="tokens of two tokenizers cannot be matched"):

@@ -193,7 +193,7 @@ assert "matplotlib.pyplot" not in sys.modules
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"plots need matplotlib, .*; pip install 'bertfeat\[probes\]'"):
+    with pytest.raises(UserError, match=r"plots need matplotlib: pip install 'bertfeat\[probes\]'"):
         plot_layer_scores(SWEEP, tmp_path / "plot")
     assert list(tmp_path.iterdir()) == []
 
