@@ -199,7 +199,7 @@ class Selection:
                 break
             shard = store.shard(entry.shard)
             lengths = shard.polars(level, [DOC_ID.name])[DOC_ID.name].rle().struct.field("len")
-            bounds: IntArray = np.cumsum([0, *lengths])
+            bounds: IntArray = np.append(0, lengths.cum_sum())
             bounds = bounds[: None if limit is None else limit - self.n_documents + 1]
             self._bounds[entry.shard] = bounds
             self.n_rows += int(bounds[-1])

@@ -60,15 +60,10 @@ class Facet:
     dtype: pl.DataType
     choices: tuple[str, ...]
 
-    @property
-    def is_number(self) -> bool:
-        """Whether the column takes ranges."""
-        return self.dtype.is_numeric()
-
     def condition(self, value: str) -> str:
         """Return the SQL condition that a row has a value, or a number in a range such as `3..9` or `3..`."""
         column = '"' + self.name.replace('"', '""') + '"'
-        if self.is_number:
+        if self.dtype.is_numeric():
             most = _MOST[self.dtype.is_integer()]
             first, dots, last = value.partition("..")
             low = self._number(first) if first.strip() or not dots else -most
@@ -103,13 +98,10 @@ def find_facets(store: Store, level: Level) -> dict[str, Facet]:
 def _choices(values: pl.Series) -> tuple[str, ...]:
     if values.dtype == pl.Boolean:
         return ("false", "true")
-    distinct = values.drop_nulls().unique()
-    if values.dtype.is_numeric() or len(distinct) > _MAX_CHOICES:
-        return ()
-    texts: list[str] = distinct.sort().to_list()
+    texts = () if values.dtype.is_numeric() else tuple(values.drop_nulls().unique().sort())
     # An empty choice is that of no filter, and a form changes the ends of lines.
     is_short = all(0 < len(text) <= MAX_VALUE and not {"\n", "\r"} & set(text) for text in texts)
-    return tuple(texts) if is_short else ()
+    return texts if is_short and len(texts) <= _MAX_CHOICES else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,6 @@ def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
         path = tmp_path / f"{level}.jsonl"
         good("export", store.path, "--to", "google-jsonl", "-o", path, "--level", level)
         line = json.loads(path.read_text("utf-8").splitlines()[3])
-        # The fields of the script, in its order, and the id besides.
         assert [*line] == ["linex_index", "doc_id", "features"]
         assert (line["linex_index"], line["doc_id"]) == (3, 3)
         own = store.polars(level, ["doc_id", level]).with_row_index().filter(pl.col("doc_id") == 3)
@@ -125,11 +124,10 @@ def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
         back = import_by(GOOGLE, path, tmp_path / level)
         for name, number in zip(LAYERS, ("layer_00", "layer_01"), strict=True):
             # WordPiece splits words at punctuation, which joined pieces cannot tell.
-            starts = store.polars(level, [f"{level}"])[level].str.starts_with("##") if level == "token" else None
             expected = store.numpy(level, name)
-            if starts is not None:
-                special = store.polars("token", ["is_special"])["is_special"]
-                expected = expected[~(starts | special).to_numpy()]
+            if level == "token":
+                pieces = store.polars("token", ["token", "is_special"])
+                expected = expected[~(pieces["token"].str.starts_with("##") | pieces["is_special"]).to_numpy()]
             assert np.array_equal(back.numpy("word", number), expected)
 
 
@@ -225,20 +223,16 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
     found = open_checkpoint(str(tmp_path / "w.txt")).static
     assert words_of(tmp_path / "w.txt") == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0", "x_y/d/0", "x\0/y/d/0"]
     assert np.array_equal(found.read()[0][:-1], kept)
-    for name in ("n/vectors.npy", "structural-probes-hdf5.hdf5"):
-        ids = tmp_path / "n" / "rows.jsonl" if name.startswith("n") else None
-        settings = {"level": "word", "ids": ids, "store_dtype": "float32"}
-        back = (
-            import_vectors(tmp_path / name, tmp_path / "back" / name[0], **settings)
-            if ids is not None
-            else import_by(ELMO, tmp_path / name, tmp_path / "elmo", store_dtype="float32")
-        )
+    settings = {"store_dtype": "float32"}
+    ids = tmp_path / "n" / "rows.jsonl"
+    arrays = import_vectors(tmp_path / "n" / "vectors.npy", tmp_path / "back", level="word", ids=ids, **settings)
+    elmo = import_by(ELMO, tmp_path / "structural-probes-hdf5.hdf5", tmp_path / "elmo", **settings)
+    for back in (arrays, elmo):
         feature = back.features("word")[0].name
         assert np.array_equal(back.numpy("word", feature), gaps.numpy("word", "embedding"), equal_nan=True)
-        if ids is not None:
-            assert back.polars("word", ["doc_id", "word"]).equals(gaps.polars("word", ["doc_id", "word"]))
-            # JSON has no bytes.
-            assert {*back.polars("word", ["raw", "raws"]).iter_rows()} == {(r"b'\xff'", r"[b'\xff']")}
+    assert arrays.polars("word", ["doc_id", "word"]).equals(gaps.polars("word", ["doc_id", "word"]))
+    # JSON has no bytes.
+    assert {*arrays.polars("word", ["raw", "raws"]).iter_rows()} == {(r"b'\xff'", r"[b'\xff']")}
 
 
 def test_layers_by_name(tmp_path: Path) -> None:
@@ -316,57 +310,39 @@ def content_of(path: Path) -> Any:
     return {file.name: file.read_bytes() for file in path.iterdir()} if path.is_dir() else path.read_bytes()
 
 
-def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path, tiny_folder: Path) -> None:
-    out, text = tmp_path / "out", tmp_path / "w.txt"
-    (tmp_path / "mine.txt").write_text("mine")
-    sentences = import_vectors(write_npy(tmp_path / "v.npy", numbers(3, 2)), tmp_path / "s", level="sentence")
-    (tmp_path / "ids.txt").write_text("a b\nc\nd\n")
-    spaced = {"level": "sentence", "ids": tmp_path / "ids.txt"}
-    import_vectors(tmp_path / "v.npy", tmp_path / "spaced", **spaced)
-    (tmp_path / "empty.txt").write_text("\n")
-    settings = {"model": str(tiny_folder), "levels": "word", "layers": "-1"}
-    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", **settings)
-    (tmp_path / "rows.jsonl").write_text('{"doc_id": "a"}\n{"doc_id": "b"}\n')
+def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> None:
+    out, text, mine = tmp_path / "out", tmp_path / "w.txt", tmp_path / "mine.txt"
+    mine.write_text("mine")
     one = write_npy(tmp_path / "one.npy", numbers(2, 1))
+    (tmp_path / "ids.txt").write_text("a b\nc\n")
+    spaced = import_vectors(one, tmp_path / "spaced", level="sentence", ids=tmp_path / "ids.txt")
+    (tmp_path / "rows.jsonl").write_text('{"doc_id": "a"}\n{"doc_id": "b"}\n')
     wordless = import_vectors(one, tmp_path / "wordless", level="word", ids=tmp_path / "rows.jsonl")
     nothing = np.full((2, 2), np.nan, np.float32)
     nothing = import_vectors(write_npy(tmp_path / "n.npy", nothing), tmp_path / "nothing", level="sentence")
-    for words, said in (
-        ((store.path, "--to", "npz", "-o", out), "--to 'npz'"),
-        ((store.path, "--to", "npy", "-o", out, "--limit", "0"), "0 is not in the range"),
-        ((store.path, "--to", "google-jsonl", "-o", out), "name a file that ends in .jsonl or .json"),
-        ((store.path, "--to", "npy", "-o", out, "--level", "wrod"), "no level 'wrod'"),
-        ((store.path, "--to", "npy", "-o", out, "--level", "word", "--layers", "9"), "layer 9 is out of range"),
-        ((store.path, "--to", "npy", "-o", out, "--level", "word", "--feature", "layer_01"), "layer_01"),
-        (
-            (store.path, "--to", "npy", "-o", out, "--level", "word", "--feature", "layer_02", "--layers", "2"),
-            "drop one",
-        ),
-        ((store.path, "--to", "word2vec", "-o", text, "--level", "word"), "name one: --feature"),
-        (
-            (store.path, "--to", "word2vec", "-o", text, "--level", "word", "--layers", "2,3"),
-            "several features at level word: layer_02, layer_03; name one: --feature",
-        ),
-        ((store.path, "--to", "word2vec", "-o", tmp_path / "mine.txt"), "there is a file already"),
-        ((store.path, "--to", "npy", "-o", tmp_path), "holds files that are not part of an export to npy"),
-        ((store.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl", "--level", "sentence"), "token or word"),
-        ((sentences.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "this needs level word or token"),
-        ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b' is empty or has whitespace"),
-        ((empty.path, "--to", "npy", "-o", out), "no row at level word has a vector"),
-        ((nothing.path, "--to", "npy", "-o", out), "no row at level sentence has a vector"),
-        (
-            (gaps.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl"),
-            "1 of 6 word rows have no vector, and JSON has no",
-        ),
-        ((wordless.path, "--to", "word2vec", "-o", text), "rows of level word have no words; import the"),
-        ((wordless.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "rows of level word have no words"),
-        ((tmp_path / "none", "--to", "npy", "-o", out), "no such folder"),
+    words = ("--level", "word")
+    for made, to, output, flags, said in (
+        (store, "npz", out, (), "--to 'npz'"),
+        (store, "google-jsonl", out, words, "name a file that ends in .jsonl or .json"),
+        (store, "npy", out, (*words, "--layers", "9"), "layer 9 is out of range"),
+        (store, "npy", out, (*words, "--feature", "layer_01"), "layer_01"),
+        (store, "npy", out, (*words, "--feature", "layer_02", "--layers", "2"), "drop one"),
+        (store, "word2vec", text, words, "several features at level word: layer_02, layer_03; name one: --feature"),
+        (store, "word2vec", mine, words, "there is a file already"),
+        (store, "npy", tmp_path, words, "holds files that are not part of an export to npy"),
+        (store, "google-jsonl", tmp_path / "g.jsonl", ("--level", "sentence"), "token or word"),
+        (spaced, "neurox-hdf5", tmp_path / "n.hdf5", (), "this needs level word or token"),
+        (spaced, "word2vec", text, (), "doc_id 'a b' is empty or has whitespace"),
+        (nothing, "npy", out, (), "no row at level sentence has a vector"),
+        (gaps, "google-jsonl", tmp_path / "g.jsonl", (), "1 of 6 word rows have no vector, and JSON has no"),
+        (wordless, "word2vec", text, (), "rows of level word have no words; import the"),
+        (wordless, "neurox-hdf5", tmp_path / "n.hdf5", (), "rows of level word have no words"),
     ):
-        assert said in refused("export", *words)
-    assert (tmp_path / "mine.txt").read_text() == "mine"
+        assert said in refused("export", made.path, "--to", to, "-o", output, *flags)
+    assert mine.read_text() == "mine"
     assert not out.exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    good("export", gaps.path, "--to", "word2vec", "-o", tmp_path / "mine.txt", "--overwrite")
+    good("export", gaps.path, "--to", "word2vec", "-o", mine, "--overwrite")
     for _ in range(2):
         good("export", gaps.path, "--to", "npy", "-o", out, "--overwrite")
     assert "there is an export to npy already" in refused("export", gaps.path, "--to", "npy", "-o", out)
