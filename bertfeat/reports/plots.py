@@ -133,14 +133,10 @@ def draw_layer_scores(series: LayerScores) -> Axes:
     """Draw scores against layers, with combinations as dashed lines.
 
     Raises:
-        UserError: There are no scores, one is not finite, or matplotlib is not installed.
+        UserError: There are no scores, or matplotlib is not installed.
     """
-    scores = [*series.layers.items(), *series.combinations.items()]
-    if not scores:
+    if not series.layers and not series.combinations:
         raise UserError("there are no scores to draw")
-    for name, bar in scores:
-        if not all(value is None or math.isfinite(value) for value in (bar.score, bar.low, bar.high)):
-            raise UserError(f"the score of {name} is {bar}, which is not finite; it cannot be drawn")
     n_lines = len(series.combinations)
     with style():
         figure = new_figure(7.2 if n_lines else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_lines))
@@ -229,7 +225,13 @@ def plot_points(
         figure = new_figure(7.2, 5.0)
         axes = figure.add_subplot()
         axes.grid()
-        _draw_groups(axes, places, names)
+        # 7 colors and 8 markers have no common divisor: they make 56 different pairs.
+        look: dict[str, Any] = {"s": 34, "edgecolors": "white", "linewidths": 0.6, "zorder": 2}
+        for i, name in enumerate(sorted(set(names))):
+            chosen = places[np.array(names) == name]
+            look |= {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
+            axes.scatter(*chosen.T, label=f"{name} ({len(chosen)})", **look)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(n_groups / 20))
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_title(title, loc="left")
         axes.margins(0.08)
@@ -295,26 +297,6 @@ def _name_ticks(axes: Axes, names: list[str]) -> None:
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
-    names = sorted(set(groups))
-    of_point = np.array(groups)
-    for i, name in enumerate(names):
-        chosen = places[of_point == name]
-        axes.scatter(
-            chosen[:, 0],
-            chosen[:, 1],
-            s=34,
-            # 7 colors and 8 markers have no common divisor: they make 56 different pairs.
-            color=COLORS[i % len(COLORS)],
-            marker=MARKERS[i % len(MARKERS)],
-            label=f"{name} ({len(chosen)})",
-            edgecolors="white",
-            linewidths=0.6,
-            zorder=2,
-        )
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(len(names) / 20))
 
 
 def _label_points(figure: Figure, axes: Axes, places: Float64Array, labels: Sequence[str]) -> None:

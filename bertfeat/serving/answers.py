@@ -166,7 +166,11 @@ class Answers:
     def __init__(self, index: Index) -> None:
         self.index = index
         self._surface = LEVELS[index.level].surface
-        _check_texts(index, self._surface or "text")
+        column = self._surface or "text"
+        shards = (index.store.shard(entry.shard) for entry in index.store.manifest.shards)
+        if all(shard.polars(index.level, [column])[column].is_null().all() for shard in shards):
+            reason = f"its store has no {column} to show; import the vectors with a table of ids that has them"
+            raise UserError(f"{index.path}: {reason}")
         self.facets = find_facets(index.store, index.level)
         self._columns = [name for name in self.facets if name not in _OWN_NAMES]
         # More searches at once than processors would only take turns; the others wait.
@@ -279,19 +283,6 @@ def _space_before(text: str, at: int) -> int:
 
 def _of_context(context: Context) -> list[Piece]:
     return [Piece(context.left), Piece(context.word, True), Piece(context.right)]
-
-
-def _check_texts(index: Index, column: str) -> None:
-    """Raise a UserError if the store has no text in a column; it is read no further than to the first text."""
-    store, level = index.store, index.level
-    if column in [known.name for known in store.schema(level).columns]:
-        shards = (store.shard(entry.shard) for entry in store.manifest.shards)
-        if any(not shard.polars(level, [column])[column].is_null().all() for shard in shards):
-            return
-    raise UserError(
-        f"{index.path}: its store has no column {column!r} with texts, so there is nothing to show; "
-        "import the vectors with a table of ids that has one"
-    )
 
 
 def _line(value: object) -> str:

@@ -174,7 +174,6 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     ("draw", "said"),
     [
         (lambda stem: plot_layer_scores(LayerScores("F1", {}), stem), "no scores to draw"),
-        (lambda stem: plot_layer_scores(LayerScores("F1", {3: ScoreBar(np.nan)}), stem), "score of 3 is .*not fini"),
         (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not match 1 labels"),
         (lambda stem: plot_lines({}, stem, axis_names=("", "")), "needs points"),
         (lambda stem: plot_lines({"a": [(0, np.nan)]}, stem, axis_names=("", "")), "all of them finite"),

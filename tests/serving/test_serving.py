@@ -359,7 +359,7 @@ def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
     bertfeat.import_vectors(npy, tmp_path / "imported", level="sentence")
     with (
         bertfeat.build_index(tmp_path / "imported", tmp_path / "index", threads=1) as index,
-        pytest.raises(UserError, match="no column 'text' with texts, so there is nothing to show"),
+        pytest.raises(UserError, match="its store has no text to show"),
     ):
         Answers(index)
 
