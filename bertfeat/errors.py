@@ -19,8 +19,12 @@ from pathlib import Path
 # Optional libraries, by the names under which they are imported: their packages, and the extras that install them.
 _OPTIONAL = {
     "accelerate": ("accelerate", "train"),
+    "h5py": ("h5py", "hdf5"),
+    "jinja2": ("jinja2", "serve"),
     "matplotlib": ("matplotlib", "probes"),
     "sklearn": ("scikit-learn", "probes"),
+    "starlette": ("starlette", "serve"),
+    "uvicorn": ("uvicorn", "serve"),
 }
 
 

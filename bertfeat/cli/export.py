@@ -59,8 +59,8 @@ def static(store: str, output: str, **settings: Any) -> dict[str, Any]:
     from bertfeat.exports.wordtypes import write_word_types
     from bertfeat.store.reader import open_store
 
-    written = write_word_types(open_store(store), output, progress=watched(), **settings)
-    return {"output": str(written.path), **written.counts()}
+    written = asdict(write_word_types(open_store(store), output, progress=watched(), **settings))
+    return {"output": str(written.pop("path")), **written}
 
 
 @click.command(name="card", cls=GroupedCommand)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from importlib.util import find_spec
 
 import click
 
 from bertfeat.cli.options import RUN, GroupedCommand, Printed, count, output_options, show, value
-from bertfeat.errors import UserError
-
-_PACKAGES = ("jinja2", "starlette", "uvicorn")
+from bertfeat.errors import require
 
 
 @click.command(name="serve", cls=GroupedCommand)
@@ -26,8 +23,7 @@ def serve(index: str, port: int, store: str | None, as_json: bool, quiet: bool) 
     /api/search?q=TEXT&k=10 answers in JSON, with the fields of `bertfeat search --json`; /api/info describes the index.
     Ctrl-C ends it.
     """
-    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
-        raise UserError(f"the search page needs {' and '.join(missing)}: pip install 'bertfeat[serve]'")
+    require("jinja2", "starlette", "uvicorn", what="the search page needs")
     from bertfeat.cli.index import index_summary
     from bertfeat.search.index import open_index
     from bertfeat.serving import searchpage

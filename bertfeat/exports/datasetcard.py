@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
 from pathlib import Path
 
 from huggingface_hub import DatasetCard, DatasetCardData
@@ -32,15 +31,13 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
 
     Args:
         store: A finished store, its folder or its URL.
-        license: The licence of the texts and the model, such as `cc-by-4.0`; nothing is said without it.
+        license: The license of the texts and the model, such as `cc-by-4.0`; nothing is said without it.
 
     Raises:
-        UserError: The store has no rows, or the licence is empty.
+        UserError: The store has no rows.
         StoreError: There is no finished store.
     """
     opened = store if isinstance(store, StoreDescription) else StoreDescription.at(store)
-    if license is not None and not license.strip():
-        raise UserError("`license` '' must be a name, such as cc-by-4.0; or drop it")
     levels = [level for level in opened.levels if opened.n_rows(level)]
     if not levels:
         raise UserError(f"{opened.path}: has no rows; there is nothing to describe")
@@ -48,7 +45,7 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     default = Level.SENTENCE if Level.SENTENCE in levels else levels[0]
     head = DatasetCardData(
         pretty_name=f"Features of {printable(_model(opened))}",
-        license=None if license is None else printable(license.strip()),
+        license=None if license is None else printable(license),
         tags=["bertfeat", "embeddings"],
         size_categories=[_SIZES[min(max(len(str(most)) - 3, 0), len(_SIZES) - 1)]],
         configs=[
@@ -59,7 +56,7 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     )
     given = {"model": _model(opened)} | {name: opened.metadata.get(name) for name in _SETTINGS}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items() if value}
-    template = (resources.files("bertfeat.exports") / "card.md").read_text("utf-8")
+    template = Path(__file__).with_name("card.md").read_text("utf-8")
     card = template.format(
         head=head.to_yaml(),
         model=_code(_model(opened)),

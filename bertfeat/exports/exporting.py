@@ -1,24 +1,43 @@
-"""`export`: the vectors of a store become a file, or a folder of files, that other tools read."""
+"""`export`: vectors of a store become a file, or a folder of files, of another tool; and the table of all formats."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
 
 from bertfeat import extensions
 from bertfeat.choices import Combine, Level
-from bertfeat.durable import files
+from bertfeat.durable.files import Sink, make_parents
 from bertfeat.durable.placecheck import check_file, check_folder
 from bertfeat.durable.publication import publish_file, publish_folder, recover
 from bertfeat.encoder.layers import parse_layers
-from bertfeat.errors import ConfigError, UserError, did_you_mean
-from bertfeat.exports.outputs import FORMATS, Format, Selection
+from bertfeat.errors import ConfigError, UserError, did_you_mean, require
+from bertfeat.exports.wordtypes import joined_values, vector_lines
+from bertfeat.levels import DOC_ID, LEVELS
 from bertfeat.progress import Progress, reporting
+from bertfeat.records import BoolArray, FeatureColumn, IntArray
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+_BLOCK_BYTES = 4 << 20
+# Whatever a reader may take for the end of a line or of a column.
+_BREAKS = re.compile(r"[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +108,15 @@ def export(
 
     recover(path)
     check()
-    if format_.library and find_spec(format_.library) is None:
-        raise UserError(f"{to} needs {format_.library}: pip install 'bertfeat[hdf5]'")
-    chosen = _selection(as_store(store), to, level, feature, layers, limit)
-    with reporting(progress) as reports, _published(path, format_, check) as sinks, files.write_errors(path):
+    opened = as_store(store)
+    known = opened.choose_level(level, format_.levels)
+    if known not in format_.levels:
+        raise UserError(f"`level='{level}'`: {to} holds {' or '.join(format_.levels)} rows; pass another level")
+    names = _features(opened, format_, known, feature, layers)
+    chosen = Selection(opened, known, tuple(opened.feature(known, name) for name in names), limit)
+    if not chosen.n_vectors:
+        raise UserError(f"{opened.path}: no row at level {known} has a vector; there is nothing to export")
+    with reporting(progress) as reports, _published(path, format_, check) as sinks:
         format_.write(chosen, sinks, reports)
     return ExportResult(
         path=path,
@@ -107,71 +131,269 @@ def export(
 
 
 def _format(to: str) -> Format:
-    added = extensions.names("exports") if to not in FORMATS else []
-    if to not in FORMATS and to not in added:
-        known = [*FORMATS, *added]
+    """Return a format, which an installed package may add."""
+    known = [*FORMATS, *(extensions.names("exports") if to not in FORMATS else ())]
+    if to not in known:
         raise ConfigError(f"`to` {to!r}: {did_you_mean(to, known) or 'must be one of ' + ', '.join(known)}")
     found: Format = FORMATS.get(to) or extensions.load("exports", to)
     return found
 
 
 @contextlib.contextmanager
-def _published(path: Path, format_: Format, check: Callable[[], None]) -> Iterator[list[files.Sink]]:
-    """Yield the sinks of a format's files, which get their place together at the end, if `check` still allows it."""
-
-    def place(new: Path, final: Path) -> None:
-        check()
-        new.replace(final)
-
+def _published(path: Path, format_: Format, check: Callable[[], None]) -> Iterator[list[Sink]]:
+    """Yield the sinks of a format's files, which get their place together at the end."""
     if format_.endings:
-        files.make_parents(path)
-        with publish_file(path, kind="export", place=place) as sink:
+        make_parents(path)
+        with publish_file(path, kind="export") as sink:
             yield [sink]
         return
     with publish_folder(path, check) as new, contextlib.ExitStack() as stack:
-        yield [stack.enter_context(contextlib.closing(files.Sink(new / name))) for name in format_.files]
+        yield [stack.enter_context(contextlib.closing(Sink(new / name))) for name in format_.files]
 
 
-def _selection(
-    store: Store, to: str, level: str | None, feature: str | None, layers: str | None, limit: int | None
-) -> Selection:
-    """Return the rows and vectors to write; refuse what the format cannot hold."""
-    format_ = _format(to)
-    known = store.choose_level(level, format_.levels)
-    if known not in format_.levels:
-        raise UserError(f"`level='{level}'`: {to} holds {' or '.join(format_.levels)} rows; pass another level")
-    names = _features(store, to, known, feature, layers)
-    chosen = Selection(store, known, tuple(store.feature(known, one) for one in names), limit)
-    n_rows, n_without = chosen.n_rows, chosen.n_rows - chosen.n_vectors
-    reason = ""
-    if chosen.features[0].dim < format_.min_dim:
-        reason = f"{names[0]} has one value per vector, which readers of {to} refuse; use npy"
-    elif n_rows == 0:
-        reason = f"level {known} has no rows; there is nothing to export"
-    elif n_without == n_rows:
-        reason = f"no row at level {known} has a vector; there is nothing to export"
-    elif n_without and format_.needs_vectors:
-        reason = f"{n_without} of {n_rows} {known} rows have no vector, and JSON has no NaN; export to npy or HDF5"
-    if reason:
-        raise UserError(f"{store.path}: {reason}")
-    return chosen
-
-
-def _features(store: Store, to: str, level: Level, feature: str | None, layers: str | None) -> list[str]:
+def _features(store: Store, format_: Format, level: Level, feature: str | None, layers: str | None) -> list[str]:
     """Return the names of the vectors of each row."""
-    has_layers = _format(to).has_layers
     if feature is not None and layers is not None:
         raise ConfigError("`feature` and `layers` name the vectors twice; drop one")
     if feature is not None:
         return [feature]
+    stored = store.features(level)
+    names = [column.name for column in stored if column.combine == Combine.NONE]
     if layers is not None:
         names = [f"layer_{number:02d}" for number in parse_layers(layers, store.manifest.model.n_layers)]
-        if len(names) > 1 and not has_layers:
-            raise UserError(f"{to} holds one vector per row, and `layers` names {len(names)}; name one")
+    if names and format_.has_layers:
         return names
-    stored = store.features(level)
-    single = [column.name for column in stored if column.combine == Combine.NONE] if has_layers else []
-    names = single or [column.name for column in stored]
-    if len(names) > 1 and not single:
+    if layers is None:
+        names = [column.name for column in stored]
+    if len(names) > 1:
         raise UserError(f"{store.path}: several features at level {level}: {', '.join(names)}; name one: `feature`")
     return names
+
+
+class Rows(NamedTuple):
+    """Whole documents of a level.
+
+    `first_document` counts the documents before; `bounds` (n_documents + 1) are their first rows here, then the number
+    of rows; `columns` are all columns without vectors; `vectors` is (n_features, n_rows, dim) of the stored type, NaN
+    in a row without a vector.
+    """
+
+    first_document: int
+    bounds: IntArray
+    columns: pl.DataFrame
+    vectors: npt.NDArray[Any]
+
+    def has_vector(self) -> BoolArray:
+        """Return which rows have a vector, bool (n_rows,)."""
+        found: BoolArray = ~np.isnan(self.vectors[0, :, 0])
+        return found
+
+    def documents(self) -> Iterator[tuple[int, Any, slice]]:
+        """Yield number, id and rows of each document."""
+        ids = self.columns[DOC_ID.name]
+        for place, (first, last) in enumerate(pairwise(self.bounds.tolist())):
+            yield self.first_document + place, ids[first], slice(first, last)
+
+
+class Selection:
+    """The rows and vectors to write; `limit` is the number of documents, None for all."""
+
+    def __init__(self, store: Store, level: Level, features: tuple[FeatureColumn, ...], limit: int | None) -> None:
+        self.store, self.level, self.features = store, level, features
+        self.n_rows = self.n_documents = self.n_vectors = 0
+        # For each shard, the first row of each document, then the number of rows.
+        self._bounds: dict[int, IntArray] = {}
+        for entry in store.manifest.shards:
+            if self.n_documents == limit:
+                break
+            shard = store.shard(entry.shard)
+            lengths = shard.polars(level, [DOC_ID.name])[DOC_ID.name].rle().struct.field("len")
+            bounds: IntArray = np.append(0, lengths.cum_sum())
+            bounds = bounds[: None if limit is None else limit - self.n_documents + 1]
+            self._bounds[entry.shard] = bounds
+            self.n_rows += int(bounds[-1])
+            self.n_documents += len(bounds) - 1
+            self.n_vectors += int(np.count_nonzero(shard.valid(level, features[0].name)[: bounds[-1]]))
+
+    def words(self, rows: Rows) -> list[str]:
+        """Return the word or token of each row, which imported vectors may lack."""
+        found = rows.columns[LEVELS[self.level].surface].to_list()
+        if None in found:
+            reason = f"rows of level {self.level} have no words; import the vectors with words, or export to npy"
+            raise UserError(f"{self.store.path}: {reason}")
+        return found
+
+    def blocks(self, reports: Progress) -> Iterator[Rows]:
+        """Yield all documents, some at a time: 4 MB of float32, or one document that is larger."""
+        most = max(1, _BLOCK_BYTES // (4 * sum(feature.dim for feature in self.features)))
+        n_rows = n_documents = 0
+        for number, bounds in self._bounds.items():
+            shard, at = self.store.shard(number), 0
+            columns = shard.polars(self.level, [column.name for column in shard.schema(self.level).columns])
+            while at < len(bounds) - 1:
+                reports.stage("exporting rows", n_rows, self.n_rows)
+                stop = max(at + 1, int(np.searchsorted(bounds, bounds[at] + most, side="right")) - 1)
+                first, last = int(bounds[at]), int(bounds[stop])
+                vectors = [shard.slice(self.level, feature.name, first, last) for feature in self.features]
+                yield Rows(n_documents, bounds[at : stop + 1] - first, columns[first:last], np.stack(vectors))
+                n_rows, n_documents, at = n_rows + last - first, n_documents + stop - at, stop
+        reports.stage("exporting rows", n_rows, self.n_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format of an export: a file with one of its `endings`, or a folder of `files`, whose first one identifies it.
+
+    `has_layers` says whether it holds several vectors for each row. `write` refuses what the format cannot hold.
+    """
+
+    write: Callable[[Selection, Sequence[Sink], Progress], None]
+    levels: tuple[Level, ...] = (Level.SENTENCE, Level.WORD, Level.TOKEN)
+    endings: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    has_layers: bool = False
+
+
+def _write_google_lines(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write lines of google-research/bert's extract_features.py: the tokens of a document with their layers."""
+    if n_without := chosen.n_rows - chosen.n_vectors:
+        reason = f"{n_without} of {chosen.n_rows} {chosen.level} rows have no vector, and JSON has no NaN"
+        raise UserError(f"{chosen.store.path}: {reason}; export to npy or HDF5")
+    n_layers = chosen.store.manifest.model.n_layers
+    heads = [
+        f'{{"index": {feature.layers[0] - n_layers - 1 if feature.combine == Combine.NONE else 0}, "values": ['
+        for feature in chosen.features
+    ]
+    for rows in chosen.blocks(reports):
+        values = [joined_values(layer, ", ") for layer in rows.vectors]
+        pieces = []
+        for row, token in enumerate(chosen.words(rows)):
+            layers = ", ".join(f"{head}{layer[row]}]}}" for head, layer in zip(heads, values, strict=True))
+            pieces.append(f'{{"token": {json.dumps(token)}, "layers": [{layers}]}}')
+        for number, doc_id, own in rows.documents():
+            head = f'{{"linex_index": {number}, "doc_id": {json.dumps(doc_id)}'
+            sinks[0].write(f'{head}, "features": [{", ".join(pieces[own])}]}}\n'.encode())
+
+
+def _write_npy(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write NumPy's .npy, and the columns of its rows as lines of JSON."""
+    (first, *others), head = chosen.features, io.BytesIO()
+    shape = (chosen.n_rows, *((len(others) + 1,) if others else ()), first.dim)
+    kind = np.lib.format.dtype_to_descr(chosen.store.slice(chosen.level, first.name, 0, 0).dtype)
+    np.lib.format.write_array_header_1_0(head, {"descr": kind, "fortran_order": False, "shape": shape})
+    sinks[0].write(head.getvalue())
+    for rows in chosen.blocks(reports):
+        sinks[0].write(np.ascontiguousarray(rows.vectors.transpose(1, 0, 2)).data)
+        # polars does not write bytes as JSON: they become text as Python prints them.
+        texts = [
+            pl.Series(column.name, [None if value is None else str(value) for value in column.to_list()], pl.String)
+            for column in rows.columns
+            if "Binary" in str(column.dtype)
+        ]
+        sinks[1].write(rows.columns.with_columns(texts).write_ndjson().encode())
+
+
+def _write_word2vec(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write word2vec's text: a unique key and its values per line, the number of lines and of values before."""
+    sinks[0].write(f"{chosen.n_vectors} {chosen.features[0].dim}\n".encode())
+    entry = LEVELS[chosen.level]
+    for rows in chosen.blocks(reports):
+        keys = list(map(str, rows.columns[entry.keys[0]].to_list()))
+        for key in keys:
+            if key.split() != [key]:
+                reason = "is empty or has whitespace, which a key of word2vec's text must not"
+                raise UserError(f"doc_id {key!r:.60} {reason}; use other ids, or npy")
+        if entry.surface:
+            # A word without a slash: so no two rows have the same key, whatever the ids.
+            named = zip(chosen.words(rows), keys, rows.columns[entry.keys[1]].to_list(), strict=True)
+            keys = [f"{'_'.join(word.replace('/', ' ').split()) or '_'}/{key}/{index}" for word, key, index in named]
+        written = np.flatnonzero(rows.has_vector())
+        sinks[0].write(vector_lines([keys[row] for row in written], rows.vectors[0, written]))
+
+
+def _write_projector(chosen: Selection, sinks: Sequence[Sink], reports: Progress) -> None:
+    """Write tables of TensorFlow's Embedding Projector: values, and the columns of their rows with a header."""
+    sinks[1].write(_line(column.name for column in chosen.store.schema(chosen.level).columns))
+    for rows in chosen.blocks(reports):
+        has_vector = rows.has_vector()
+        values = joined_values(rows.vectors[0, has_vector], "\t")
+        sinks[0].write("".join(f"{row}\n" for row in values).encode())
+        sinks[1].write(b"".join(map(_line, rows.columns.filter(has_vector).iter_rows())))
+
+
+def _line(values: Iterable[object]) -> bytes:
+    """Return a line of a table, with spaces in place of tabs and line breaks."""
+    return "\t".join("" if value is None else _BREAKS.sub(" ", str(value)) for value in values).encode() + b"\n"
+
+
+def _write_hdf5(chosen: Selection, sinks: Sequence[Sink], reports: Progress, *, has_index: bool = False) -> None:
+    """Write datasets `0`, `1`, ..., float32 (layers, words, values); the attribute `doc_id` names the document.
+
+    The index of NeuroX, `sentence_to_index`, is a JSON object that maps each sentence to its dataset.
+    """
+    require("h5py", what="HDF5 needs")
+    import h5py
+
+    index: dict[str, str] = {}
+    times: Counter[str] = Counter()
+    with _KeptErrors(sinks[0].descriptor, "r+b", closefd=False) as file:
+        with h5py.File(file, "w") as target:
+            for rows in chosen.blocks(reports):
+                words = chosen.words(rows) if has_index else []
+                for number, doc_id, own in rows.documents():
+                    # Both programs compute in float32.
+                    data = rows.vectors[:, own].astype(np.float32, copy=False)
+                    target.create_dataset(str(number), data=data).attrs[DOC_ID.name] = doc_id
+                    file.check()
+                    if has_index:
+                        sentence = " ".join(words[own])
+                        times[sentence] += 1
+                        # NeuroX names repeated sentences like this.
+                        again = f" (Occurrence {times[sentence]})" if times[sentence] > 1 else ""
+                        index[sentence + again] = str(number)
+            if has_index:
+                target.create_dataset("sentence_to_index", (1,), dtype=h5py.string_dtype())[0] = json.dumps(index)
+        file.check()
+
+
+class _KeptErrors(io.FileIO):
+    """A file that keeps the error of a write until `check`: h5py crashes after a failed write."""
+
+    error: OSError | None = None
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        rest = view = memoryview(data).cast("B")
+        try:
+            while rest:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.error = error
+        return len(view)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            super().truncate(size)
+        except OSError as error:
+            self.error = error
+        return size or 0
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+_HDF5 = functools.partial(Format, levels=(Level.WORD, Level.TOKEN), has_layers=True)
+FORMATS = {
+    "google-jsonl": Format(
+        write=_write_google_lines,
+        levels=(Level.TOKEN, Level.WORD),
+        endings=(".jsonl", ".json"),
+        has_layers=True,
+    ),
+    # NeuroX goes by this ending.
+    "neurox-hdf5": _HDF5(write=functools.partial(_write_hdf5, has_index=True), endings=(".hdf5",)),
+    "structural-probes-hdf5": _HDF5(write=_write_hdf5, endings=(".hdf5", ".h5")),
+    "npy": Format(write=_write_npy, files=("vectors.npy", "rows.jsonl"), has_layers=True),
+    "word2vec": Format(write=_write_word2vec, endings=(".txt", ".vec")),
+    "projector": Format(write=_write_projector, files=("vectors.tsv", "metadata.tsv")),
+}

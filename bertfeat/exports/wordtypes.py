@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,9 @@ class WordTypes:
     n_left_out: int
     n_without_vector: int
 
-    def counts(self) -> dict[str, Any]:
-        """Return everything but the path as JSON values."""
-        return {name: value for name, value in asdict(self).items() if name != "path"}
-
 
 class _Sums:
-    """Sums of the vectors of each type, in float64; memory grows with the types, not with the rows."""
+    """Sums of the vectors of each word type, in float64; memory grows with the types, not with the rows."""
 
     def __init__(self, dim: int) -> None:
         self.types: dict[str, int] = {}
@@ -60,12 +57,11 @@ class _Sums:
         """Add rows: their words, and their vectors (n_rows, dim), NaN for a row without one."""
         has_vector = ~np.isnan(vectors[:, 0])
         self.n_without_vector += int(np.count_nonzero(~has_vector))
-        types = self.types
-        chosen = [word for word, known in zip(words, has_vector.tolist(), strict=True) if known]
-        numbers = np.array([types.setdefault(word, len(types)) for word in chosen], np.int64)
+        chosen = itertools.compress(words, has_vector.tolist())
+        numbers = np.array([self.types.setdefault(word, len(self.types)) for word in chosen], np.int64)
         if not len(numbers):
             return
-        while len(types) > len(self.counts):
+        while len(self.types) > len(self.counts):
             self.sums = np.concatenate([self.sums, np.zeros_like(self.sums)])
             self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
         order = np.argsort(numbers, kind="stable")
@@ -89,12 +85,6 @@ def write_word_types(
 
     Types with fewer rows than `min_count` are left out; with `lower`, words that differ in upper case are one type.
     Level and feature are by default the only ones that are stored.
-
-    Raises:
-        UserError: The level or a row has no word, there is no such feature, no type is left, or the file cannot be
-            written.
-        StoreError: A part is missing or damaged.
-        RunError: The system refused; an old file is unchanged.
     """
     where = store.choose_level(level, WORDS)
     entry = LEVELS[where]
@@ -105,9 +95,7 @@ def write_word_types(
         raise UserError(f"{store.path}: several features at level {where}: {', '.join(names)}; name one: `feature`")
     found = store.feature(where, feature or names[0])
     path = local_path(output, "a file of word vectors")
-    if path.suffix.lower() == ".gz":
-        raise UserError(f"{path}: is written as plain text; name a file that does not end in .gz, and pack it then")
-    check_file(path, overwrite=overwrite)
+    check_file(path, overwrite=overwrite, endings=(".txt", ".vec"))
     make_parents(path)
     sums, n_rows = _Sums(found.dim), store.n_rows(where)
     with reporting(progress) as reports:

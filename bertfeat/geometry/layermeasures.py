@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -14,10 +15,9 @@ import polars as pl
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level
-from bertfeat.display import model_text
+from bertfeat.display import counted, model_text
 from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.geometry.layerresult import LayerComparison, LayerRow, MovedWord
-from bertfeat.geometry.layerrows import layer_features, matched_rows
 from bertfeat.geometry.layersums import (
     N_NEIGHBORS,
     LayerSums,
@@ -26,8 +26,6 @@ from bertfeat.geometry.layersums import (
     effective_rank,
     intrinsic_dimension,
     neighbors,
-    overlap,
-    passes,
     rsa,
     shifts,
 )
@@ -43,6 +41,8 @@ from bertfeat.vectors.store import StoreVectors
 _MAX_TYPES = 1000
 _N_MOVED = 20
 _MIN_COUNT = 5
+# The unbiased estimate of CKA needs four.
+_LEAST_ROWS = 4
 # The vectors of a block, all layers together, as float32.
 _BLOCK_BYTES = 64_000_000
 
@@ -79,12 +79,11 @@ def compare_layers(
     one, two = as_store(store), None if other is None else as_store(other)
     where = one.choose_level(level)
     if where is Level.SENTENCE and min_count != _MIN_COUNT:
-        warnings.warn(
-            BertfeatWarning("`min_count` has no effect at level sentence, where a row is a whole text"), stacklevel=2
-        )
+        reason = "`min_count` has no effect at level sentence, where a row is a whole text"
+        warnings.warn(BertfeatWarning(reason), stacklevel=2)
     with reporting(progress) as reports:
         reports.stage("reading rows")
-        frame, words = matched_rows(one, two, where)
+        frame, words = _matched_rows(one, two, where)
         documents, all_types = frame["document"].to_numpy(), frame["type"].to_numpy()
         places, types, names = _draw(all_types, words, min_count, sample, seed)
         layers = _layers([one] if two is None else [one, two], where, frame, len(names), len(places))
@@ -92,7 +91,8 @@ def compare_layers(
         reports.stage("comparing samples")
         k = min(N_NEIGHBORS, len(places) - 1)
         near = [neighbors(layer.sample, k, Metric.COSINE)[1] for layer in layers]
-        shared = np.array([[overlap(first, second) for second in near] for first in near])
+        # The mean share of the neighbors that two layers have in common.
+        shared = np.array([[(a[:, :, None] == b[:, None, :]).any(axis=2).mean() for b in near] for a in near])
         others = {layer.feature.name: number for number, layer in enumerate(layers) if layer.side == "other"}
         same = [others.get(layer.feature.name) if layer.side == "store" else None for layer in layers]
         return LayerComparison(
@@ -143,15 +143,13 @@ def _draw(
 def _layers(stores: Sequence[Store], level: Level, frame: pl.DataFrame, n_types: int, n_sample: int) -> list[_Layer]:
     """Return the layers of the first store, ascending, then those of the second; all are read in the same blocks."""
     sides = zip(("store", "other"), stores, ("row", "row_other"), strict=False)
-    found = [(side, store, rows, layer) for side, store, rows in sides for layer in layer_features(store, level)]
+    found = [(side, store, rows, layer) for side, store, rows in sides for layer in _features(store, level)]
     step = max(16, _BLOCK_BYTES // (4 * sum(layer.dim for *_, layer in found)))
     layers = []
     for side, store, rows, layer in found:
         settings: Any = {"rows": frame[rows].to_numpy(), "chunk_bytes": 4 * layer.dim * step}
-        vectors, sample = (
-            StoreVectors(store, level, layer.name, **settings),
-            np.empty((n_sample, layer.dim), np.float32),
-        )
+        vectors = StoreVectors(store, level, layer.name, **settings)
+        sample = np.empty((n_sample, layer.dim), np.float32)
         layers.append(_Layer(side, layer, vectors, LayerSums(layer.dim, n_types), sample))
     return layers
 
@@ -162,11 +160,14 @@ def _read(
     """Read all vectors, and return CKA of all pairs of layers, as published and debiased, (2, n_layers, n_layers)."""
     dims = [layer.feature.dim for layer in layers]
     found: Float64Array = np.zeros((2, len(dims), len(dims)))
-    todo = passes(dims, free_memory() // 2)
-    for n, pairs in enumerate(todo):
-        sums = PairSums(pairs, dims)
+    pairs = list(itertools.combinations_with_replacement(range(len(dims)), 2))
+    # The sums of this many pairs fit into half of the free memory.
+    n_pairs = max(1, free_memory() // 2 // (8 * (max(dims) + 1) ** 2))
+    n_passes = -(-len(pairs) // n_pairs)
+    for n in range(n_passes):
+        sums = PairSums(pairs[n * n_pairs : (n + 1) * n_pairs], dims)
         for chunk, rows in enumerate(layers[0].vectors.chunks):
-            reports.stage(f"reading vectors, pass {n + 1} of {len(todo)}", rows.start, len(documents))
+            reports.stage(f"reading vectors, pass {n + 1} of {n_passes}", rows.start, len(documents))
             chosen = sums.layers if n else range(len(dims))
             block = {i: layers[i].vectors.read(chunk).astype(np.float32, copy=False) for i in chosen}
             sums.add(block)
@@ -211,9 +212,9 @@ def _measure(layer: _Layer, same: tuple[_Layer, float] | None) -> LayerRow:
 
 def _moved(layer: _Layer, same: _Layer, names: Sequence[str]) -> tuple[MovedWord, ...]:
     """Return the words that moved most between the same layer of two stores."""
-    far = shifts(layer.sums.types.sums, same.sums.types.sums)
+    far = shifts(layer.sums.types, same.sums.types)
     order = [place for place in np.argsort(-far, kind="stable").tolist() if not math.isnan(far[place])]
-    counts = layer.sums.types.counts
+    counts = layer.sums.type_counts
     return tuple(MovedWord(names[place], int(counts[place]), float(far[place])) for place in order[:_N_MOVED])
 
 
@@ -222,3 +223,70 @@ def _known(value: Any) -> Any:
     if np.ndim(value):
         return tuple(map(_known, value))
     return float(value) if math.isfinite(value) else None
+
+
+def _matched_rows(store: Store, other: Store | None, level: Level) -> tuple[pl.DataFrame, list[str]]:
+    """Return the rows to measure, those with a vector in every layer, and the word types.
+
+    Special tokens are left out. Rows of two stores are matched by document, by the number of the word or token in it,
+    and by the word or token itself; at the sentence level by document and text. A word or text that one store does not
+    know is not compared.
+
+    Returns:
+        A frame with `row`, `row_other` if there are two stores, the ascending number of the `document`, and the number
+        of the word `type`, -1 without a word; and the words by these numbers.
+    """
+    names: dict[str, int] = {}
+    frame = _keys(store, level, names)
+    if other is not None:
+        digests = [one.metadata.get("tokenizer_sha256") for one in (store, other)]
+        both = f"{store.path} and {other.path}"
+        if level is Level.TOKEN and digests[0] != digests[1]:
+            raise UserError(f"{both}: tokens of two tokenizers cannot be matched; pass `level='word'`")
+        there = _keys(other, level, names)
+        if frame.schema["doc_id"] == there.schema["doc_id"]:
+            frame = frame.join(there, on=LEVELS[level].keys, suffix="_other", maintain_order="left")
+            frame = frame.filter(pl.col("type").eq(pl.col("type_other")).fill_null(True))
+            frame = frame.with_columns(pl.coalesce("type", "type_other").alias("type"))
+        if "type_other" not in frame.columns or not len(frame):
+            raise UserError(f"{both}: no common rows at level {level}; extract the same corpus with the same ids")
+    if len(frame) < _LEAST_ROWS:
+        have = f"{counted(len(frame), 'row')} at level {level} to compare"
+        raise UserError(f"{store.path}: {have}; layers need {_LEAST_ROWS} or more with a vector")
+    known = pl.col("type").fill_null(-1) if LEVELS[level].surface else pl.lit(-1)
+    document = pl.col("doc_id").rle_id().cast(pl.Int32).alias("document")
+    return frame.with_columns(document, known.cast(pl.Int32).alias("type")), list(names)
+
+
+def _keys(store: Store, level: Level, numbers: dict[str, int]) -> pl.DataFrame:
+    """Return the keys of the rows that count, with `row` and `type`: no text stays in memory.
+
+    `type` is the number of the word in `numbers`, which grows, or a hash of the text; null where it is unknown.
+    """
+    entry = LEVELS[level]
+    surface = entry.surface or "text"
+    special = ["is_special"] if "is_special" in store.columns(level) else []
+    frames = []
+    for shard in store.manifest.shards:
+        frame = store.shard(shard.shard).polars(level, [*entry.keys, surface, *special])
+        texts = frame[surface]
+        if entry.surface:
+            found = [None if word is None else numbers.setdefault(word, len(numbers)) for word in texts.to_list()]
+            kind = pl.Series(found, dtype=pl.Int32)
+        else:
+            kind = texts.hash().set(texts.is_null(), None)
+        frames.append(frame.select(*entry.keys, *special).with_columns(kind.alias("type")))
+    flags: Any = np.logical_and.reduce([store.valid(level, feature.name) for feature in _features(store, level)])
+    keys = pl.concat(frames).with_row_index("row").with_columns(pl.col("row").cast(pl.Int64), pl.Series("kept", flags))
+    return keys.filter(pl.all_horizontal("kept", *(~pl.col(name) for name in special))).drop("kept", *special)
+
+
+def _features(store: Store, level: Level) -> list[FeatureColumn]:
+    """Return the layers that can be read, ascending; without any, the stored features."""
+    found = []
+    for layer in range(store.metadata["n_layers"] + 1):
+        try:
+            found.append(store.feature(level, layer))
+        except UserError:
+            continue
+    return found or list(store.features(level))

@@ -48,13 +48,10 @@ _MATRICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """The measures of one layer; None where one is not defined. See docs/layers.md for each.
+    """The measures of one layer, None where one is not defined; docs/layers.md explains them.
 
-    Attributes:
-        side: "store", or "other" for the second store.
-        feature: The layer.
-        dim: Its width.
-        top3_dimensions: The numbers of the dimensions of `top3_share`, the largest first.
+    `side` is "store", or "other" for the second store. `top3_dimensions` are the numbers of the dimensions of
+    `top3_share`, the largest first.
     """
 
     side: str
@@ -160,9 +157,9 @@ class LayerComparison:
         """
         out = check_layers_folder(folder, overwrite=overwrite)
         content, panels, cells = self.to_dict(), self._panels(), self._cells()
-        with publish_folder(out, lambda: _check(out, overwrite)) as new:
+        with publish_folder(out, lambda: check_layers_folder(out, overwrite=overwrite)) as new:
             write_csv(new / "layers.csv", *cells)
-            plot_panels(list(panels.values()), new / "layers")
+            plot_panels(list(panels.values()), new / "layers.png")
             (new / "layers.html").write_text(layer_page(content, panels, cells), encoding="utf-8")
             (new / "layers.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return out
@@ -192,16 +189,8 @@ class LayerComparison:
 
 
 def check_layers_folder(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return a folder for the files of a comparison, which need not be there yet.
-
-    Raises:
-        UserError: Something else is already there, or a comparison that must not be replaced, or no folder can be made.
-    """
+    """Return a folder for the files of a comparison, which need not be there yet, if they may be written there."""
     out = local_path(folder, "a comparison of layers")
     recover(out)
-    _check(out, overwrite)
+    check_folder(out, "a comparison of layers", _FILES, overwrite=overwrite)
     return out
-
-
-def _check(folder: Path, overwrite: bool) -> None:
-    check_folder(folder, "a comparison of layers", _FILES, overwrite=overwrite)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
 from bertfeat.vectors.moments import Moments
@@ -22,33 +23,6 @@ _LEFT_OUT = 0.1
 _MAX_BYTES = 64_000_000
 # Rows whose variance is a smaller part of their squares are equal: the rest is rounding.
 _LEAST_VARIANCE = 1e-12
-
-
-class TypeSums:
-    """Sums of the unit vectors of word types, which give the mean cosine of the rows of a type without their pairs.
-
-    The squared length of a sum is the sum of the cosines of all pairs, in both orders, and of each row with itself. A
-    zero vector has cosine 0 with every vector.
-    """
-
-    def __init__(self, n_types: int, dim: int) -> None:
-        self.sums: Float64Array = np.zeros((n_types, dim))
-        self.counts: IntArray = np.zeros(n_types, np.int64)
-        self._own: Float64Array = np.zeros(n_types)
-
-    def add(self, units: Float64Array, types: Int32Array) -> None:
-        """Add unit vectors (n, dim) with their types (n,); -1 is a type that is left out."""
-        order = np.argsort(types, kind="stable")[np.count_nonzero(types < 0) :]
-        numbers, first, counts = np.unique(types[order], return_index=True, return_counts=True)
-        if len(order):
-            self.sums[numbers] += np.add.reduceat(units[order], first, axis=0)
-            self._own[numbers] += np.add.reduceat(np.square(units[order]).sum(axis=1), first)
-            self.counts[numbers] += counts
-
-    def self_similarity(self) -> float:
-        """Return the mean over types of the mean cosine of two rows of a type (Ethayarajh 2019); NaN without types."""
-        n_pairs = self.counts * (self.counts - 1.0)
-        return float(((np.square(self.sums).sum(axis=1) - self._own) / n_pairs).mean()) if len(n_pairs) else np.nan
 
 
 class _Documents:
@@ -87,11 +61,19 @@ class _Documents:
 
 
 class LayerSums:
-    """The sums of one layer; `squares`, float64 (dim,), are those of the squares of each dimension."""
+    """The sums of one layer; a zero vector has cosine 0 with every vector.
+
+    `squares`, float64 (dim,), are the sums of the squares of each dimension. `types` (n_types, dim) are the sums of the
+    unit vectors of word types, and `type_counts` their rows. They give the mean cosine of the rows of a type without
+    their pairs: the squared length of a sum is the sum of the cosines of all pairs, in both orders, and of each row
+    with itself.
+    """
 
     def __init__(self, dim: int, n_types: int) -> None:
-        self.types = TypeSums(n_types, dim)
+        self.types: Float64Array = np.zeros((n_types, dim))
+        self.type_counts: IntArray = np.zeros(n_types, np.int64)
         self.squares: Float64Array = np.zeros(dim)
+        self._type_squares: Float64Array = np.zeros(n_types)
         self._units, self._unit_squares = np.zeros(dim), np.zeros(dim)
         self._documents = _Documents(dim)
         self._lengths, self._mean = Moments(1, "squares"), Moments(dim, "mean")
@@ -100,7 +82,12 @@ class LayerSums:
         """Add the next rows (n, dim), with their documents and their word types (n,); -1 is a type that is left out."""
         lengths = lengths_of(vectors)
         units = vectors / np.where(lengths > 0, lengths, 1)[:, None]
-        self.types.add(units, types)
+        order = np.argsort(types, kind="stable")[np.count_nonzero(types < 0) :]
+        numbers, first, counts = np.unique(types[order], return_index=True, return_counts=True)
+        if len(order):
+            self.types[numbers] += np.add.reduceat(units[order], first, axis=0)
+            self._type_squares[numbers] += np.add.reduceat(np.square(units[order]).sum(axis=1), first)
+            self.type_counts[numbers] += counts
         self._documents.add(vectors, units, documents)
         self.squares += np.einsum("ij,ij->j", vectors, vectors, dtype=np.float64)
         self._units += units.sum(axis=0)
@@ -118,10 +105,13 @@ class LayerSums:
         n_rows, total = self._lengths.n_rows, self.squares.sum()
         # What each dimension adds to the mean cosine of all pairs.
         parts = (np.square(self._units) - self._unit_squares) / (n_rows * (n_rows - 1))
+        of_types = np.square(self.types).sum(axis=1) - self._type_squares
+        n_pairs = self.type_counts * (self.type_counts - 1.0)
         return {
             "anisotropy": float(parts.sum()),
             "top3_anisotropy": float(np.sort(parts)[-3:].sum()),
-            "self_similarity": self.types.self_similarity(),
+            # The mean over types of the mean cosine of two rows of a type (Ethayarajh 2019).
+            "self_similarity": float((of_types / n_pairs).mean()) if len(n_pairs) else np.nan,
             "within_sentence": self._documents.mean(),
             "norm_mean": float(self._lengths.mean[0]),
             "norm_sd": float(np.sqrt(self._lengths.squares[0] / n_rows)),
@@ -135,19 +125,15 @@ class PairSums:
     Products are made in float32 of what is left after a shift by the mean of the first block, and added up in float64:
     a large common mean does not lower the precision. Values are scaled by the largest of the first block, so that
     products fit into float32. The squared length of a row is one more value of it, so that the same products hold what
-    the unbiased estimate needs.
+    the unbiased estimate needs. `layers` are the numbers of the layers.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]], dims: Sequence[int]) -> None:
+        self.layers = sorted({number for pair in pairs for number in pair})
         self._products = {(i, j): np.zeros((dims[i] + 1, dims[j] + 1)) for i, j in pairs}
-        self._sums = {number: np.zeros(dims[number] + 1) for pair in pairs for number in pair}
+        self._sums = {number: np.zeros(dims[number] + 1) for number in self.layers}
         self._frames: dict[int, tuple[float, Float32Array]] = {}
         self._n = 0
-
-    @property
-    def layers(self) -> list[int]:
-        """The numbers of the layers, ascending."""
-        return sorted(self._sums)
 
     def add(self, vectors: Mapping[int, Float32Array]) -> None:
         """Add the same rows of all layers, each (n, dim)."""
@@ -169,20 +155,18 @@ class PairSums:
         """Yield each pair with its sums of products of deviations from the mean, (dim, dim), and its unbiased HSIC.
 
         HSIC is that of equation 5 of Song et al. 2012, times factors that CKA does not depend on: n(n - 3), and the
-        scales of both layers. Sums are freed once they were yielded.
+        scales of both layers.
         """
         n = self._n
-        while self._products:
-            i, j = pair = next(iter(self._products))
-            product, one, two = self._products.pop(pair), self._sums[i], self._sums[j]
-            inner = product[:-1, :-1]
+        for (i, j), product in self._products.items():
+            one, two, inner = self._sums[i], self._sums[j], product[:-1, :-1]
             totals = [total[:-1] @ total[:-1] - total[-1] for total in (one, two)]
             # Row sums of the two matrices of all rows without their diagonals, multiplied row by row.
             rows = np.append(one[:-1], -1) @ product @ np.append(two[:-1], -1)
             hsic = np.square(inner).sum() - product[-1, -1] - 2 * rows / (n - 2)
             hsic += totals[0] * totals[1] / ((n - 1) * (n - 2))
             scale = self._frames[i][0] * self._frames[j][0]
-            yield pair, scale * (inner - np.outer(one[:-1], two[:-1] / n)), float(hsic)
+            yield (i, j), scale * (inner - np.outer(one[:-1], two[:-1] / n)), float(hsic)
 
 
 def effective_rank(scatter: Float64Array, total: float = 0.0) -> float:
@@ -200,21 +184,6 @@ def effective_rank(scatter: Float64Array, total: float = 0.0) -> float:
         return np.nan
     shares = values[values > 0] / values.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
-
-
-def passes(dims: Sequence[int], max_bytes: int) -> list[list[tuple[int, int]]]:
-    """Divide all pairs of layers, each with itself too, into passes whose sums fit some bytes; a pair always fits."""
-    found: list[list[tuple[int, int]]] = [[]]
-    left = max_bytes
-    for i in range(len(dims)):
-        for j in range(i, len(dims)):
-            n_bytes = 8 * (dims[i] + 1) * (dims[j] + 1)
-            if n_bytes > left and found[-1]:
-                found.append([])
-                left = max_bytes
-            found[-1].append((i, j))
-            left -= n_bytes
-    return found
 
 
 def neighbors(rows: Float32Array, k: int, metric: Metric) -> tuple[npt.NDArray[Any], IntArray]:
@@ -244,11 +213,6 @@ def intrinsic_dimension(rows: Float32Array) -> float:
     return float(expected @ ratios[:kept]) / below if below else np.nan
 
 
-def overlap(one: IntArray, two: IntArray) -> float:
-    """Return the mean share of common neighbours of two lists of neighbours (n, k) of the same rows."""
-    return float((one[:, :, None] == two[:, None, :]).any(axis=2).mean())
-
-
 def centered_cosine(rows: Float32Array, mean: Float64Array) -> float:
     """Return the mean cosine of all pairs of rows (n, dim) after a mean (dim,) is subtracted."""
     units = _units(rows - mean)
@@ -265,9 +229,8 @@ def rsa(one: Float32Array, two: Float32Array) -> float:
     ranks = []
     for rows in (one[chosen], two[chosen]):
         cosines = _cosines(rows)[np.triu_indices(len(rows), 1)]
-        _, place, counts = np.unique(cosines, return_inverse=True, return_counts=True)
         # Equal values share the mean of their ranks.
-        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[place])
+        ranks.append(pl.Series(cosines).rank().to_numpy())
     return _correlation(ranks[0], ranks[1])
 
 

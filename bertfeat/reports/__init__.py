@@ -1,3 +1,3 @@
 """Reports for people: tables as text, Markdown and CSV, and plots as PNG and SVG."""
 
-__all__ = ["drawing", "layerplots", "mappage", "plots", "tables"]
+__all__ = ["layerplots", "mappage", "plots", "tables"]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertfeat.display import html_table, printable
-from bertfeat.reports.drawing import COLORS, MARKERS, as_image, new_figure, one_line, save_as, style
+from bertfeat.reports.plots import COLORS, MARKERS, as_image, new_figure, one_line, style
+from bertfeat.reports.tables import write_report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,13 +23,10 @@ _MAX_NAMED = 16
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One measure of layers.
+    """A measure of layers: a title, and a line for each store, or a matrix of all pairs of layers in place of lines.
 
-    Attributes:
-        title: Its title.
-        labels: The layers.
-        lines: For each store, points (number of the layer, value).
-        matrix: Values of pairs of layers (n_labels, n_labels), None where undefined; drawn in place of lines.
+    The points of `lines` are (number of the layer among `labels`, value); `matrix` is (n_labels, n_labels), None where
+    a value is undefined.
     """
 
     title: str
@@ -43,24 +41,21 @@ class Panel:
 
 
 def draw_panel(panel: Panel) -> Axes:
-    """Draw one panel in a new figure, and return its axes; a UserError says that matplotlib is not installed."""
+    """Draw one panel in a new figure, and return its axes."""
     with style():
         axes = new_figure(6.2, 4.6).add_subplot()
-        axes.set_title(panel.title, loc="left", fontsize=10)
-        _draw(axes, panel)
+        _draw(axes, panel, panel.title)
     return axes
 
 
-def plot_panels(panels: Sequence[Panel], out_stem: str | Path) -> Path:
-    """Draw panels side by side; write `out_stem`.png and return the path."""
+def plot_panels(panels: Sequence[Panel], path: Path) -> None:
+    """Draw panels side by side, and write them as PNG."""
     n_lines = -(-len(panels) // _COLUMNS)
     with style():
         figure = new_figure(4.6 * _COLUMNS, 3.6 * n_lines)
         for i, panel in enumerate(panels):
-            axes = figure.add_subplot(n_lines, _COLUMNS, i + 1)
-            axes.set_title(panel.title, loc="left", fontsize=10)
-            _draw(axes, panel)
-        return save_as(figure, out_stem, "png")
+            _draw(figure.add_subplot(n_lines, _COLUMNS, i + 1), panel, panel.title)
+        write_report(path, as_image(figure, "png"))
 
 
 def layer_page(
@@ -70,10 +65,8 @@ def layer_page(
 ) -> str:
     """Return a comparison of layers as one HTML file that loads nothing; all texts of the stores are escaped.
 
-    Args:
-        content: What layers.json holds.
-        panels: The figures, by the names of their measures.
-        table: The header and the cells of the table below them.
+    `content` is what layers.json holds, `panels` the figures by the names of their measures, and `table` the header and
+    the cells of the table below them.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -90,9 +83,7 @@ def layer_page(
     html: str = pages.get_template("layers.html").render(
         content,
         figures=[(name, panel, _svg(panel)) for name, panel in panels.items()],
-        moved=[
-            (name, html_table("", list(words[0]), [list(word.values()) for word in words])) for name, words in moved
-        ],
+        moved=[(name, html_table("", list(words[0]), [list(one.values()) for one in words])) for name, words in moved],
         table=html_table("", *table),
     )
     return html
@@ -106,7 +97,8 @@ def _svg(panel: Panel) -> str:
         return base64.b64encode(as_image(figure, "svg")).decode()
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
+def _draw(axes: Axes, panel: Panel, title: str = "") -> None:
+    axes.set_title(title, loc="left", fontsize=10)
     shown = range(0, len(panel.labels), -(-len(panel.labels) // _MAX_NAMED))
     names = [one_line(panel.labels[i]) for i in shown]
     # Long names and many of them would cover each other.

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 
 from bertfeat.display import printable
 from bertfeat.records import Float32Array
@@ -36,11 +36,14 @@ def map_page(
         "y": _floats(coordinates[:, 1]),
         "text": list(texts),
         "columns": [{"name": name, "values": [_plain(value) for value in column]} for name, column in columns.items()],
-        "colour": color,
+        "color": color,
         "note": note,
     }
-    parts = {"TITLE": html.escape(printable(title)), "DATA": _script_json(data)}
-    template = (resources.files("bertfeat.reports") / "map.html").read_text("utf-8")
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    # No HTML parser takes these escapes for markup.
+    text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    parts = {"TITLE": html.escape(printable(title)), "DATA": text}
+    template = Path(__file__).with_name("map.html").read_text("utf-8")
     return re.sub("@([A-Z]+)@", lambda found: parts[found[1]], template).encode()
 
 
@@ -55,9 +58,3 @@ def _plain(value: object) -> object:
         return value if math.isfinite(value) else str(value)
     is_exact = isinstance(value, str) or (isinstance(value, int) and abs(value) <= _MAX_EXACT)
     return value if value is None or is_exact else str(value)
-
-
-def _script_json(data: object) -> str:
-    """Return JSON that no HTML parser takes for markup."""
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,9 +1,16 @@
-"""Plots as PNG and SVG: scores against layers, confusion matrices, points in the plane, lines."""
+"""Plots as PNG and SVG: scores against layers, confusion matrices, points in the plane, lines.
+
+Figures are made with matplotlib's objects, never pyplot, and in its default style whatever the user's settings are. The
+same figure gives the same SVG, byte for byte.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +18,82 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.errors import UserError
+from bertfeat.display import first_columns, printable
+from bertfeat.errors import UserError, require
 from bertfeat.records import Float64Array
-from bertfeat.reports.drawing import COLORS, GREY, MARKERS, new_figure, one_line, save, style
+from bertfeat.reports.tables import write_report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Okabe and Ito's colors, which people with any color vision can distinguish, without yellow, too pale for lines.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_GRAY = "#555555"
+_STYLE = {
+    "svg.hashsalt": "bertfeat",
+    # A label with two dollar signs is not a formula.
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _GRAY,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+}
+_DPI = 160
+# The first font comes with matplotlib; the others, if installed, have scripts that it lacks.
+_FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Arial Unicode MS", "Microsoft YaHei", "Malgun Gothic")
 # Confusion matrices show numbers up to the first number of labels, and name at most the second number of labels.
 _MAX_NUMBERED, _MAX_NAMED = 20, 160
 # Height of a line in a legend.
 _LABEL_INCHES = 0.22
+
+
+@contextlib.contextmanager
+def style() -> Iterator[None]:
+    """Draw in matplotlib's default style and ours, and restore the user's settings.
+
+    A character that no installed font has becomes a box. A UserError says that matplotlib is not installed.
+    """
+    require("matplotlib", what="plots need")
+    import matplotlib.style
+    from matplotlib.font_manager import fontManager
+
+    installed = set(fontManager.get_font_names())
+    fonts = {"font.family": [font for font in _FONTS if font in installed]}
+    with matplotlib.style.context(_STYLE | fonts, after_reset=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
+        yield
+
+
+def new_figure(width_inches: float, height_inches: float) -> Figure:
+    """Return an empty figure that makes room for its labels."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
+    """Write a figure to `out_stem`.png and `out_stem`.svg, each whole or not at all, and return both paths."""
+    with style():
+        png, svg = as_image(figure, "png"), as_image(figure, "svg")
+    return write_report(f"{out_stem}.png", png), write_report(f"{out_stem}.svg", svg)
+
+
+def as_image(figure: Figure, kind: str) -> bytes:
+    """Return a figure as the bytes of a png or an svg; call it in `style`."""
+    options: dict[str, Any] = {"dpi": _DPI} if kind == "png" else {"metadata": {"Date": None}}
+    data = io.BytesIO()
+    figure.savefig(data, format=kind, **options)
+    return data.getvalue()
+
+
+def one_line(label: object) -> str:
+    """Return a label as text of one line, cut to 60 columns."""
+    return first_columns(printable(str(label)), 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +126,17 @@ class LayerScores:
 
 def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, Path]:
     """Write `draw_layer_scores` to `out_stem`.png and .svg and return both."""
-    with style():
-        return save(draw_layer_scores(series).figure, out_stem)
+    return save(draw_layer_scores(series).figure, out_stem)
 
 
 def draw_layer_scores(series: LayerScores) -> Axes:
     """Draw scores against layers, with combinations as dashed lines.
 
     Raises:
-        UserError: There are no scores, one is not finite, or matplotlib is not installed.
+        UserError: There are no scores, or matplotlib is not installed.
     """
-    scores = [*series.layers.items(), *series.combinations.items()]
-    if not scores:
+    if not series.layers and not series.combinations:
         raise UserError("there are no scores to draw")
-    for name, bar in scores:
-        if not all(value is None or math.isfinite(value) for value in (bar.score, bar.low, bar.high)):
-            raise UserError(f"the score of {name} is {bar}, which is not finite; it cannot be drawn")
     n_lines = len(series.combinations)
     with style():
         figure = new_figure(7.2 if n_lines else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_lines))
@@ -86,14 +152,13 @@ def draw_layer_scores(series: LayerScores) -> Axes:
         axes.set(xlabel="layer (0: embeddings)" if numbers else "", ylabel=series.metric)
         axes.set_title(series.title, loc="left")
         if series.bars:
-            figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=GREY)
+            figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=_GRAY)
         return axes
 
 
 def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: str | Path) -> tuple[Path, Path]:
     """Write `draw_confusion` to `out_stem`.png and .svg and return both."""
-    with style():
-        return save(draw_confusion(labels, matrix).figure, out_stem)
+    return save(draw_confusion(labels, matrix).figure, out_stem)
 
 
 def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
@@ -160,7 +225,13 @@ def plot_points(
         figure = new_figure(7.2, 5.0)
         axes = figure.add_subplot()
         axes.grid()
-        _draw_groups(axes, places, names)
+        # 7 colors and 8 markers have no common divisor: they make 56 different pairs.
+        look: dict[str, Any] = {"s": 34, "edgecolors": "white", "linewidths": 0.6, "zorder": 2}
+        for i, name in enumerate(sorted(set(names))):
+            chosen = places[np.array(names) == name]
+            look |= {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
+            axes.scatter(*chosen.T, label=f"{name} ({len(chosen)})", **look)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(n_groups / 20))
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_title(title, loc="left")
         axes.margins(0.08)
@@ -226,26 +297,6 @@ def _name_ticks(axes: Axes, names: list[str]) -> None:
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def _draw_groups(axes: Axes, places: Float64Array, groups: list[str]) -> None:
-    names = sorted(set(groups))
-    of_point = np.array(groups)
-    for i, name in enumerate(names):
-        chosen = places[of_point == name]
-        axes.scatter(
-            chosen[:, 0],
-            chosen[:, 1],
-            s=34,
-            # 7 colors and 8 markers have no common divisor: they make 56 different pairs.
-            color=COLORS[i % len(COLORS)],
-            marker=MARKERS[i % len(MARKERS)],
-            label=f"{name} ({len(chosen)})",
-            edgecolors="white",
-            linewidths=0.6,
-            zorder=2,
-        )
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, ncols=math.ceil(len(names) / 20))
 
 
 def _label_points(figure: Figure, axes: Axes, places: Float64Array, labels: Sequence[str]) -> None:

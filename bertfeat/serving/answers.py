@@ -1,24 +1,42 @@
-"""Answers of the search page: hits of a text or of a row, as JSON objects and as pieces of text to show."""
+"""Searches of the page: their parameters in a URL, and their answers as JSON objects and as pieces of text to show."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import re
+import threading
 import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import numpy as np
 import polars as pl
 
+from bertfeat.choices import Level
+from bertfeat.devices import n_cpus
 from bertfeat.display import printable
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
 from bertfeat.search.hitrows import hit_object
 from bertfeat.search.index import ROW, Index
 from bertfeat.search.kwic import Context
 from bertfeat.search.queryvectors import EncodedQueries
-from bertfeat.serving.pagequery import MAX_VALUE, PageQuery, find_facets
+from bertfeat.store.reader import Store, row_columns
 
+MAX_QUERY, MAX_VALUE, MAX_HITS = 2000, 200, 100
+WORDS = {"": "all words", "same": "only the same word", "other": "only other words"}
+_DEFAULT_HITS = 10
+_MAX_SEARCHES = 4
+_FACET = "f."
+_NAMES = ("q", "like", "k", "words")
+# A column with more values gets a box to write into.
+_MAX_CHOICES = 50
+# Every number of a column; NaN and infinity are not compared.
+_MOST = {True: 2**63 - 1, False: 1.7976931348623157e308}
 # Columns of text on either side of a word.
 _CONTEXT_WIDTH = 90
 # Characters of a text in an answer; a document may have millions.
@@ -34,15 +52,129 @@ _MAX_SEEN = 200_000
 _WORD = re.compile(r"\w+")
 
 
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """A column of texts, numbers or booleans that hits can be filtered by; `choices` are its texts, if they are few."""
+
+    name: str
+    dtype: pl.DataType
+    choices: tuple[str, ...]
+
+    def condition(self, value: str) -> str:
+        """Return the SQL condition that a row has a value, or a number in a range such as `3..9` or `3..`."""
+        column = '"' + self.name.replace('"', '""') + '"'
+        if self.dtype.is_numeric():
+            most = _MOST[self.dtype.is_integer()]
+            first, dots, last = value.partition("..")
+            low = self._number(first) if first.strip() or not dots else -most
+            high = self._number(last) if last.strip() else most if dots else low
+            return f"{column} BETWEEN {low!r} AND {high!r}"
+        if self.dtype == pl.Boolean and value not in ("true", "false"):
+            raise UserError(f"filter {self.name}: {value!r:.60} is not true or false")
+        literal = value if self.dtype == pl.Boolean else "'" + value.replace("'", "''") + "'"
+        return f"{column} = {literal}"
+
+    def _number(self, text: str) -> int | float:
+        # As the column has it: the float32 that is nearest to 0.1 is another number than 0.1.
+        number = pl.Series([text.strip()]).cast(self.dtype, strict=False)[0]
+        if number is None or not math.isfinite(number):
+            raise UserError(f"filter {self.name}: {text!r:.60} is not a number of the column; write 3, 3..9 or 3..")
+        return number  # type: ignore[no-any-return]
+
+
+def find_facets(store: Store, level: Level) -> dict[str, Facet]:
+    """Return the facets of a level by name: its columns, and those of its documents, that came from the corpus."""
+    made = {column.name for known in (level, Level.SENTENCE) for column in LEVELS[known].columns}
+    own, others = row_columns(store, level)
+    facets = {}
+    for place, names in ((level, own), (Level.SENTENCE, others)):
+        for name in (name for name in names if name not in made):
+            values = store.polars(place, [name])[name]
+            if values.dtype in (pl.String, pl.Boolean) or values.dtype.is_numeric():
+                facets[name] = Facet(name, values.dtype, _choices(values))
+    return facets
+
+
+def _choices(values: pl.Series) -> tuple[str, ...]:
+    if values.dtype == pl.Boolean:
+        return ("false", "true")
+    texts = () if values.dtype.is_numeric() else tuple(values.drop_nulls().unique().sort())
+    # An empty choice is that of no filter, and a form changes the ends of lines.
+    is_short = all(0 < len(text) <= MAX_VALUE and not {"\n", "\r"} & set(text) for text in texts)
+    return texts if is_short and len(texts) <= _MAX_CHOICES else ()
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """A search for the text `q`, or for what is most similar to the row `like`; `filters` are values of facets."""
+
+    q: str = ""
+    like: int | None = None
+    k: int = _DEFAULT_HITS
+    words: str = ""
+    filters: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, pairs: Iterable[tuple[str, str]], facets: Mapping[str, Facet]) -> PageQuery:
+        """Read the parameters of a URL; empty ones count as not given."""
+        given: dict[str, str] = {}
+        known = [*_NAMES, *(_FACET + name for name in facets)]
+        for name, value in pairs:
+            if name not in known:
+                hint = did_you_mean(name[:MAX_VALUE], known) or f"parameters are {', '.join(known)}"
+                raise UserError(f"no parameter {name!r:.60}; {hint}")
+            if name in given:
+                raise UserError(f"parameter {name} is given twice; write it once")
+            given[name] = value.strip() if name == "q" else value
+            limit = MAX_QUERY if name == "q" else MAX_VALUE
+            if len(given[name]) > limit:
+                raise UserError(f"{name} has {len(given[name]):,} characters; write {limit:,} or fewer")
+        given = {name: value for name, value in given.items() if value}
+        if given.get("words", "") not in WORDS:
+            raise UserError(f"words {given['words']!r:.60} is not same or other")
+        return cls(
+            q=given.get("q", ""),
+            # The form of a page of neighbors has both when a text is written into its box.
+            like=_number("like", given["like"], 0, 2**62) if "like" in given and "q" not in given else None,
+            k=_number("k", given.get("k", str(_DEFAULT_HITS)), 1, MAX_HITS),
+            words=given.get("words", ""),
+            filters={name.removeprefix(_FACET): value for name, value in given.items() if name.startswith(_FACET)},
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is searched for."""
+        return not self.q and self.like is None
+
+    def like_row(self, row: int) -> str:
+        """Return the link to what is most similar to a row, with the same filters."""
+        kept = {_FACET + name: value for name, value in self.filters.items()} | {"words": self.words}
+        kept |= {"k": str(self.k) if self.k != _DEFAULT_HITS else ""}
+        return "/?" + urlencode({"like": row, **{name: value for name, value in kept.items() if value}})
+
+
+def _number(name: str, value: str, lowest: int, highest: int) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) < 20 and lowest <= int(value) <= highest):
+        what = f"a whole number from {lowest} to {highest}" if name == "k" else "the number of a row"
+        raise UserError(f"{name} {value!r:.60} is not {what}")
+    return int(value)
+
+
 class Answers:
     """Search of an index for the page; threads may share it. A UserError says that its rows have no text to show."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
         self._surface = LEVELS[index.level].surface
-        _check_texts(index, self._surface or "text")
+        column = self._surface or "text"
+        shards = (index.store.shard(entry.shard) for entry in index.store.manifest.shards)
+        if all(shard.polars(index.level, [column])[column].is_null().all() for shard in shards):
+            reason = f"its store has no {column} to show; import the vectors with a table of ids that has them"
+            raise UserError(f"{index.path}: {reason}")
         self.facets = find_facets(index.store, index.level)
         self._columns = [name for name in self.facets if name not in _OWN_NAMES]
+        # More searches at once than processors would only take turns; the others wait.
+        self._turns = threading.Semaphore(max(2, min(_MAX_SEARCHES, n_cpus())))
         # What the first search would read otherwise.
         index.search(np.zeros((0, index.spec.dim), index.spec.store_dtype), 1)
 
@@ -71,19 +203,21 @@ class Answers:
 
     def _search(self, query: PageQuery) -> tuple[list[dict[str, Any]], list[Context] | None]:
         """Return the hits, and the context of each where they are words or tokens."""
-        frame = self.index.search(
-            query.q if query.like is None else self._vector(query.like),
-            query.k + (query.like is not None),
-            where=query.condition(self.facets),
-            same_word=query.words == "same",
-            exclude_same_word=query.words == "other",
-            columns=[*LEVELS[self.index.level].shown, *self._columns, ROW],
-        )
-        if query.like is not None:
-            # A row is most similar to itself.
-            frame = frame.filter(pl.col(ROW) != query.like).head(query.k)
-            frame = frame.with_columns(pl.int_range(1, pl.len() + 1).alias("rank"))
-        contexts = self.index.contexts(frame[ROW].to_list(), _CONTEXT_WIDTH) if self._surface else None
+        conditions = [self.facets[name].condition(value) for name, value in query.filters.items()]
+        with self._turns:
+            frame = self.index.search(
+                query.q if query.like is None else self._vector(query.like),
+                query.k + (query.like is not None),
+                where=" AND ".join(conditions) or None,
+                same_word=query.words == "same",
+                exclude_same_word=query.words == "other",
+                columns=[*LEVELS[self.index.level].shown, *self._columns, ROW],
+            )
+            if query.like is not None:
+                # A row is most similar to itself.
+                frame = frame.filter(pl.col(ROW) != query.like).head(query.k)
+                frame = frame.with_columns(pl.int_range(1, pl.len() + 1).alias("rank"))
+            contexts = self.index.contexts(frame[ROW].to_list(), _CONTEXT_WIDTH) if self._surface else None
         return list(frame.drop("query").iter_rows(named=True)), contexts
 
     def _vector(self, row: int) -> EncodedQueries:
@@ -149,19 +283,6 @@ def _space_before(text: str, at: int) -> int:
 
 def _of_context(context: Context) -> list[Piece]:
     return [Piece(context.left), Piece(context.word, True), Piece(context.right)]
-
-
-def _check_texts(index: Index, column: str) -> None:
-    """Raise a UserError if the store has no text in a column; it is read no further than to the first text."""
-    store, level = index.store, index.level
-    if column in [known.name for known in store.schema(level).columns]:
-        shards = (store.shard(entry.shard) for entry in store.manifest.shards)
-        if any(not shard.polars(level, [column])[column].is_null().all() for shard in shards):
-            return
-    raise UserError(
-        f"{index.path}: its store has no column {column!r} with texts, so there is nothing to show; "
-        "import the vectors with a table of ids that has one"
-    )
 
 
 def _line(value: object) -> str:

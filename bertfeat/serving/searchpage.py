@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
 import os
 import socket
 import traceback
@@ -12,30 +10,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import uvicorn
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from bertfeat.choices import Level
-from bertfeat.devices import n_cpus
 from bertfeat.display import printable
 from bertfeat.errors import BertfeatError, StoreError, UserError
 from bertfeat.search.index import Index
-from bertfeat.serving.answers import Answers
-from bertfeat.serving.pagequery import MAX_HITS, MAX_QUERY, MAX_VALUE, WORDS, PageQuery
+from bertfeat.serving.answers import MAX_HITS, MAX_QUERY, MAX_VALUE, WORDS, Answers, PageQuery
 
 _HOST = "127.0.0.1"
-_MAX_THREADS = 4
 _MAX_CONNECTIONS = 100
-# More than a query of the longest characters takes in a URL.
-_MAX_PARAMETERS_BYTES = 32_000
+# More than a query of the longest characters takes in a URL, with the other headers.
+_MAX_HEADERS_BYTES = 64_000
 _PAGES = Path(__file__).parent / "pages"
 # Of the browser's own words for where a request comes from, those of this page and of the address bar.
 _OWN_SITES = ("", "none", "same-origin")
@@ -57,11 +50,6 @@ def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str
 
     `info` is what `/api/info` returns; `ready` receives the address of the page when it can be opened; port 0 takes a
     free one.
-
-    Raises:
-        UserError: The port is taken, the rows have no texts to show, or the store or the model is not the one of the
-            index.
-        KeyboardInterrupt: SIGINT has ended it, after the requests were answered.
     """
     try:
         listener = socket.create_server((_HOST, port))
@@ -69,10 +57,10 @@ def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str
         reason = os.strerror(error.errno or 0)
         raise UserError(f"port {port} of {_HOST}: {reason}; pass another `port`, or 0 for a free one") from None
     with listener:
-        page = SearchPage(Answers(index), info)
+        application = search_page(Answers(index), info)
         index.load_model()
         ready(f"http://{_HOST}:{listener.getsockname()[1]}/")
-        web_server(page.application()).run(sockets=[listener])
+        web_server(application).run(sockets=[listener])
 
 
 def web_server(application: Any) -> uvicorn.Server:
@@ -82,84 +70,65 @@ def web_server(application: Any) -> uvicorn.Server:
             application,
             http="h11",
             ws="none",
-            lifespan="off",
             log_config=None,
             log_level="critical",
-            access_log=False,
             proxy_headers=False,
             server_header=False,
             limit_concurrency=_MAX_CONNECTIONS,
-            h11_max_incomplete_event_size=2 * _MAX_PARAMETERS_BYTES,
-            timeout_keep_alive=5,
+            h11_max_incomplete_event_size=_MAX_HEADERS_BYTES,
             # Seconds that answers have to reach their readers after Ctrl-C.
             timeout_graceful_shutdown=3,
         )
     )
 
 
-class SearchPage:
-    """The routes of one index; `info` is what `/api/info` returns."""
+def search_page(answers: Answers, info: Mapping[str, Any]) -> Any:
+    """Return the ASGI application of an index; `info` is what `/api/info` returns."""
+    pages = Environment(loader=FileSystemLoader(_PAGES), autoescape=True, undefined=StrictUndefined)
+    index, template = answers.index, pages.get_template("search.html")
 
-    def __init__(self, answers: Answers, info: Mapping[str, Any]) -> None:
-        self._answers, self._info = answers, info
-        limiter = anyio.CapacityLimiter(max(2, min(_MAX_THREADS, n_cpus())))
-        self._run = functools.partial(anyio.to_thread.run_sync, limiter=limiter)
-        pages = Environment(loader=FileSystemLoader(_PAGES), autoescape=True, undefined=StrictUndefined)
-        self._template = pages.get_template("search.html")
-
-    def application(self) -> Any:
-        """Return the ASGI application."""
-        files = [Route(f"/{name}", functools.partial(_file, name)) for name in ("page.css", "page.js", "icon.svg")]
-        routes = [Route("/", self._page), Route("/api/search", self._search), Route("/api/info", self._about), *files]
-        return guarded(TrustedHostMiddleware(Starlette(routes=routes), allowed_hosts=[_HOST, "localhost"]))
-
-    async def _page(self, request: Request) -> Response:
-        query, status = PageQuery(), 200
+    # Starlette runs these functions in threads.
+    def page(request: Request) -> Response:
+        query, found, status = PageQuery(q=request.query_params.get("q", "")[:MAX_QUERY]), None, 200
+        error: dict[str, Any] = {}
         try:
-            query = self._parse(request)
-            html = await self._run(lambda: self._render(query))
+            query = PageQuery.parse(request.query_params.multi_items(), answers.facets)
+            found = None if query.is_empty else answers.shown(query)
         except Exception as failure:
             status, error = _failure(failure)
-            query = query if not query.is_empty else PageQuery(q=request.query_params.get("q", "")[:MAX_QUERY])
-            html = self._render(query, error["message"])
-        return _response(html, status, "text/html")
-
-    async def _search(self, request: Request) -> Response:
-        try:
-            query = self._parse(request)
-            if query.is_empty:
-                raise UserError("nothing to search for; pass q=TEXT or like=ROW")
-            asked = {name: value for name, value in dataclasses.asdict(query).items() if value not in ("", None)}
-            return _json({"query": asked, "hits": await self._run(lambda: self._answers.objects(query))})
-        except Exception as failure:
-            status, error = _failure(failure)
-            return _json({"error": error}, status)
-
-    async def _about(self, _: Request) -> Response:
-        filters = {name: list(facet.choices) or None for name, facet in self._answers.facets.items()}
-        return _json({**self._info, "filters": filters})
-
-    def _parse(self, request: Request) -> PageQuery:
-        if len(request.scope["query_string"]) > _MAX_PARAMETERS_BYTES:
-            raise UserError("the address is too long; write a shorter text")
-        return PageQuery.parse(request.query_params.multi_items(), self._answers.facets)
-
-    def _render(self, query: PageQuery, error: str = "") -> str:
-        """Return the page: the form, with the hits of a query that is not empty, or with an error."""
-        index = self._answers.index
-        html: str = self._template.render(
+        html = template.render(
             query=query,
-            error=error,
-            found=None if error or query.is_empty else self._answers.shown(query),
+            error=error.get("message"),
+            found=found,
             index=index,
             name=printable(index.path.name),
-            facets=self._answers.facets.values(),
+            facets=answers.facets.values(),
             is_words=index.level is not Level.SENTENCE,
             words=WORDS,
             numbers=sorted({10, 20, 50, MAX_HITS, query.k}),
             limits={"q": MAX_QUERY, "value": MAX_VALUE},
         )
-        return html
+        return HTMLResponse(html, status)
+
+    def search(request: Request) -> Response:
+        try:
+            query = PageQuery.parse(request.query_params.multi_items(), answers.facets)
+            if query.is_empty:
+                raise UserError("nothing to search for; pass q=TEXT or like=ROW")
+            asked = {name: value for name, value in dataclasses.asdict(query).items() if value not in ("", None)}
+            return JSONResponse({"query": asked, "hits": answers.objects(query)})
+        except Exception as failure:
+            status, error = _failure(failure)
+            return JSONResponse({"error": error}, status)
+
+    def about(_: Request) -> Response:
+        filters = {name: list(facet.choices) or None for name, facet in answers.facets.items()}
+        return JSONResponse({**info, "filters": filters})
+
+    routes = [Route("/", page), Route("/api/search", search), Route("/api/info", about)]
+    files = [FileResponse(_PAGES / name) for name in ("page.css", "page.js", "icon.svg")]
+    routes += [Route(f"/{Path(file.path).name}", file, methods=["GET"]) for file in files]
+    return guarded(TrustedHostMiddleware(Starlette(routes=routes), allowed_hosts=[_HOST, "localhost"]))
 
 
 def guarded(app: Any) -> Any:
@@ -207,16 +176,3 @@ def _failure(failure: Exception) -> tuple[int, dict[str, Any]]:
         message = "this should not have happened; please report what the terminal shows"
     place = {"path": getattr(failure, "path", None), "row": getattr(failure, "row", None)}
     return status, {"kind": type(failure).__name__, "message": message, **place}
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return _response(json.dumps(value, default=str, ensure_ascii=False, allow_nan=False), status, "application/json")
-
-
-def _response(text: str, status: int, kind: str) -> Response:
-    # The name of a file need not be Unicode.
-    return Response(text.encode(errors="replace"), status, media_type=kind)
-
-
-async def _file(name: str, _: Request) -> Response:
-    return FileResponse(_PAGES / name)

@@ -78,16 +78,15 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     """Names of models and columns end no line, no cell and no code, in YAML and in Markdown."""
     (tmp_path / "rows.jsonl").write_text(json.dumps({"doc_id": "a", "`a|b`\n<script>": 1}) + "\n")
     vectors = write_npy(tmp_path / "v.npy", numbers(1, 2))
-    for number, model in enumerate(('x`|\n---\n<script>\U0001f600\x9f\uffff"\\', "x" * 5000, "/home/me/mine", "a/b")):
-        settings = {"level": "sentence", "ids": tmp_path / "rows.jsonl", "model": model}
-        card = dataset_card(import_vectors(vectors, tmp_path / str(number), **settings), license='a"b\n: #')
+    for model, shown in (('x`|\n---\n<script>\U0001f600\x9f"\\', None), ("/home/me/mine", "mine"), ("a/b", "a/b")):
+        settings = {"level": "sentence", "ids": tmp_path / "rows.jsonl", "model": model, "overwrite": True}
+        card = dataset_card(import_vectors(vectors, tmp_path / "s", **settings), license='a"b\n: #')
         start, head, body = card.split("---\n", 2)
         facts = yaml.safe_load(head)
-        shown = {2: "mine"}.get(number, printable(model))
+        shown = shown or printable(model)
         assert (start, facts["pretty_name"], facts["license"]) == ("", f"Features of {shown}", 'a"b : #')
         assert "---\n" not in body.replace("|---|---|---|---|---|---|\n", "")
         assert "`'a\\|b' <script>`" in body
-        assert body.count("<script>") == (3 if number == 0 else 1)
         assert "/home" not in card
 
 
@@ -95,12 +94,9 @@ def test_mistakes_are_one_line(tmp_path: Path, tiny_folder: Path) -> None:
     corpus = tmp_path / "c.txt"
     corpus.write_text("\n")
     empty = bertfeat.extract(corpus, tmp_path / "s", model=str(tiny_folder), levels="word", layers="-1")
-    full = import_vectors(write_npy(tmp_path / "v.npy", numbers(2, 2)), tmp_path / "f", level="sentence")
     for flags, said in (
-        ((empty.path,), "has no rows"),
-        ((tmp_path / "none",), "no such folder"),
-        ((full.path, "--license", " "), "must be a name"),
-        ((full.path, "--overwrite"), "goes with --output"),
-        ((full.path, "-o", tmp_path / "no" / "README.md"), "create it first"),
+        ((), "has no rows"),
+        (("--overwrite",), "goes with --output"),
+        (("-o", tmp_path / "no" / "README.md"), "create it first"),
     ):
-        assert said in refused("card", *flags)
+        assert said in refused("card", empty.path, *flags)

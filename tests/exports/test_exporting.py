@@ -21,8 +21,8 @@ import bertfeat
 from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import RunError, UserError
-from bertfeat.exports import outputs
-from bertfeat.exports.outputs import FORMATS
+from bertfeat.exports import exporting
+from bertfeat.exports.exporting import FORMATS
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
@@ -75,7 +75,7 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a few documents at a time."""
-    monkeypatch.setattr(outputs, "_BLOCK_BYTES", 8_000)
+    monkeypatch.setattr(exporting, "_BLOCK_BYTES", 8_000)
 
 
 def layers_of(store: Store, level: str) -> np.ndarray[Any, Any]:
@@ -111,7 +111,6 @@ def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
         path = tmp_path / f"{level}.jsonl"
         good("export", store.path, "--to", "google-jsonl", "-o", path, "--level", level)
         line = json.loads(path.read_text("utf-8").splitlines()[3])
-        # The fields of the script, in its order, and the id besides.
         assert [*line] == ["linex_index", "doc_id", "features"]
         assert (line["linex_index"], line["doc_id"]) == (3, 3)
         own = store.polars(level, ["doc_id", level]).with_row_index().filter(pl.col("doc_id") == 3)
@@ -125,11 +124,10 @@ def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
         back = import_by(GOOGLE, path, tmp_path / level)
         for name, number in zip(LAYERS, ("layer_00", "layer_01"), strict=True):
             # WordPiece splits words at punctuation, which joined pieces cannot tell.
-            starts = store.polars(level, [f"{level}"])[level].str.starts_with("##") if level == "token" else None
             expected = store.numpy(level, name)
-            if starts is not None:
-                special = store.polars("token", ["is_special"])["is_special"]
-                expected = expected[~(starts | special).to_numpy()]
+            if level == "token":
+                pieces = store.polars("token", ["token", "is_special"])
+                expected = expected[~(pieces["token"].str.starts_with("##") | pieces["is_special"]).to_numpy()]
             assert np.array_equal(back.numpy("word", number), expected)
 
 
@@ -225,35 +223,29 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
     found = open_checkpoint(str(tmp_path / "w.txt")).static
     assert words_of(tmp_path / "w.txt") == ["New_York/a/0", "a_b/b/0", "'\"\\/c/0", "x_y/d/0", "x\0/y/d/0"]
     assert np.array_equal(found.read()[0][:-1], kept)
-    for name in ("n/vectors.npy", "structural-probes-hdf5.hdf5"):
-        ids = tmp_path / "n" / "rows.jsonl" if name.startswith("n") else None
-        settings = {"level": "word", "ids": ids, "store_dtype": "float32"}
-        back = (
-            import_vectors(tmp_path / name, tmp_path / "back" / name[0], **settings)
-            if ids is not None
-            else import_by(ELMO, tmp_path / name, tmp_path / "elmo", store_dtype="float32")
-        )
+    settings = {"store_dtype": "float32"}
+    ids = tmp_path / "n" / "rows.jsonl"
+    arrays = import_vectors(tmp_path / "n" / "vectors.npy", tmp_path / "back", level="word", ids=ids, **settings)
+    elmo = import_by(ELMO, tmp_path / "structural-probes-hdf5.hdf5", tmp_path / "elmo", **settings)
+    for back in (arrays, elmo):
         feature = back.features("word")[0].name
         assert np.array_equal(back.numpy("word", feature), gaps.numpy("word", "embedding"), equal_nan=True)
-        if ids is not None:
-            assert back.polars("word", ["doc_id", "word"]).equals(gaps.polars("word", ["doc_id", "word"]))
-            # JSON has no bytes.
-            assert {*back.polars("word", ["raw", "raws"]).iter_rows()} == {(r"b'\xff'", r"[b'\xff']")}
+    assert arrays.polars("word", ["doc_id", "word"]).equals(gaps.polars("word", ["doc_id", "word"]))
+    # JSON has no bytes.
+    assert {*arrays.polars("word", ["raw", "raws"]).iter_rows()} == {(r"b'\xff'", r"[b'\xff']")}
 
 
-def test_layers_by_name_and_a_row_that_the_projector_would_skip(tmp_path: Path) -> None:
-    (tmp_path / "ids.jsonl").write_text('{"doc_id": " ", "text": null}\n{"doc_id": "b", "text": null}\n')
+def test_layers_by_name(tmp_path: Path) -> None:
     array = numbers(2, 5, 3).astype(np.float16)
-    settings = {"level": "sentence", "ids": tmp_path / "ids.jsonl", "store_dtype": "float16"}
+    settings = {"level": "sentence", "store_dtype": "float16"}
     made = import_vectors(write_npy(tmp_path / "v.npy", array), tmp_path / "s", **settings)
     for layers, expected in (("last4", array[:, 1:]), ("0,2..3", array[:, [0, 2, 3]]), ("-1", array[:, 4])):
         bertfeat.export(made, tmp_path / "n", to="npy", layers=layers, overwrite=True)
         assert np.array_equal(np.load(tmp_path / "n" / "vectors.npy"), expected)
     done = bertfeat.export(made, tmp_path / "p", to="projector", feature="concat_last4")
     assert done.features == ("concat_last4",)
-    values, texts = ((tmp_path / "p" / name).read_text("utf-8") for name in ("vectors.tsv", "metadata.tsv"))
-    assert np.array_equal(np.array(rows_of_projector(values), np.float16), array[:, 1:].reshape(2, 12))
-    assert [row[0] for row in rows_of_projector(texts)] == ["doc_id", "- ", "b"]
+    values = rows_of_projector((tmp_path / "p" / "vectors.tsv").read_text("utf-8"))
+    assert np.array_equal(np.array(values, np.float16), array[:, 1:].reshape(2, 12))
 
 
 def many(folder: Path) -> Store:
@@ -301,79 +293,56 @@ def test_a_stop_or_a_full_disk_leaves_nothing_and_the_next_run_starts_again(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_file_or_folder_that_appears_during_an_export_is_left_alone(tmp_path: Path) -> None:
-    store = many(tmp_path)
-    for to, name, mine in (("word2vec", "words.txt", "words.txt"), ("npy", "arrays", "arrays/vectors.npy")):
+def test_a_folder_that_appears_during_an_export_is_left_alone(tmp_path: Path) -> None:
+    store, mine = many(tmp_path), tmp_path / "arrays" / "vectors.npy"
 
-        def hook(step: str, mine: Path = tmp_path / mine) -> None:
-            if step in ("export.synced", "folder.synced"):
-                mine.parent.mkdir(exist_ok=True)
-                mine.write_text("mine")
+    def hook(step: str) -> None:
+        if step == "folder.synced":
+            mine.parent.mkdir(exist_ok=True)
+            mine.write_text("mine")
 
-        with mock.patch.object(steps, "hook", hook), pytest.raises(UserError, match=r"there is an? .* already"):
-            bertfeat.export(store, tmp_path / name, to=to, layers="0")
-        assert (tmp_path / mine).read_text() == "mine"
+    with mock.patch.object(steps, "hook", hook), pytest.raises(UserError, match="there is an export to npy already"):
+        bertfeat.export(store, tmp_path / "arrays", to="npy", layers="0")
+    assert mine.read_text() == "mine"
 
 
 def content_of(path: Path) -> Any:
     return {file.name: file.read_bytes() for file in path.iterdir()} if path.is_dir() else path.read_bytes()
 
 
-def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path, tiny_folder: Path) -> None:
-    out, text = tmp_path / "out", tmp_path / "w.txt"
-    (tmp_path / "mine.txt").write_text("mine")
-    sentences = import_vectors(write_npy(tmp_path / "v.npy", numbers(3, 2)), tmp_path / "s", level="sentence")
-    (tmp_path / "ids.txt").write_text("a b\nc\nd\n")
-    spaced = {"level": "sentence", "ids": tmp_path / "ids.txt"}
-    import_vectors(tmp_path / "v.npy", tmp_path / "spaced", **spaced)
-    (tmp_path / "empty.txt").write_text("\n")
-    settings = {"model": str(tiny_folder), "levels": "word", "layers": "-1"}
-    empty = bertfeat.extract(tmp_path / "empty.txt", tmp_path / "empty", **settings)
-    (tmp_path / "rows.jsonl").write_text('{"doc_id": "a"}\n{"doc_id": "b"}\n')
+def test_mistakes_are_one_line(store: Store, gaps: Store, tmp_path: Path) -> None:
+    out, text, mine = tmp_path / "out", tmp_path / "w.txt", tmp_path / "mine.txt"
+    mine.write_text("mine")
     one = write_npy(tmp_path / "one.npy", numbers(2, 1))
+    (tmp_path / "ids.txt").write_text("a b\nc\n")
+    spaced = import_vectors(one, tmp_path / "spaced", level="sentence", ids=tmp_path / "ids.txt")
+    (tmp_path / "rows.jsonl").write_text('{"doc_id": "a"}\n{"doc_id": "b"}\n')
     wordless = import_vectors(one, tmp_path / "wordless", level="word", ids=tmp_path / "rows.jsonl")
-    (tmp_path / "nul.jsonl").write_text('{"doc_id": "a\\u0000", "word": "w"}\n{"doc_id": "b", "word": "v"}\n')
-    nul = import_vectors(one, tmp_path / "nul", level="word", ids=tmp_path / "nul.jsonl")
     nothing = np.full((2, 2), np.nan, np.float32)
     nothing = import_vectors(write_npy(tmp_path / "n.npy", nothing), tmp_path / "nothing", level="sentence")
-    for words, said in (
-        ((store.path, "--to", "npz", "-o", out), "--to 'npz'"),
-        ((store.path, "--to", "npy", "-o", out, "--limit", "0"), "0 is not in the range"),
-        ((store.path, "--to", "google-jsonl", "-o", out), "name a file that ends in .jsonl or .json"),
-        ((store.path, "--to", "npy", "-o", out, "--level", "wrod"), "no level 'wrod'"),
-        ((store.path, "--to", "npy", "-o", out, "--level", "word", "--layers", "9"), "layer 9 is out of range"),
-        ((store.path, "--to", "npy", "-o", out, "--level", "word", "--feature", "layer_01"), "layer_01"),
-        (
-            (store.path, "--to", "npy", "-o", out, "--level", "word", "--feature", "layer_02", "--layers", "2"),
-            "drop one",
-        ),
-        ((store.path, "--to", "word2vec", "-o", text, "--level", "word"), "name one: --feature"),
-        (
-            (store.path, "--to", "word2vec", "-o", text, "--level", "word", "--layers", "2,3"),
-            "holds one vector per row",
-        ),
-        ((store.path, "--to", "word2vec", "-o", tmp_path / "mine.txt"), "there is a file already"),
-        ((store.path, "--to", "npy", "-o", tmp_path), "holds files that are not part of an export to npy"),
-        ((store.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl", "--level", "sentence"), "token or word"),
-        ((sentences.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "this needs level word or token"),
-        ((tmp_path / "spaced", "--to", "word2vec", "-o", text), "doc_id 'a b' is empty or has whitespace"),
-        ((empty.path, "--to", "npy", "-o", out), "level word has no rows"),
-        ((nothing.path, "--to", "npy", "-o", out), "no row at level sentence has a vector"),
-        (
-            (gaps.path, "--to", "google-jsonl", "-o", tmp_path / "g.jsonl"),
-            "1 of 6 word rows have no vector, and JSON has no",
-        ),
-        ((wordless.path, "--to", "word2vec", "-o", text), "rows of level word have no words; import the"),
-        ((wordless.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5"), "rows of level word have no words"),
-        ((wordless.path, "--to", "projector", "-o", out), "one value per vector, which readers of projector refuse"),
-        ((nul.path, "--to", "structural-probes-hdf5", "-o", tmp_path / "n.h5"), r"doc_id 'a\x00' has a NUL"),
-        ((tmp_path / "none", "--to", "npy", "-o", out), "no such folder"),
+    words = ("--level", "word")
+    for made, to, output, flags, said in (
+        (store, "npz", out, (), "--to 'npz'"),
+        (store, "google-jsonl", out, words, "name a file that ends in .jsonl or .json"),
+        (store, "npy", out, (*words, "--layers", "9"), "layer 9 is out of range"),
+        (store, "npy", out, (*words, "--feature", "layer_01"), "layer_01"),
+        (store, "npy", out, (*words, "--feature", "layer_02", "--layers", "2"), "drop one"),
+        (store, "word2vec", text, words, "several features at level word: layer_02, layer_03; name one: --feature"),
+        (store, "word2vec", mine, words, "there is a file already"),
+        (store, "npy", tmp_path, words, "holds files that are not part of an export to npy"),
+        (store, "google-jsonl", tmp_path / "g.jsonl", ("--level", "sentence"), "token or word"),
+        (spaced, "neurox-hdf5", tmp_path / "n.hdf5", (), "this needs level word or token"),
+        (spaced, "word2vec", text, (), "doc_id 'a b' is empty or has whitespace"),
+        (nothing, "npy", out, (), "no row at level sentence has a vector"),
+        (gaps, "google-jsonl", tmp_path / "g.jsonl", (), "1 of 6 word rows have no vector, and JSON has no"),
+        (wordless, "word2vec", text, (), "rows of level word have no words; import the"),
+        (wordless, "neurox-hdf5", tmp_path / "n.hdf5", (), "rows of level word have no words"),
     ):
-        assert said in refused("export", *words)
-    assert (tmp_path / "mine.txt").read_text() == "mine"
+        assert said in refused("export", made.path, "--to", to, "-o", output, *flags)
+    assert mine.read_text() == "mine"
     assert not out.exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-    good("export", gaps.path, "--to", "word2vec", "-o", tmp_path / "mine.txt", "--overwrite")
+    good("export", gaps.path, "--to", "word2vec", "-o", mine, "--overwrite")
     for _ in range(2):
         good("export", gaps.path, "--to", "npy", "-o", out, "--overwrite")
     assert "there is an export to npy already" in refused("export", gaps.path, "--to", "npy", "-o", out)

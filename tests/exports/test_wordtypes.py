@@ -9,12 +9,10 @@ import polars as pl
 import pytest
 
 import bertfeat
-from bertfeat.errors import UserError
 from bertfeat.exports import wordtypes
 from bertfeat.exports.wordtypes import write_word_types
 from bertfeat.store.reader import Store
-from tests.support.command_line import bertfeat as run
-from tests.support.command_line import good
+from tests.support.command_line import good, refused
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.numeric
@@ -93,36 +91,21 @@ def test_types_with_whitespace_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
-    out = tmp_path / "v.txt"
-    for flags, said in (
-        (("--level", "word"), "layer_02, layer_03; name one: --feature"),
-        (("--level", "word", "--feature", "layer_09"), "layer_09"),
-        (("--level", "sentence", "--feature", "layer_03"), "--level sentence: a row is a whole text"),
-        (("--level", "wrod"), "no level 'wrod'"),
-        (
-            ("--level", "word", "--feature", "layer_03", "--min-count", "999999"),
-            "no type at level word has a vector and 999999 rows",
-        ),
+    out, words = tmp_path / "v.txt", ("--level", "word", "--feature", "layer_03")
+    (tmp_path / "ids.jsonl").write_text('{"doc_id": "a", "word": "the"}\n{"doc_id": "a"}\n{"doc_id": "b"}\n')
+    np.save(tmp_path / "v.npy", np.eye(3, dtype=np.float32))
+    nameless = bertfeat.import_vectors(tmp_path / "v.npy", tmp_path / "s", level="word", ids=tmp_path / "ids.jsonl")
+    for made, output, flags, said in (
+        (store, out, ("--level", "word"), "layer_02, layer_03; name one: --feature"),
+        (store, out, ("--level", "sentence", "--feature", "layer_03"), "--level sentence: a row is a whole text"),
+        (store, out, (*words, "--min-count", "999999"), "no type at level word has a vector and 999999 rows"),
+        (store, tmp_path / "v.txt.gz", words, "name a file that ends in .txt or .vec"),
+        (nameless, out, (), "s: row 1 of level word has no word; import the vectors with words"),
     ):
-        done = run("static", store.path, "-o", out, *flags)
-        assert (done.code, said in done.err) == (2, True), done.err
-        assert done.err.count("\n") == 1
-        assert not out.exists()
-    done = run("static", store.path, "-o", tmp_path / "v.txt.gz", "--level", "word", "--feature", "layer_03")
-    assert (done.code, "does not end in .gz" in done.err) == (2, True)
+        assert said in refused("static", made.path, "-o", output, *flags)
+        assert not output.exists()
     out.write_text("mine")
-    with pytest.raises(UserError, match="there is a file already"):
-        write_word_types(store, out, level="word", feature="layer_03")
+    assert "there is a file already" in refused("static", store.path, "-o", out, *words)
     assert out.read_text() == "mine"
     tokens = ("--overwrite", "--level", "token", "--feature", "layer_03")
     assert "types" in good("static", store.path, "-o", out, *tokens).out
-
-
-def test_imported_vectors_without_words_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", np.eye(3, dtype=np.float32))
-    (tmp_path / "ids.jsonl").write_text('{"doc_id": "a", "word": "the"}\n{"doc_id": "a"}\n{"doc_id": "b"}\n')
-    store = bertfeat.import_vectors(tmp_path / "v.npy", tmp_path / "s", level="word", ids=tmp_path / "ids.jsonl")
-    for flags in ((), ("--lower",)):
-        done = run("static", store.path, "-o", tmp_path / "v.txt", *flags)
-        assert (done.code, "s: row 1 of level word has no word; import the vectors with words" in done.err) == (2, True)
-        assert not (tmp_path / "v.txt").exists()

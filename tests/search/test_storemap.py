@@ -152,7 +152,7 @@ def test_a_word_is_drawn_with_its_contexts_and_the_page_holds_the_same(store: St
     assert all("[the]" in text.lower() for text in contexts)
     page = Page(tmp_path / "the.html")
     data = page.data
-    assert (data["text"], data["colour"]) == (contexts, "label")
+    assert (data["text"], data["color"]) == (contexts, "label")
     columns = {column["name"]: column["values"] for column in data["columns"]}
     assert columns == {name: frame[name].to_list() for name in ("doc_id", "word_index", "word", "label", "n")}
     for name in ("x", "y"):

@@ -37,7 +37,7 @@ from bertfeat.probes import sweepresult
 from bertfeat.probes.predictions import write_frames
 from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.reports import layerplots
-from bertfeat.reports.drawing import new_figure, save
+from bertfeat.reports.plots import new_figure, save
 from bertfeat.reports.tables import write_csv, write_report
 from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
 from bertfeat.search.storeindex import build_index
@@ -126,7 +126,7 @@ def _layers(root: Path, inputs: Path, new: bool) -> None:
     facts |= dict.fromkeys(("store", "model", "level", "bertfeat"), "word")
     facts |= dict.fromkeys(("n_rows", "n_documents", "n_types", "n_neighbors", "n_sample", "seed"), 4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layerresult, "plot_panels", lambda _, stem: write_report(f"{stem}.png", bytes([new])))
+        patch.setattr(layerresult, "plot_panels", lambda _, path: write_report(path, bytes([new])))
         patch.setattr(layerplots, "_svg", lambda _: "")
         matrices = {"cka": ((1.0,),), "cka_debiased": ((1.0,),), "neighbor_overlap": ((None,),)}
         found = LayerComparison(rows=(row,), moved={}, **facts, **matrices)
