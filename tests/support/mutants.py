@@ -369,7 +369,12 @@ def run(mutant: Mutant, folder: Path) -> bool:
         words = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", *(f"tests/{name}" for name in mutant.tests.split())]
         environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words], cwd=folder, env=environment, capture_output=True, text=True
+            [sys.executable, "-m", "pytest", *words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode not in (0, 1):
             raise SystemExit(f"{mutant.promise}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
