@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,21 +21,17 @@ from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import Probe, encode_labels, require_same_kind
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix, make_head
-from bertfeat.heads.scores import METRICS
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
 from bertfeat.probes.learningrows import Dataset, LabelledRows, read_vectors, select_rows
 from bertfeat.probes.probedescription import DevRows, MeanScore, Training
-from bertfeat.probes.scoring import ProbeScore, score_labelled
+from bertfeat.probes.scoring import ProbeScore, score_rows
 from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.progress import Progress, reporting
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
-
-#: Takes a line of progress, also after each epoch of a neural head.
-Say = Callable[[str], None]
 
 
 def fit_probe(
@@ -84,7 +80,7 @@ def fit_probe(
         rows, dev_rows = task.rows(choice.feature, label)
         task.check_labels(rows, dev_rows)
         train, held = task.read(choice.feature, rows, dev_rows)
-        best, trials = task.fit(choice, train, held, reports.stage)
+        best, trials = task.fit(choice, train, held, reports)
     learned, dev = _used(task.store, config.labels, train), None
     if task.dev is not None and held is not None:
         scored = _used(task.dev, config.dev_labels, held)
@@ -152,8 +148,8 @@ def sweep_probes(
     rows = []
     with reporting(progress) as reports:
         for place, choice in enumerate(choices, start=1):
-            say = partial(_say_after, reports.stage, f"{choice.name} ({place} of {len(choices)}): ")
-            rows.append(_row(task, choice, train, held, say))
+            title = f"{choice.name} ({place} of {len(choices)}): "
+            rows.append(_row(task, choice, train, held, reports, title))
     return Sweep(
         store=task.store.path.name,
         plan_hash=task.store.manifest.plan_hash,
@@ -248,7 +244,14 @@ class ProbeTask:
         return data, read_vectors(self.dev or self.store, feature, dev, rest)
 
     def fit(
-        self, choice: FeatureChoice, train: Dataset, dev: Dataset | None, say: Say, *, bootstrap: bool = False
+        self,
+        choice: FeatureChoice,
+        train: Dataset,
+        dev: Dataset | None,
+        reports: Progress,
+        title: str = "",
+        *,
+        bootstrap: bool = False,
     ) -> tuple[Probe, list[Trial]]:
         """Fit the head with each seed; return the best probe on dev (the first without dev), and all fits.
 
@@ -262,17 +265,17 @@ class ProbeTask:
             warnings.warn(BertfeatWarning(text), stacklevel=2)
         for seed in range(config.seed, config.seed + config.seeds) if is_random else [None]:
             count = "" if seed is None else f", seed {seed} ({len(trials) + 1} of {config.seeds})"
-            title = f"fitting {config.head}{count}"
-            say(title)
+            stage = f"{title}fitting {config.head}{count}"
+            reports.stage(stage)
             extra = {name: value for name, value in (("seed", seed), ("mix", choice.mix)) if value is not None}
             probe = make_head(config.head, **config.params, **extra)
-            watch = {"on_epoch": partial(_say_epoch, say, title)} if is_random else {}
+            watch = {"on_epoch": partial(_report_epoch, reports, stage)} if is_random else {}
             dev_pair = None if dev is None else (dev.vectors_for(probe), dev.rows.labels)
             probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)
             score, value = None, 0.0
             if dev is not None:
-                score = score_labelled(probe, dev.X, dev.labelled, bootstrap=bootstrap and not trials)
-                value = score.scores.value(chosen_metric(score, config.params))
+                score = score_rows(probe, dev.X, dev.labelled, bootstrap=bootstrap and not trials)
+                value = score.values[chosen_metric(score, config.params)]
             trials.append(Trial(seed, score, probe.fit_report()))
             if best is None or value > best[0]:
                 best = (value, probe)
@@ -280,14 +283,16 @@ class ProbeTask:
         return best[1], trials
 
 
-def _row(task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: LabelledRows, say: Say) -> SweepRow:
+def _row(
+    task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: LabelledRows, reports: Progress, title: str
+) -> SweepRow:
     started = time.perf_counter()
-    say("reading features")
-    _, trials = task.fit(choice, *task.read(choice.feature, train, dev), say, bootstrap=True)
+    reports.stage(f"{title}reading features")
+    _, trials = task.fit(choice, *task.read(choice.feature, train, dev), reports, title, bootstrap=True)
     found = task.store.feature(task.level, choice.feature)
     scores = [trial.score for trial in trials if trial.score is not None]
     metric = chosen_metric(scores[0], task.config.params)
-    values = [score.scores.value(metric) for score in scores]
+    values = [score.values[metric] for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
     return SweepRow(
@@ -307,17 +312,13 @@ def _row(task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: Label
 
 def chosen_metric(score: ProbeScore, params: Mapping[str, Any]) -> str:
     """Return the score that compares fits: the head's own metric if it is one of them, else the main score."""
-    metric = params.get("metric")
-    return metric if metric in METRICS and (metric != "entity_f1" or score.scores.entities) else score.metric
+    metric = params.get("metric", score.metric)
+    return metric if metric in score.values else score.metric
 
 
-def _say_after(say: Say, prefix: str, text: str) -> None:
-    say(prefix + text)
-
-
-def _say_epoch(say: Say, title: str, report: Mapping[str, Any]) -> None:
-    line = f"{title}: epoch {report['epoch']} of up to {report['max_epochs']}, loss {report['train_loss']:.4f}"
-    say(line + (f", {report['metric']} {report['dev_score']:.4f}" if "metric" in report else ""))
+def _report_epoch(reports: Progress, stage: str, report: Mapping[str, Any]) -> None:
+    line = f"{stage}: epoch {report['epoch']} of up to {report['max_epochs']}, loss {report['train_loss']:.4f}"
+    reports.stage(line + (f", {report['metric']} {report['dev_score']:.4f}" if "metric" in report else ""))
 
 
 def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, Any]:
@@ -343,22 +344,17 @@ def _outcome(best: Probe, trials: list[Trial]) -> dict[str, Any]:
     if scores := [trial.score for trial in trials if trial.score is not None]:
         metric = chosen_metric(scores[0], best.get_params())
         means = {
-            name: MeanScore(*mean_and_deviation([score.scores.value(name) for score in scores]), len(scores))
+            name: MeanScore(*mean_and_deviation([score.values[name] for score in scores]), len(scores))
             for name in dict.fromkeys([metric, "accuracy", "macro_f1"])
         }
     return {
         "seeds": tuple(trial.seed for trial in trials if trial.seed is not None),
         "seed": best.get_params().get("seed"),
-        "trials": tuple(_record_of(trial) for trial in trials),
+        "trials": tuple(
+            {"seed": trial.seed, "dev": trial.score and trial.score.values, "fit_report": dict(trial.report)}
+            for trial in trials
+        ),
         "fit_report": best.fit_report(),
         "metric": metric,
         "scores": means,
     }
-
-
-def _record_of(trial: Trial) -> dict[str, Any]:
-    """Return a fit as JSON values."""
-    scores = trial.score and trial.score.scores
-    names = ["accuracy", "macro_f1", *(["entity_f1"] if scores and scores.entities else [])]
-    dev = {name: scores.value(name) for name in names} if scores else None
-    return {"seed": trial.seed, "dev": dev, "fit_report": dict(trial.report)}

@@ -297,7 +297,7 @@ def test_empty_labels_are_left_out(classes: tuple[Store, Store]) -> None:
     assert (fitted.training.n_without_label, fitted.training.n_rows) == (40, 120)
     assert "" not in fitted.probe.classes_
     assert fitted.score(store, labels=table).n_without_label == 40
-    with pytest.raises(UserError, match="a frame: column 'label' holds no labels"):
+    with pytest.raises(UserError, match="a frame: column 'label': no row at level word has a label"):
         fit_probe(store, "label", level="word", labels=keys.with_columns(label=pl.lit(None, pl.String)))
 
 
