@@ -26,7 +26,7 @@ from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable, PredictSettings
-from bertfeat.probes.learningrows import IS_FIRST_TOKEN, select_rows
+from bertfeat.probes.learningrows import IS_FIRST_TOKEN, LabelSource, select_rows
 from bertfeat.probes.predictions import (
     PREDICTION,
     PROBABILITY,
@@ -186,17 +186,20 @@ class FittedProbe:
             if store is not None:
                 place = str(store.path)
             else:
-                corpus = resolve_kind(cast("Inputs", what), self.spec.extract_config(**settings))
+                config = self.spec.extract_config(**settings)
+                corpus = resolve_kind(cast("Inputs", what), config)
                 place = ", ".join(map(str, corpus)) if isinstance(corpus, Paths) else "the data frame"
                 prefix, parent = (f".{out.name}-", out.parent) if out else (None, None)
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, dir=parent))
-                in_corpus = gold if labels is None else None
-                store = self._extract(corpus, Path(folder) / "features", names, in_corpus, progress, settings)
+                reader = reader_of(corpus, config.format)
+                kept = kept_settings(self.level, names, gold if labels is None else None, reader)
+                store = self._extract(corpus, Path(folder) / "features", {**kept, **settings}, progress)
                 n_set_aside = store.manifest.totals.n_bad_rows
             # Settings of an extraction may have changed the feature.
             self.spec.find_in(store, mine=self._mine)
-            shown = OutputColumns.of(store, place, self.level, names, gold, labels, only_errors=errors)
-            frames = self._predict_store(store, shown)
+            source = None if gold is None else LabelSource.find(store, self.level, gold, labels, place)
+            shown = OutputColumns.of(store, self.level, names, source, place)
+            frames = self._predict_store(store, shown, only_errors=errors)
             if out is None:
                 return pl.concat(frames)
             written = write_frames(frames, out)
@@ -231,26 +234,19 @@ class FittedProbe:
         return [*LEVELS[self.level].names, *(["word_index"] if self.training.first_tokens else [])]
 
     def _extract(
-        self,
-        corpus: Any,
-        folder: Path,
-        names: tuple[str, ...],
-        gold: str | None,
-        progress: bool | Progress | None,
-        settings: ExtractSettings,
+        self, corpus: Any, folder: Path, settings: Mapping[str, Any], progress: bool | Progress | None
     ) -> Store:
-        """Extract a corpus with the probe's own settings, and what is needed for columns and gold labels of it."""
+        """Extract a corpus with the probe's own settings, and others in their place, by the probe's model."""
         from bertfeat.encoder.checkpoint import open_checkpoint
         from bertfeat.extraction.resolution import check_model
         from bertfeat.extraction.run import extract
 
-        reader = reader_of(corpus, self.spec.extract_config(**settings).format)
-        config = self.spec.extract_config(**{**kept_settings(self.level, names, gold, reader), **settings})
+        config = self.spec.extract_config(**settings)
         check_model(self.spec, open_checkpoint(config.model, config.revision), mine=self._mine)
         return extract(corpus, folder, config, progress=progress)
 
-    def _predict_store(self, store: Store, shown: OutputColumns) -> Iterator[pl.DataFrame]:
-        """Yield the predictions of each shard."""
+    def _predict_store(self, store: Store, shown: OutputColumns, *, only_errors: bool) -> Iterator[pl.DataFrame]:
+        """Yield the predictions of each shard, or only those that are not the gold label."""
         for entry in store.manifest.shards:
             shard = store.shard(entry.shard)
 
@@ -260,8 +256,8 @@ class FittedProbe:
             frame = shown.read(shard, self._columns)
             found = self._labelled(frame, shard.valid(self.level, self.spec.feature), vectors)
             found = found.select(*shown.shown, PREDICTION, PROBABILITY)
-            yield shown.errors(found, self.probe.classes_, self._mine) if shown.only_errors else found
-        if shown.gold is not None and shown.only_errors and not shown.n_gold:
+            yield shown.errors(found, self.probe.classes_, self._mine) if only_errors else found
+        if shown.gold is not None and only_errors and not shown.n_gold:
             raise shown.gold.error_of_none()
 
     def _predict_texts(self, texts: Sequence[str], settings: ExtractSettings) -> pl.DataFrame:

@@ -19,7 +19,6 @@ from bertfeat.errors import UserError
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.heads.base import Labels, check_labels, require_same_kind
 from bertfeat.levels import LEVELS
-from bertfeat.probes.config import LabelTable
 from bertfeat.probes.learningrows import LabelSource, is_given
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, check_columns, read_columns
@@ -31,35 +30,24 @@ PREDICTION, PROBABILITY = "prediction", "probability"
 class OutputColumns:
     """The columns beside predictions, which may be of the documents, and the origin of gold labels among them.
 
-    With `only_errors`, rows are left out that are right or have no gold label; `n_gold` counts the gold labels.
+    `n_gold` counts the gold labels that predictions were compared with.
     """
 
     level: Level
     shown: tuple[str, ...]
     gold: LabelSource | None
-    only_errors: bool
     n_gold: int = 0
 
     @classmethod
-    def of(
-        cls,
-        store: Store,
-        place: str,
-        level: Level,
-        names: Sequence[str],
-        gold: str | None,
-        labels: LabelTable | None,
-        *,
-        only_errors: bool,
-    ) -> Self:
-        """Find the columns and the gold labels in a store, called `place` in messages."""
-        source = None if gold is None else LabelSource.find(store, level, gold, labels, place)
-        shown = dict.fromkeys([*LEVELS[level].names, *names, *(() if gold is None else (gold,))])
+    def of(cls, store: Store, level: Level, names: Sequence[str], gold: LabelSource | None, place: str) -> Self:
+        """Find the columns in a store, called `place` in messages."""
+        golds = [] if gold is None else [gold.name]
+        shown = dict.fromkeys([*LEVELS[level].names, *names, *golds])
         for name in (PREDICTION, PROBABILITY):
             if name in shown:
                 raise UserError(f"{place}: column {name!r} has the name of a result of the probe; leave it out")
-        check_columns(store, level, [name for name in names if name != gold], place)
-        return cls(level, tuple(shown), source, only_errors)
+        check_columns(store, level, [name for name in names if name not in golds], place)
+        return cls(level, tuple(shown), gold)
 
     def read(self, shard: Store, further: Sequence[str]) -> pl.DataFrame:
         """Return the shown and further columns of a shard's rows; rows that need no label have a null for it."""
