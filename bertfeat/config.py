@@ -116,7 +116,7 @@ class ExtractConfig:
         for name, kind in _ENUMS.items():
             self._set(name, _enum(name, kind, getattr(self, name)))
         self._set("levels", _ordered(Level, "levels", self.levels))
-        self._set("keep_columns", _names("keep_columns", self.keep_columns))
+        self._set("keep_columns", names_in("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
         self._set("cache_size", parse_size(self.cache_size, "`cache_size`"))
         self._check_types()
@@ -366,7 +366,8 @@ def _numbered(name: str) -> str:
     return f"column_{name.lstrip('0') or 0}" if name.isascii() and name.isdecimal() else name
 
 
-def _names(name: str, value: Any) -> tuple[str, ...]:
+def names_in(name: str, value: Any) -> tuple[str, ...]:
+    """Return the names in the value of a setting, a list or a text with commas, each once."""
     parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
     for part in parts:
         if not isinstance(part, str):
@@ -376,7 +377,7 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 
 def _ordered(kind: type[Choice], name: str, value: Any) -> tuple[Choice, ...]:
     """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
-    chosen = {_enum(name, kind, part) for part in _names(name, value)}
+    chosen = {_enum(name, kind, part) for part in names_in(name, value)}
     if not chosen:
         raise ConfigError(f"`{name}` is empty; choose from {', '.join(kind)}")
     return tuple(member for member in kind if member in chosen)

@@ -16,7 +16,7 @@ import transformers
 
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
-from bertfeat.heads.base import Labels, encode_labels, require_same_kind
+from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
 from bertfeat.pipelines._correlations import Score, correlate
 from bertfeat.pipelines._models import (
     MODEL,
@@ -28,7 +28,7 @@ from bertfeat.pipelines._models import (
     replace_model,
 )
 from bertfeat.pipelines._training import TASKS, History, Settings, digest_of, make_trainer, train
-from bertfeat.probes.learningrows import as_labels, is_given
+from bertfeat.probes.learningrows import is_given
 from bertfeat.probes.scoring import score_predicted
 from bertfeat.records import BoolArray, Document
 
@@ -197,7 +197,7 @@ def label_texts(documents: Sequence[Document], label: str, where: str, *, quanti
     if not kept:
         raise UserError(f"{where}: no row has a value in column {label!r}; name the column of the labels")
     if not quantities:
-        labels = as_labels(values.filter(given), f"{where}: column {label!r}")
+        labels = check_labels(values.filter(given).to_numpy(), what=f"{where}: column {label!r}")
         return LabelledTexts(kept, labels, None, len(documents) - len(kept))
     numbers = values.filter(given).cast(pl.Float64, strict=False).to_numpy()
     for row in np.flatnonzero(~np.isfinite(numbers)):
@@ -214,7 +214,7 @@ def label_words(documents: Sequence[Document], label: str, where: str) -> Labell
     given = is_given(values)
     if not given.any():
         raise UserError(f"{where}: no word has a value in column {label!r}; name the column of the labels")
-    labels = as_labels(values.filter(given), f"{where}: column {label!r}")
+    labels = check_labels(values.filter(given).to_numpy(), what=f"{where}: column {label!r}")
     return LabelledTexts(documents, labels, given.to_numpy(), len(values) - len(labels))
 
 

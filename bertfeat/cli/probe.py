@@ -54,7 +54,7 @@ def probe() -> None:
 @options.value("Data", "--feature", "NAME", "Feature.  [default: the only one, or concat_last4]")
 @options.value("Data", "--mix", "LAYERS", "Layers that a neural head weighs in a scalar mix: 9..12.")
 @_fit_options
-def fit(store: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
+def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
     """Fit a probe to the features of STORE and save it.
 
     Vectors that do not fit into memory are streamed from the store. A list of values for C, alpha or weight_decay is
@@ -71,9 +71,10 @@ def fit(store: str, output: str, overwrite: bool, **settings: Any) -> options.Pr
     params = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
     _check_store_and_head(store, settings)
+    from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import fit_probe
 
-    fitted = fit_probe(store, **settings, progress=options.watched(), **params)
+    fitted = fit_probe(store, label, ProbeConfig(params=params, **settings), progress=options.watched())
     fitted.save(output, overwrite=overwrite)
     values = {"probe": output, **fitted.summary()}
     for said in values["fit_report"].get("warnings", []):
@@ -166,7 +167,7 @@ predict.params = [param for param in predict.params if param.name != "keep_colum
     "Data", "--hold-out", type=float, metavar="SHARE", default=0.2, show_default=True, help="Documents to score on."
 )
 @_fit_options
-def sweep(store: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
+def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
     """Fit and score a head on each layer of STORE and each combination of layers.
 
     One extraction with --layers all serves the whole sweep. Written are table.csv, result.json, plot.png and plot.svg.
@@ -182,9 +183,10 @@ def sweep(store: str, output: str, overwrite: bool, **settings: Any) -> options.
     params = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
     _check_store_and_head(store, settings)
+    from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import sweep_probes
 
-    found = sweep_probes(store, **settings, progress=options.watched(), **params)
+    found = sweep_probes(store, label, ProbeConfig(params=params, **settings), progress=options.watched())
     found.write(output, overwrite=overwrite)
     return options.Printed({"output": output, **found.to_dict()}, f"{found.table()}\n\n{output}: {found.best_line()}")
 
@@ -224,7 +226,7 @@ def head_params(settings: dict[str, Any]) -> dict[str, Any]:
             raise click.UsageError(f"--param {item!r} is not NAME=VALUE")
         if name in params or others.get(name) is not None:
             raise click.UsageError(f"parameter {name} is given twice")
-        if name in {*settings, "store", "progress", "config", "params"}:
+        if name in settings:
             raise click.UsageError(f"--param {item!r}: not a parameter of a head; an option has that name")
         params[name] = _parsed(text)
     return params | {name: text for name, text in others.items() if text is not None}

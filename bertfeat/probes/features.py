@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bertfeat.choices import Combine, Level
+from bertfeat.config import names_in
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import UserError
 from bertfeat.heads.registry import head_class, heads_with_mix
@@ -31,14 +33,14 @@ def choose_feature(
     store: Store, level: Level, feature: str | int | None, mix: str | Sequence[int] | None
 ) -> FeatureChoice:
     """Return the feature that is asked for by its name, the number of a layer, or the layers of a mix."""
-    if mix is not None:
-        if not len(mix):
-            raise UserError(f"mix {mix!r} names no layers; write them as '9..12' or [9, 10, 11, 12]")
-        layers = mix if isinstance(mix, str) else ",".join(map(str, mix))
-        facts = store.metadata
-        numbers = parse_layers(layers, facts["n_layers"], model=facts["model"], setting="mix")
-        return FeatureChoice(store.feature(level, _set_name(store, Combine.CONCAT, numbers)).name, len(numbers))
-    return FeatureChoice(store.choose_feature(level, feature))
+    if mix is None:
+        return FeatureChoice(store.choose_feature(level, feature))
+    if not len(mix):
+        raise UserError(f"mix {mix!r} names no layers; write them as '9..12' or [9, 10, 11, 12]")
+    layers = mix if isinstance(mix, str) else ",".join(map(str, mix))
+    facts = store.metadata
+    numbers = parse_layers(layers, facts["n_layers"], model=facts["model"], setting="mix")
+    return FeatureChoice(store.feature(level, _set_name(store, Combine.CONCAT, numbers)).name, len(numbers))
 
 
 def choose_features(
@@ -49,14 +51,20 @@ def choose_features(
     if features is None:
         return _all_features(store, level, with_mixes=has_mix)
     if isinstance(features, str):
-        features = [_as_layer(name.strip()) for name in features.split(",") if name.strip()]
+        names = names_in("features", features)
+        features = [int(name) if name.removeprefix("-").isdecimal() else name for name in names]
     if not features:
         raise UserError("features is empty; name one or more, or leave it out for all")
-    choices = list(dict.fromkeys(_named(store, level, name) for name in features))
-    for choice in choices:
-        if choice.mix is not None and not has_mix:
-            raise UserError(f"feature {choice.name}: head {head} has no scalar mix; mixes go with {heads_with_mix()}")
-    return choices
+    choices = []
+    for name in features:
+        if isinstance(name, str) and name.startswith(_MIX):
+            if not has_mix:
+                raise UserError(f"feature {name}: head {head} has no scalar mix; mixes go with {heads_with_mix()}")
+            found = store.feature(level, _CONCAT + name.removeprefix(_MIX))
+            choices.append(FeatureChoice(found.name, len(found.layers)))
+        else:
+            choices.append(FeatureChoice(store.feature(level, name).name))
+    return list(dict.fromkeys(choices))
 
 
 def _all_features(store: Store, level: Level, *, with_mixes: bool) -> list[FeatureChoice]:
@@ -65,13 +73,16 @@ def _all_features(store: Store, level: Level, *, with_mixes: bool) -> list[Featu
     Sums are taken only if they are stored: they differ from means by a factor.
     """
     n_layers = store.metadata["n_layers"]
-    layers = [layer for layer in range(n_layers + 1) if _can_be_read(store, level, f"layer_{layer:02d}")]
+    layers, choices = [], []
+    for layer in range(n_layers + 1):
+        with suppress(UserError):
+            choices.append(FeatureChoice(store.feature(level, layer).name))
+            layers.append(layer)
     last4 = tuple(range(n_layers - 3, n_layers + 1)) if n_layers >= 4 else ()
 
     def combinations(*sets: tuple[int, ...]) -> list[tuple[int, ...]]:
         return [wanted for wanted in dict.fromkeys(sets) if len(wanted) > 1 and set(wanted) <= set(layers)]
 
-    choices = [FeatureChoice(f"layer_{layer:02d}") for layer in layers]
     for wanted in combinations(last4, tuple(layers)):
         choices += [FeatureChoice(_set_name(store, how, wanted)) for how in (Combine.CONCAT, Combine.MEAN)]
     # Stored features that are not among these: sums, other sets, the model's own pooled output.
@@ -82,27 +93,6 @@ def _all_features(store: Store, level: Level, *, with_mixes: bool) -> list[Featu
     return list(dict.fromkeys(choices))
 
 
-def _as_layer(name: str) -> str | int:
-    return int(name) if name.removeprefix("-").isdecimal() else name
-
-
-def _named(store: Store, level: Level, name: str | int) -> FeatureChoice:
-    """Return a feature or a mix by its `FeatureChoice.name`."""
-    if not isinstance(name, str) or not name.startswith(_MIX):
-        return FeatureChoice(store.feature(level, name).name)
-    found = store.feature(level, _CONCAT + name.removeprefix(_MIX))
-    return FeatureChoice(found.name, len(found.layers))
-
-
 def _set_name(store: Store, combine: Combine, layers: tuple[int, ...]) -> str:
     """Return the name of a combination of layers, as an extraction names its column."""
     return feature_columns(layers, [combine], hidden_size=1, n_layers=store.metadata["n_layers"])[0].name
-
-
-def _can_be_read(store: Store, level: Level, name: str) -> bool:
-    """Return whether a feature is stored or can be made."""
-    try:
-        store.feature(level, name)
-    except UserError:
-        return False
-    return True

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
@@ -14,8 +13,9 @@ import numpy as np
 import polars as pl
 
 from bertfeat.choices import Level
+from bertfeat.config import names_in
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
-from bertfeat.corpus.inputs import STDIN, may_be_file
+from bertfeat.corpus.inputs import may_be_file
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.records import to_values
@@ -26,7 +26,7 @@ from bertfeat.heads.probefolder import load_probe as load_head
 from bertfeat.heads.probefolder import save_probe as save_head
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable, PredictSettings
-from bertfeat.probes.learningrows import IS_FIRST_TOKEN, select_rows
+from bertfeat.probes.learningrows import IS_FIRST_TOKEN, LabelSource, select_rows
 from bertfeat.probes.predictions import (
     PREDICTION,
     PROBABILITY,
@@ -34,16 +34,15 @@ from bertfeat.probes.predictions import (
     Written,
     check_output,
     kept_settings,
-    names_in,
-    predict_rows,
     write_frames,
 )
 from bertfeat.probes.probedescription import Training, training_of
-from bertfeat.probes.scoring import ProbeScore, score_labelled
+from bertfeat.probes.scoring import ProbeScore, predict_rows, score_rows
 from bertfeat.progress import Progress
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import ObjectPath, as_path, local_path
+from bertfeat.store.parts import frame_of
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 from bertfeat.store.reader import as_store as opened_store
@@ -53,7 +52,6 @@ from bertfeat.vectors.store import StoreVectors, lengths_of
 if TYPE_CHECKING:
     from bertfeat.extraction.flow import Flow
 
-_GOLD = "gold"
 _TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
 
 
@@ -118,11 +116,9 @@ class FittedProbe:
         """
         store = as_store(store)
         self.spec.find_in(store, mine=self._mine)
-        found = select_rows(store, self.level, self.spec.feature, label or self.label, labels)
-        if not len(found.rows):
-            raise UserError(f"{store.path}: no row at level {self.level} has a label; there is nothing to score")
-        require_same_kind(found.labels, found.source.where, self.probe.classes_, self._mine)
-        return score_labelled(self.probe, found.stream(store, self.spec.feature), found, bootstrap=bootstrap)
+        rows = select_rows(store, self.level, self.spec.feature, label or self.label, labels)
+        require_same_kind(rows.labels, rows.source.where, self.probe.classes_, self._mine)
+        return score_rows(self.probe, rows.stream(store, self.spec.feature), rows, bootstrap=bootstrap)
 
     @overload
     def predict(
@@ -145,7 +141,7 @@ class FittedProbe:
     ) -> pl.DataFrame | Written:
         """Label the rows of a store, of texts, or of a corpus that is extracted with the probe's own settings.
 
-        A list of texts is encoded in memory, by an encoder that is loaded once. Of a corpus, the features are in a
+        A list of texts is encoded in memory, by an encoder that is loaded once. The features of a corpus are kept in a
         temporary folder while this runs, beside the output if there is one.
 
         Args:
@@ -155,12 +151,12 @@ class FittedProbe:
                 None to return the rows.
             columns: Further columns: of the level, of its documents if the sentence level is stored too, of the corpus,
                 or gold labels under their name. A list, or names between commas.
-            errors: Take only the rows whose gold label is another one than the prediction, or that have a gold label
-                and no prediction; the score counts the same rows as errors.
+            errors: Return only the rows whose prediction is missing or is not the gold label: those that the score
+                counts as errors.
             label: The column with the gold labels; None for the one that the probe was fitted on.
             labels: A file or frame with the gold labels; see `ProbeConfig`.
             overwrite: Replace a file that is already there.
-            progress: Of the extraction; see `extract`.
+            progress: Progress of the extraction; see `extract`.
             **settings: Settings to read the corpus (`text_column`, `format`, `id_column`, ...) and to compute
                 (`device`, `workers`).
 
@@ -176,32 +172,38 @@ class FittedProbe:
             RunError: The run failed, or the system refused a write; no files are left.
         """
         out = None if output is None else check_output(output, overwrite=overwrite)
-        names = names_in(columns)
+        names = names_in("columns", columns)
         asks_gold = errors or label is not None or labels is not None or self.label in names
         gold = (label or self.label) if asks_gold else None
-        columns_in = partial(
-            OutputColumns.of, level=self.level, names=names, gold=gold, labels=labels, only_errors=errors
-        )
-        if (store := _store_of(what)) is not None:
-            if settings:
-                raise UserError(f"`{next(iter(settings))}` is for reading text; {store.path} is a store")
-            self.spec.find_in(store, mine=self._mine)
-            return self._predicted(store, out, columns_in(store, str(store.path)))
-        if (texts := _texts_of(what)) is not None:
+        store, texts, n_set_aside = _store_of(what), _texts_of(what), 0
+        if store is not None and settings:
+            raise UserError(f"`{next(iter(settings))}` is for reading text; {store.path} is a store")
+        if texts is not None:
             if out is None and not names and gold is None and settings.keys() <= {"device"}:
-                return self._predicted_texts(texts, settings)
+                return self._predict_texts(texts, settings)
             what = {settings.get("text_column", "text"): texts}
-        corpus = resolve_kind(cast("Inputs", what), self.spec.extract_config(**settings))
-        place = ", ".join(map(str, corpus)) if isinstance(corpus, Paths) else "the data frame"
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-" if out else None, dir=out and out.parent) as folder:
-            in_corpus = gold if labels is None else None
-            store = self._extracted(corpus, Path(folder) / "features", names, in_corpus, progress, settings)
-            # Settings of the call may have changed the feature.
+        with ExitStack() as stack:
+            if store is not None:
+                place = str(store.path)
+            else:
+                config = self.spec.extract_config(**settings)
+                corpus = resolve_kind(cast("Inputs", what), config)
+                place = ", ".join(map(str, corpus)) if isinstance(corpus, Paths) else "the data frame"
+                prefix, parent = (f".{out.name}-", out.parent) if out else (None, None)
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, dir=parent))
+                reader = reader_of(corpus, config.format)
+                kept = kept_settings(self.level, names, gold if labels is None else None, reader)
+                store = self._extract(corpus, Path(folder) / "features", {**kept, **settings}, progress)
+                n_set_aside = store.manifest.totals.n_bad_rows
+            # Settings of an extraction may have changed the feature.
             self.spec.find_in(store, mine=self._mine)
-            found = self._predicted(store, out, columns_in(store, place))
-        if isinstance(found, Written):
-            return found._replace(n_set_aside=store.manifest.totals.n_bad_rows)
-        return found
+            source = None if gold is None else LabelSource.find(store, self.level, gold, labels, place)
+            shown = OutputColumns.of(store, self.level, names, source, place)
+            frames = self._predict_store(store, shown, only_errors=errors)
+            if out is None:
+                return pl.concat(frames)
+            written = write_frames(frames, out)
+            return written._replace(n_set_aside=n_set_aside, n_gold=shown.n_gold if errors else None)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Save as safetensors and JSON.
@@ -231,52 +233,34 @@ class FittedProbe:
         """The columns that predictions need: those that name a row, and the words of tokens."""
         return [*LEVELS[self.level].names, *(["word_index"] if self.training.first_tokens else [])]
 
-    def _extracted(
-        self,
-        corpus: Any,
-        folder: Path,
-        names: tuple[str, ...],
-        gold: str | None,
-        progress: bool | Progress | None,
-        settings: ExtractSettings,
+    def _extract(
+        self, corpus: Any, folder: Path, settings: Mapping[str, Any], progress: bool | Progress | None
     ) -> Store:
-        """Extract a corpus with the probe's own settings, and what is needed for columns and gold labels of it."""
+        """Extract a corpus with the probe's own settings, and others in their place, by the probe's model."""
         from bertfeat.encoder.checkpoint import open_checkpoint
         from bertfeat.extraction.resolution import check_model
         from bertfeat.extraction.run import extract
 
-        reader = reader_of(corpus, self.spec.extract_config(**settings).format)
-        config = self.spec.extract_config(**{**kept_settings(self.level, names, gold, reader), **settings})
+        config = self.spec.extract_config(**settings)
         check_model(self.spec, open_checkpoint(config.model, config.revision), mine=self._mine)
         return extract(corpus, folder, config, progress=progress)
 
-    def _predicted(self, store: Store, out: Path | None, beside: OutputColumns) -> pl.DataFrame | Written:
-        counts = Counter[str]()
-        frames = self._frames(store, beside, counts)
-        if out is None:
-            return pl.concat(frames)
-        return write_frames(frames, out)._replace(n_gold=counts[_GOLD] if beside.only_errors else None)
-
-    def _frames(self, store: Store, beside: OutputColumns, counts: Counter[str]) -> Iterator[pl.DataFrame]:
-        """Yield the predictions of each shard, and count the gold labels if only errors are asked for."""
+    def _predict_store(self, store: Store, shown: OutputColumns, *, only_errors: bool) -> Iterator[pl.DataFrame]:
+        """Yield the predictions of each shard, or only those that are not the gold label."""
         for entry in store.manifest.shards:
             shard = store.shard(entry.shard)
 
             def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Vectors:
                 return StoreVectors(shard, self.level, self.spec.feature, rows=rows, documents=documents)
 
-            frame = beside.read(shard, self.level, self._columns)
+            frame = shown.read(shard, self._columns)
             found = self._labelled(frame, shard.valid(self.level, self.spec.feature), vectors)
-            found = found.select(*beside.shown, PREDICTION, PROBABILITY)
-            if beside.only_errors:
-                wrong, n_gold = beside.errors(found, self.probe.classes_, self._mine)
-                counts[_GOLD] += n_gold
-                found = found.filter(wrong)
-            yield found
-        if beside.gold is not None and beside.only_errors and not counts[_GOLD]:
-            raise beside.gold.error_of_none()
+            found = found.select(*shown.shown, PREDICTION, PROBABILITY)
+            yield shown.errors(found, self.probe.classes_, self._mine) if only_errors else found
+        if shown.gold is not None and only_errors and not shown.n_gold:
+            raise shown.gold.error_of_none()
 
-    def _predicted_texts(self, texts: Sequence[str], settings: ExtractSettings) -> pl.DataFrame:
+    def _predict_texts(self, texts: Sequence[str], settings: ExtractSettings) -> pl.DataFrame:
         """Return the predictions for texts in memory, with the columns that name a row."""
         # Imported here because scoring and fitting linear heads need no torch.
         from bertfeat.extraction.documents import documents_of
@@ -288,8 +272,9 @@ class FittedProbe:
         key = repr(sorted(settings.items()))
         if key not in self._flows:
             self._flows[key] = Flow.of_feature(self.spec, mine=self._mine, **settings)
-        table = self._flows[key].run(documents)[self.level]
-        frame = pl.DataFrame({name: _series(table.columns[name]) for name in self._columns})
+        flow = self._flows[key]
+        table = flow.run(documents)[self.level]
+        frame = frame_of(table, flow.schemas[self.level], flow.config.store_dtype).select(self._columns)
         has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
         vectors = self.spec.vectors_in(table)
         found = self._labelled(frame, has_vector, lambda rows, _: ArrayVectors(vectors[rows]))
@@ -309,13 +294,12 @@ class FittedProbe:
         documents = None if is_document else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
         lengths = None if documents is None else lengths_of(documents)
         labels, probabilities = predict_rows(self.probe, vectors(rows, documents), lengths)
-        place = np.full(frame.height, -1)
-        place[rows] = np.arange(len(rows))
-        at = pl.Series(place).replace(-1, None)
         kind = _TYPES[self.probe.classes_.dtype.kind]
-        found = pl.Series(PREDICTION, labels, dtype=kind)
-        values = [None] * len(rows) if probabilities is None else probabilities
-        return frame.with_columns(found.gather(at), pl.Series(PROBABILITY, values, dtype=pl.Float32).gather(at))
+        predicted = pl.repeat(None, frame.height, dtype=kind, eager=True).scatter(rows, pl.Series(labels, dtype=kind))
+        probability = pl.repeat(None, frame.height, dtype=pl.Float32, eager=True)
+        if probabilities is not None:
+            probability = probability.scatter(rows, probabilities)
+        return frame.with_columns(predicted.alias(PREDICTION), probability.alias(PROBABILITY))
 
 
 @os_errors(UserError)
@@ -344,14 +328,10 @@ def as_store(store: str | Path | Store) -> Store:
 
 def _store_of(what: Store | Inputs) -> Store | None:
     """Return a store, or the store in a folder; None for texts and corpora."""
-    if isinstance(what, Store):
-        return as_store(what)
-    if not isinstance(what, str | Path | ObjectPath):
-        return None
-    if what != STDIN and as_path(what).is_dir():
-        return as_store(what)
     if isinstance(what, str) and not may_be_file(what):
         raise UserError(f"{what!r:.60} is neither a store nor a file; pass texts as a list")
+    if isinstance(what, Store) or (isinstance(what, str | Path | ObjectPath) and as_path(what).is_dir()):
+        return as_store(what)
     return None
 
 
@@ -359,12 +339,5 @@ def _texts_of(what: Store | Inputs) -> list[str] | None:
     """Return a list of texts; None for a list of files or rows, and anything else."""
     if not isinstance(what, list | tuple) or isinstance(what, Paths):
         return None
-    is_files = bool(what) and all(isinstance(item, str | Path) and may_be_file(item) for item in what)
-    is_rows = bool(what) and all(isinstance(item, Mapping) for item in what)
-    return None if is_files or is_rows else list(what)
-
-
-def _series(values: Any) -> pl.Series:
-    if isinstance(values, np.ma.MaskedArray):
-        return pl.Series(values.data).set(pl.Series(np.ma.getmaskarray(values)), None)
-    return pl.Series(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
+    is_corpus = [isinstance(item, Path | Mapping) or (isinstance(item, str) and may_be_file(item)) for item in what]
+    return None if is_corpus and all(is_corpus) else list(what)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,21 +21,17 @@ from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import Probe, encode_labels, require_same_kind
 from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix, make_head
-from bertfeat.heads.scores import METRICS
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
 from bertfeat.probes.learningrows import Dataset, LabelledRows, read_vectors, select_rows
 from bertfeat.probes.probedescription import DevRows, MeanScore, Training
-from bertfeat.probes.scoring import ProbeScore, score_labelled
+from bertfeat.probes.scoring import ProbeScore, score_rows
 from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.progress import Progress, reporting
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
-
-#: Takes a line of progress, also after each epoch of a neural head.
-Say = Callable[[str], None]
 
 
 def fit_probe(
@@ -78,18 +74,25 @@ def fit_probe(
             f"seeds {config.seeds} and there is no dev split to choose the best of them on; pass dev, or one seed"
         )
     choice = choose_feature(task.store, task.level, config.feature, config.mix)
-    spec = task.spec(choice)
+    spec = task.spec(choice.feature)
     with reporting(progress) as reports:
         reports.stage("reading features")
         rows, dev_rows = task.rows(choice.feature, label)
         task.check_labels(rows, dev_rows)
         train, held = task.read(choice.feature, rows, dev_rows)
-        best, trials = task.fit(choice, train, held, reports.stage)
+        best, trials = task.fit(choice.mix, train, held, reports)
     learned, dev = _used(task.store, config.labels, train), None
     if task.dev is not None and held is not None:
         scored = _used(task.dev, config.dev_labels, held)
         unseen = {name: n for name, n in scored["counts"].items() if name not in learned["counts"]}
         dev = DevRows(**scored, unseen_labels=unseen)
+    scores, metric, means = [trial.score for trial in trials if trial.score is not None], None, None
+    if scores:
+        metric = chosen_metric(scores[0], config.params)
+        means = {
+            name: MeanScore(*mean_and_deviation([score.values[name] for score in scores]), len(scores))
+            for name in dict.fromkeys([metric, "accuracy", "macro_f1"])
+        }
     libraries = ["numpy", "scikit-learn", *(["torch"] if best.is_random else [])]
     training = Training(
         **learned,
@@ -98,8 +101,13 @@ def fit_probe(
         first_tokens=rows.source.of_words,
         limit=config.limit,
         dev=dev,
+        seeds=tuple(trial.seed for trial in trials if trial.seed is not None),
+        seed=best.get_params().get("seed"),
         n_seeds_asked=config.seeds,
-        **_outcome(best, trials),
+        trials=tuple(trial.record() for trial in trials),
+        fit_report=best.fit_report(),
+        metric=metric,
+        scores=means,
         streamed=train.is_streamed,
         seconds=round(time.perf_counter() - started, 3),
         versions={"bertfeat": __version__, **{name: version(name) for name in libraries}},
@@ -144,7 +152,7 @@ def sweep_probes(
     task = ProbeTask.of(store, config)
     choices = choose_features(task.store, task.level, config.head, config.features)
     for choice in choices:
-        task.spec(choice)
+        task.spec(choice.feature)
     train, held = task.rows(choices[0].feature, label)
     if held is None:
         train, held = train.split(config.hold_out, config.seed)
@@ -152,8 +160,8 @@ def sweep_probes(
     rows = []
     with reporting(progress) as reports:
         for place, choice in enumerate(choices, start=1):
-            say = partial(_say_after, reports.stage, f"{choice.name} ({place} of {len(choices)}): ")
-            rows.append(_row(task, choice, train, held, say))
+            title = f"{choice.name} ({place} of {len(choices)}): "
+            rows.append(_row(task, choice, train, held, reports, title))
     return Sweep(
         store=task.store.path.name,
         plan_hash=task.store.manifest.plan_hash,
@@ -183,6 +191,10 @@ class Trial(NamedTuple):
     score: ProbeScore | None
     report: Mapping[str, Any]
 
+    def record(self) -> dict[str, Any]:
+        """Return the fit as JSON values."""
+        return {"seed": self.seed, "dev": self.score and self.score.values, "fit_report": dict(self.report)}
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
@@ -207,20 +219,19 @@ class ProbeTask:
         make_head(config.head, **config.params)
         return cls(config, store, None if config.dev is None else as_store(config.dev), level)
 
-    def spec(self, choice: FeatureChoice) -> FeatureSpec:
+    def spec(self, feature: str) -> FeatureSpec:
         """Return a feature, which dev must have too."""
-        spec = FeatureSpec.of(self.store, self.level, choice.feature)
+        spec = FeatureSpec.of(self.store, self.level, feature)
         if self.dev is not None:
             spec.find_in(self.dev, mine=f"store {self.store.path.name}")
         return spec
 
     def rows(self, feature: str, label: str) -> tuple[LabelledRows, LabelledRows | None]:
         """Find the rows with a label, and those of the dev store if there is one."""
-        config, dev = self.config, None
-        rows = select_rows(self.store, self.level, feature, label, config.labels, config.limit)
-        if self.dev is not None:
-            dev = select_rows(self.dev, self.level, feature, label, config.dev_labels)
-        return rows, dev
+        rows = select_rows(self.store, self.level, feature, label, self.config.labels, self.config.limit)
+        if self.dev is None:
+            return rows, None
+        return rows, select_rows(self.dev, self.level, feature, label, self.config.dev_labels)
 
     def check_labels(self, train: LabelledRows, dev: LabelledRows | None) -> int:
         """Return the number of classes of train: two or more, that repeat, and of the kind of dev's labels."""
@@ -230,10 +241,7 @@ class ProbeTask:
             raise UserError(f"{where} has a different value in each row; a classifier needs classes that repeat")
         if dev is not None:
             if not dev.has_vector.any():
-                raise UserError(
-                    f"{dev.source.place}: the dev split is empty: of {dev.n_total} rows at level {self.level}, "
-                    f"{dev.n_without_label} have no label, {len(dev.rows)} no vector; pass another one, or none"
-                )
+                raise UserError(f"{dev.source.place}: no labelled row of dev has a vector; pass another `dev`, or none")
             require_same_kind(dev.labels, dev.source.where, classes, "train")
         return len(classes)
 
@@ -248,11 +256,12 @@ class ProbeTask:
         return data, read_vectors(self.dev or self.store, feature, dev, rest)
 
     def fit(
-        self, choice: FeatureChoice, train: Dataset, dev: Dataset | None, say: Say, *, bootstrap: bool = False
+        self, mix: int | None, train: Dataset, dev: Dataset | None, reports: Progress, row_title: str | None = None
     ) -> tuple[Probe, list[Trial]]:
         """Fit the head with each seed; return the best probe on dev (the first without dev), and all fits.
 
-        A head without randomness is fitted once. With `bootstrap`, the scores of the first fit have intervals.
+        A head without randomness is fitted once. In a sweep, `row_title` begins the lines of progress, and the scores
+        of the first fit have intervals.
         """
         config, trials = self.config, list[Trial]()
         best: tuple[float, Probe] | None = None
@@ -262,17 +271,17 @@ class ProbeTask:
             warnings.warn(BertfeatWarning(text), stacklevel=2)
         for seed in range(config.seed, config.seed + config.seeds) if is_random else [None]:
             count = "" if seed is None else f", seed {seed} ({len(trials) + 1} of {config.seeds})"
-            title = f"fitting {config.head}{count}"
-            say(title)
-            extra = {name: value for name, value in (("seed", seed), ("mix", choice.mix)) if value is not None}
+            stage = f"{row_title or ''}fitting {config.head}{count}"
+            reports.stage(stage)
+            extra = {name: value for name, value in (("seed", seed), ("mix", mix)) if value is not None}
             probe = make_head(config.head, **config.params, **extra)
-            watch = {"on_epoch": partial(_say_epoch, say, title)} if is_random else {}
+            watch = {"on_epoch": partial(_report_epoch, reports, stage)} if is_random else {}
             dev_pair = None if dev is None else (dev.vectors_for(probe), dev.rows.labels)
             probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)
             score, value = None, 0.0
             if dev is not None:
-                score = score_labelled(probe, dev.X, dev.labelled, bootstrap=bootstrap and not trials)
-                value = score.scores.value(chosen_metric(score, config.params))
+                score = score_rows(probe, dev.X, dev.labelled, bootstrap=row_title is not None and not trials)
+                value = score.values[chosen_metric(score, config.params)]
             trials.append(Trial(seed, score, probe.fit_report()))
             if best is None or value > best[0]:
                 best = (value, probe)
@@ -280,14 +289,16 @@ class ProbeTask:
         return best[1], trials
 
 
-def _row(task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: LabelledRows, say: Say) -> SweepRow:
+def _row(
+    task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: LabelledRows, reports: Progress, title: str
+) -> SweepRow:
     started = time.perf_counter()
-    say("reading features")
-    _, trials = task.fit(choice, *task.read(choice.feature, train, dev), say, bootstrap=True)
+    reports.stage(f"{title}reading features")
+    _, trials = task.fit(choice.mix, *task.read(choice.feature, train, dev), reports, title)
     found = task.store.feature(task.level, choice.feature)
     scores = [trial.score for trial in trials if trial.score is not None]
     metric = chosen_metric(scores[0], task.config.params)
-    values = [score.scores.value(metric) for score in scores]
+    values = [score.values[metric] for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
     return SweepRow(
@@ -307,17 +318,13 @@ def _row(task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: Label
 
 def chosen_metric(score: ProbeScore, params: Mapping[str, Any]) -> str:
     """Return the score that compares fits: the head's own metric if it is one of them, else the main score."""
-    metric = params.get("metric")
-    return metric if metric in METRICS and (metric != "entity_f1" or score.scores.entities) else score.metric
+    metric = params.get("metric", score.metric)
+    return metric if metric in score.values else score.metric
 
 
-def _say_after(say: Say, prefix: str, text: str) -> None:
-    say(prefix + text)
-
-
-def _say_epoch(say: Say, title: str, report: Mapping[str, Any]) -> None:
-    line = f"{title}: epoch {report['epoch']} of up to {report['max_epochs']}, loss {report['train_loss']:.4f}"
-    say(line + (f", {report['metric']} {report['dev_score']:.4f}" if "metric" in report else ""))
+def _report_epoch(reports: Progress, stage: str, report: Mapping[str, Any]) -> None:
+    line = f"{stage}: epoch {report['epoch']} of up to {report['max_epochs']}, loss {report['train_loss']:.4f}"
+    reports.stage(line + (f", {report['metric']} {report['dev_score']:.4f}" if "metric" in report else ""))
 
 
 def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, Any]:
@@ -335,30 +342,3 @@ def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, A
         "n_classes": len(classes),
         "counts": {str(name): int(count) for name, count in zip(classes.tolist(), counts, strict=True)},
     }
-
-
-def _outcome(best: Probe, trials: list[Trial]) -> dict[str, Any]:
-    """Return the scores of each fit on dev, their mean and deviation, and the seed and report of the best fit."""
-    metric, means = None, None
-    if scores := [trial.score for trial in trials if trial.score is not None]:
-        metric = chosen_metric(scores[0], best.get_params())
-        means = {
-            name: MeanScore(*mean_and_deviation([score.scores.value(name) for score in scores]), len(scores))
-            for name in dict.fromkeys([metric, "accuracy", "macro_f1"])
-        }
-    return {
-        "seeds": tuple(trial.seed for trial in trials if trial.seed is not None),
-        "seed": best.get_params().get("seed"),
-        "trials": tuple(_record_of(trial) for trial in trials),
-        "fit_report": best.fit_report(),
-        "metric": metric,
-        "scores": means,
-    }
-
-
-def _record_of(trial: Trial) -> dict[str, Any]:
-    """Return a fit as JSON values."""
-    scores = trial.score and trial.score.scores
-    names = ["accuracy", "macro_f1", *(["entity_f1"] if scores and scores.entities else [])]
-    dev = {name: scores.value(name) for name in names} if scores else None
-    return {"seed": trial.seed, "dev": dev, "fit_report": dict(trial.report)}

@@ -1,14 +1,15 @@
-"""Rows that a probe learns from or is scored on: the one place that says which rows of a level have a label.
+"""Rows with a label: the one place that says which rows a probe learns from or is scored on, with their vectors.
 
-Labels are a column of the store, of its words, or of a table beside it. Vectors are read in memory or as a stream.
+Labels are a column of the level, a column of words for their first tokens, or a table that is joined by the keys.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ from bertfeat.heads.sequences import Sequences
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable
 from bertfeat.records import BoolArray, IntArray
-from bertfeat.store.reader import Store
+from bertfeat.store.reader import Store, check_known
 from bertfeat.vectors.array import ArrayVectors, Vectors
 from bertfeat.vectors.store import StoreVectors, lengths_of
 
@@ -40,67 +41,9 @@ _CHUNK_SHARE = 16
 _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 8_000_000, 256_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSource:
-    """The column with the labels: of a level of the store, or of a table of keys and labels.
-
-    `table` has the store's types and unique keys; None for a column of the store. `of_words` says that tokens have the
-    labels of their words. `where` is the name of the labels, and `place` that of the store, for messages.
-    """
-
-    name: str
-    level: Level
-    table: pl.DataFrame | None
-    of_words: bool
-    where: str
-    place: str
-
-    def rows(self, shard: Store) -> pl.DataFrame:
-        """Return the rows of one shard: `doc_id`, `label` (null if a row has none), `is_candidate`.
-
-        Of tokens with the labels of words, only the first of a word is a candidate; otherwise every row is.
-        """
-        keys = list(LEVELS[self.level].keys)
-        is_candidate = pl.lit(True)
-        if self.table is not None:
-            rows = shard.polars(self.level, keys).join(self.table, on=keys, how="left", maintain_order="left")
-        elif self.of_words:
-            words = shard.polars(Level.WORD, [*_WORD_KEYS, self.name])
-            tokens = shard.polars(self.level, _WORD_KEYS).with_columns(is_candidate=IS_FIRST_TOKEN)
-            rows = tokens.join(words, on=_WORD_KEYS, how="left", maintain_order="left")
-            is_candidate = pl.col("is_candidate")
-        else:
-            rows = shard.polars(self.level, ["doc_id", self.name])
-        return rows.select("doc_id", label=pl.col(self.name), is_candidate=is_candidate)
-
-    def error_of_none(self) -> UserError:
-        """Return the error for labels that no row of the store has."""
-        if self.table is None or not is_given(self.table[self.name]).any():
-            return UserError(f"{self.where}: no row at level {self.level} has a label")
-        return UserError(f"{self.where}: none of its {self.table.height} rows is for a row of {self.place}")
-
-
-def find_labels(store: Store, level: Level, name: str, labels: LabelTable | None, place: str) -> LabelSource:
-    """Find the labels of a level, in a table or in a column of the store, called `place` in messages."""
-    if labels is not None:
-        where = "a frame" if isinstance(labels, pl.DataFrame) else str(labels)
-        table = _table_of(labels, store, level, name, where)
-        return LabelSource(name, level, table, False, f"{where}: column {name!r}", place)
-    where = f"{place}: column {name!r}"
-    own = [column.name for column in store.schema(level).columns]
-    has_words = level is Level.TOKEN and Level.WORD in store.levels
-    of_words = [column.name for column in store.schema(Level.WORD).columns] if has_words else []
-    if name in own or name in of_words:
-        return LabelSource(name, level, None, name not in own, where, place)
-    there = [*own, *of_words]
-    raise UserError(
-        f"{place}: no label column {name!r} at level {level}; {did_you_mean(name, there) or _hint(level, there)}"
-    )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledRows:
-    """The rows of a level that have a label, of `n_total` that could take part.
+    """The rows of a level that have a label, of `n_total` that could have one.
 
     `rows`, int64 (n_rows,), are their ascending numbers in the level, and `documents`, int64 (n_rows,), the running
     numbers of their documents. `labels` are (n_rows,), and `has_vector`, bool (n_rows,), says which have a vector.
@@ -116,12 +59,12 @@ class LabelledRows:
 
     @property
     def n_without_label(self) -> int:
-        """Rows that are left out because their label is null or empty."""
+        """The number of rows that are left out because their label is null or empty."""
         return self.n_total - len(self.rows)
 
     @property
     def lengths(self) -> IntArray | None:
-        """Rows of each document that has any, int64 (n_documents,); None at sentence level."""
+        """The number of rows of each document that has any, int64 (n_documents,); None at sentence level."""
         return None if self.level is Level.SENTENCE else lengths_of(self.documents)
 
     @property
@@ -156,42 +99,92 @@ def select_rows(
     store: Store, level: Level, feature: str, label: str, labels: LabelTable | None, limit: int | None = None
 ) -> LabelledRows:
     """Find the rows with a label, neither null nor empty, of the first `limit` documents (None is all)."""
-    source = find_labels(store, level, label, labels, str(store.path))
-    has_vector = store.valid(level, feature)
-    candidates = pl.concat(list(_candidates(store, source, limit)))
-    given = candidates.filter(is_given(candidates["label"]))
-    if source.table is not None and candidates.height and not given.height and is_given(source.table[label]).any():
-        raise source.error_of_none()
-    rows, documents = given["row"].to_numpy(), given["document"].to_numpy()
-    found = as_labels(given["label"], source.where)
-    return LabelledRows(level, rows, documents, found, has_vector[rows], candidates.height, source)
-
-
-def _candidates(store: Store, source: LabelSource, limit: int | None) -> Iterator[pl.DataFrame]:
-    """Yield the rows of each shard that may have a label: `row` and `document`, their running numbers, and `label`."""
-    n_rows = n_documents = 0
+    source = LabelSource.find(store, level, label, labels, str(store.path))
+    shards, n_rows, n_documents = [], 0, 0
     for entry in store.manifest.shards:
-        frame = source.rows(store.shard(entry.shard)).with_columns(
+        shard = source.rows(store.shard(entry.shard)).with_columns(
             row=pl.int_range(pl.len(), dtype=pl.Int64) + n_rows,
             document=pl.col("doc_id").rle_id().cast(pl.Int64) + n_documents,
         )
-        is_wanted = pl.col("is_candidate") if limit is None else pl.col("is_candidate") & (pl.col("document") < limit)
-        yield frame.filter(is_wanted).select("row", "document", "label")
-        n_rows += frame.height
-        n_documents = frame["document"][-1] + 1 if frame.height else n_documents
+        shards.append(shard.filter("is_candidate").select("row", "document", "label"))
+        n_rows += shard.height
+        n_documents = shard["document"][-1] + 1 if shard.height else n_documents
         if limit is not None and n_documents >= limit:
-            return
+            break
+    candidates = pl.concat(shards)
+    if limit is not None:
+        candidates = candidates.filter(pl.col("document") < limit)
+    found = candidates.filter(is_given(candidates["label"]))
+    if not found.height:
+        raise source.error_of_none()
+    rows = found["row"].to_numpy()
+    return LabelledRows(
+        level=level,
+        rows=rows,
+        documents=found["document"].to_numpy(),
+        labels=check_labels(found["label"].to_numpy(), what=source.where),
+        has_vector=store.valid(level, feature)[rows],
+        n_total=candidates.height,
+        source=source,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSource:
+    """The column with the labels: of a level, of words for their first tokens, or of a table of keys and labels.
+
+    `table` has the store's types and unique keys; None for a column of the store. `of_words` is true for tokens that
+    have the labels of their words. `where` names the labels in messages, and `place` the store.
+    """
+
+    name: str
+    level: Level
+    table: pl.DataFrame | None
+    of_words: bool
+    where: str
+    place: str
+
+    @classmethod
+    def find(cls, store: Store, level: Level, name: str, labels: LabelTable | None, place: str) -> Self:
+        """Find the labels in a table, or in a column of the store."""
+        if labels is not None:
+            where = "a frame" if isinstance(labels, pl.DataFrame) else str(labels)
+            table = _table_of(labels, store, level, name, where)
+            return cls(name, level, table, False, f"{where}: column {name!r}", place)
+        own = [column.name for column in store.schema(level).columns]
+        has_words = level is Level.TOKEN and Level.WORD in store.levels
+        of_words = [column.name for column in store.schema(Level.WORD).columns] if has_words else []
+        if name not in own and name not in of_words:
+            hint = did_you_mean(name, [*own, *of_words]) or _hint(level, [*own, *of_words])
+            raise UserError(f"{place}: no label column {name!r} at level {level}; {hint}")
+        return cls(name, level, None, name not in own, f"{place}: column {name!r}", place)
+
+    def rows(self, shard: Store) -> pl.DataFrame:
+        """Return the rows of one shard: `doc_id`, `label` (null if a row has none), and `is_candidate`.
+
+        All rows are candidates, except that of tokens with the labels of words only the first token of a word is one.
+        """
+        keys, labels = list(LEVELS[self.level].keys), self.table
+        if self.of_words:
+            keys, labels = _WORD_KEYS, shard.polars(Level.WORD, [*_WORD_KEYS, self.name])
+        if labels is None:
+            rows = shard.polars(self.level, ["doc_id", self.name])
+        else:
+            rows = shard.polars(self.level, keys).join(labels, on=keys, how="left", maintain_order="left")
+        is_candidate = IS_FIRST_TOKEN if self.of_words else pl.lit(True)
+        return rows.select("doc_id", label=pl.col(self.name), is_candidate=is_candidate)
+
+    def error_of_none(self) -> UserError:
+        """Return the error for labels that no row of the store has."""
+        if self.table is None or not is_given(self.table[self.name]).any():
+            return UserError(f"{self.where}: no row at level {self.level} has a label; name another column or file")
+        return UserError(f"{self.where}: none of its {self.table.height} rows is for a row of {self.place}")
 
 
 def is_given(labels: pl.Series) -> pl.Series:
     """Return which rows have a label; an empty cell of a .csv or .tsv is read as an empty text, which is not one."""
     given = labels.is_not_null()
     return given & (labels != "").fill_null(value=False) if labels.dtype == pl.String else given
-
-
-def as_labels(values: pl.Series, where: str) -> Labels:
-    """Return a column without nulls as labels, (n_rows,)."""
-    return check_labels(values.to_numpy(), what=where) if len(values) else np.zeros(0, "U1")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,19 +233,15 @@ def _table_of(labels: LabelTable, store: Store, level: Level, name: str, where: 
     if not isinstance(labels, str | Path | pl.DataFrame):
         raise UserError(f"labels are a {type(labels).__name__}; pass a file or a polars DataFrame")
     table = labels if isinstance(labels, pl.DataFrame) else read_table(str(labels), {*keys, name})
-    for column in (*keys, name):
-        if column not in table.columns:
-            there = did_you_mean(column, table.columns) or f"columns are {', '.join(table.columns) or 'none'}"
-            raise UserError(f"{where}: no column {column!r}; {there}")
+    check_known(where, [*keys, name], table.columns)
     types = {column.name: _TYPES[column.type]() for column in store.schema(level).columns if column.name in keys}
-    for key in keys:
+    for key, kind in types.items():
         if table[key].dtype.is_float() or table[key].dtype.is_nested():
             raise UserError(f"{where}: {key} is of type {table[key].dtype}; write whole numbers or strings")
-    found = table.select(*keys, name).with_columns(pl.col(key).cast(kind, strict=False) for key, kind in types.items())
-    for key, kind in types.items():
-        wrong = table[key].filter(found[key].is_null())
+        wrong = table[key].filter(table[key].cast(kind, strict=False).is_null())
         if len(wrong):
             raise UserError(f"{where}: {key} {wrong[0]!r} is not {'a whole number' if kind.is_integer() else 'an id'}")
+    found = table.select(*keys, name).with_columns(pl.col(key).cast(kind) for key, kind in types.items())
     if found.select(keys).is_duplicated().any():
         *first, times = found.group_by(keys, maintain_order=True).len().filter(pl.col("len") > 1).row(0)
         named = ", ".join(f"{name} {value!r}" for name, value in zip(keys, first, strict=True))

@@ -1,4 +1,4 @@
-"""Predicted labels of rows, the columns beside them, and the file that they are written to."""
+"""Columns beside predictions, gold labels among them, and the file that predictions are written to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import polars as pl
 
 from bertfeat.choices import Level
@@ -16,110 +15,59 @@ from bertfeat.corpus import Reader
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.placecheck import check_file
 from bertfeat.durable.publication import publish_file
-from bertfeat.errors import UserError, did_you_mean
+from bertfeat.errors import UserError
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
-from bertfeat.heads.base import Labels, Probe, require_same_kind
-from bertfeat.heads.sequences import Sequences
+from bertfeat.heads.base import Labels, check_labels, require_same_kind
 from bertfeat.levels import LEVELS
-from bertfeat.probes.config import LabelTable
-from bertfeat.probes.learningrows import LabelSource, as_labels, find_labels, is_given
-from bertfeat.records import BoolArray, Float32Array, IntArray
+from bertfeat.probes.learningrows import LabelSource, is_given
 from bertfeat.storage import local_path
-from bertfeat.store.reader import Store, read_columns, row_columns
-from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
+from bertfeat.store.reader import Store, check_columns, read_columns
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 
 
-def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
-    """Return the predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any.
-
-    The vectors `X` (n_rows, dim) may be a stream whose chunks end between sequences, of `lengths` (n_sequences,) rows.
-    """
-    labels = np.empty(X.shape[0], probe.classes_.dtype)
-    probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
-    chunks = chunks_of(X)
-    if probe.is_tagger and isinstance(X, ArrayVectors):
-        # Its chunks may end inside a sequence.
-        chunks = iter([(range(X.shape[0]), X.whole())])
-    starts = np.concatenate([[0], np.cumsum(np.zeros(0, np.int64) if lengths is None else lengths)])
-    for rows, vectors in chunks:
-        part: Any = vectors
-        if probe.is_tagger and lengths is not None:
-            first, last = np.searchsorted(starts, [rows.start, rows.stop])
-            part = Sequences(vectors, lengths[first:last])
-        found = probe.predict(part) if probabilities is None else probe.predict_proba(part)
-        values = np.concatenate(found) if probe.is_tagger else found
-        span = slice(rows.start, rows.stop)
-        if probabilities is None:
-            labels[span] = values
-        else:
-            best = values.argmax(axis=1)
-            labels[span] = probe.classes_[best]
-            probabilities[span] = values[np.arange(len(best)), best]
-    return labels, probabilities
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutputColumns:
-    """The columns `shown` beside predictions, which may be of the documents, and the origin of gold labels among them.
+    """The columns beside predictions, which may be of the documents, and the origin of gold labels among them.
 
-    With `only_errors`, rows are left out that are right or have no gold label.
+    `n_gold` counts the gold labels that predictions were compared with.
     """
 
+    level: Level
     shown: tuple[str, ...]
     gold: LabelSource | None
-    only_errors: bool
+    n_gold: int = 0
 
     @classmethod
-    def of(
-        cls,
-        store: Store,
-        place: str,
-        level: Level,
-        names: tuple[str, ...],
-        gold: str | None,
-        labels: LabelTable | None,
-        *,
-        only_errors: bool,
-    ) -> Self:
-        """Find the columns and the gold labels in a store, called `place` in messages."""
-        source = None if gold is None else find_labels(store, level, gold, labels, place)
-        there = [name for columns in row_columns(store, level) for name in columns]
-        for name in (*names, *(() if gold is None else (gold,))):
-            if name in (PREDICTION, PROBABILITY):
+    def of(cls, store: Store, level: Level, names: Sequence[str], gold: LabelSource | None, place: str) -> Self:
+        """Find the columns in a store, called `place` in messages."""
+        golds = [] if gold is None else [gold.name]
+        shown = dict.fromkeys([*LEVELS[level].names, *names, *golds])
+        for name in (PREDICTION, PROBABILITY):
+            if name in shown:
                 raise UserError(f"{place}: column {name!r} has the name of a result of the probe; leave it out")
-            if name not in there and name != gold:
-                hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
-                raise UserError(f"{place}: no column {name!r} at level {level}; {hint}")
-        golds = () if gold is None else (gold,)
-        return cls(tuple(dict.fromkeys([*LEVELS[level].names, *names, *golds])), source, only_errors)
+        check_columns(store, level, [name for name in names if name not in golds], place)
+        return cls(level, tuple(shown), gold)
 
-    def read(self, shard: Store, level: Level, further: Sequence[str]) -> pl.DataFrame:
+    def read(self, shard: Store, further: Sequence[str]) -> pl.DataFrame:
         """Return the shown and further columns of a shard's rows; rows that need no label have a null for it."""
         names = list(dict.fromkeys([*self.shown, *further]))
         if self.gold is None:
-            return read_columns(shard, level, names)
+            return read_columns(shard, self.level, names)
         gold = self.gold.rows(shard).select(pl.when("is_candidate").then("label"))
-        frame = read_columns(shard, level, [name for name in names if name != self.gold.name])
+        frame = read_columns(shard, self.level, [name for name in names if name != self.gold.name])
         return frame.with_columns(gold.to_series().alias(self.gold.name))
 
-    def errors(self, frame: pl.DataFrame, classes: Labels, mine: str) -> tuple[BoolArray, int]:
-        """Return bool (n_rows,), which predictions are wrong or missing, and the number of gold labels."""
+    def errors(self, frame: pl.DataFrame, classes: Labels, mine: str) -> pl.DataFrame:
+        """Return the rows whose gold label is not the prediction; a row without a prediction is one of them."""
         assert self.gold is not None
-        given = is_given(frame[self.gold.name]).to_numpy()
-        wrong = np.zeros(frame.height, np.bool_)
-        if given.any():
-            gold = as_labels(frame[self.gold.name].filter(given), self.gold.where)
-            require_same_kind(gold, self.gold.where, classes, mine)
-            wrong[given] = [a != b for a, b in zip(gold.tolist(), frame[PREDICTION].filter(given), strict=True)]
-        return wrong, int(given.sum())
-
-
-def names_in(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of columns, from a list or a text with commas, each once."""
-    listed = columns.split(",") if isinstance(columns, str) else columns
-    return tuple(dict.fromkeys(name.strip() for name in listed if name.strip()))
+        found = frame.filter(is_given(frame[self.gold.name]))
+        if not found.height:
+            return found
+        self.n_gold += found.height
+        gold = check_labels(found[self.gold.name].to_numpy(), what=self.gold.where)
+        require_same_kind(gold, self.gold.where, classes, mine)
+        return found.filter([a != b for a, b in zip(gold.tolist(), found[PREDICTION], strict=True)])
 
 
 def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: type[Reader]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def describe_probe(folder: str | Path) -> tuple[ProbeDocument, Training]:
 
 
 def training_of(extra: Any, where: object) -> Training:
-    """Return the record that is saved with the probe `where`; an error says that something else was saved with it."""
+    """Return the record of its training that was saved with the probe `where`."""
     try:
         return msgspec.convert(extra, Training)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""Scores of a probe on labelled rows, with confidence intervals."""
+"""Predictions of a probe for rows, and their scores with confidence intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, bootstrap_interval
 from bertfeat.heads.scores import Scores, score_labels
+from bertfeat.heads.sequences import Sequences
 from bertfeat.probes.learningrows import LabelledRows
-from bertfeat.probes.predictions import predict_rows
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.ragged import starts_of
+from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.reports.plots import draw_confusion
-from bertfeat.vectors.array import Vectors
+from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,9 +46,9 @@ class ProbeScore:
 
     def _repr_html_(self) -> str:
         rows = []
-        for name in [name for name in _TITLES if name != "entity_f1" or self.scores.entities]:
+        for name, value in self.values.items():
             found = self.intervals.get(name)
-            rows.append((_TITLES[name], self.scores.value(name), found and found.low, found and found.high))
+            rows.append((_TITLES[name], value, found and found.low, found and found.high))
         labels = [(name, *scores) for name, scores in self.scores.per_class.items()]
         return html_table(repr(self), ["score", "value", "low", "high"], rows) + html_table(
             "scores of each label", ["label", "precision", "recall", "F1", "rows"], labels
@@ -62,6 +63,11 @@ class ProbeScore:
     def value(self) -> float:
         """The main score's value."""
         return self.scores.value(self.metric)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The values of all scores: accuracy, macro_f1 and, for tags, entity_f1."""
+        return {name: self.scores.value(name) for name in dict.fromkeys(["accuracy", "macro_f1", self.metric])}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all scores as JSON values."""
@@ -89,19 +95,49 @@ class ProbeScore:
         return lines
 
 
-def score_labelled(probe: Probe, X: Vectors, labelled: LabelledRows, *, bootstrap: bool) -> ProbeScore:
-    """Score a probe on rows, by the vectors `X` (n_with_vector, dim) of those that have one; the others are errors."""
-    guesses = np.empty(len(labelled.labels), probe.classes_.dtype)
-    guesses[labelled.has_vector] = predict_rows(probe, X, labelled.with_vector.lengths)[0]
+def score_rows(probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool) -> ProbeScore:
+    """Score a probe on labelled rows by the vectors `X` (n_with_vector, dim); rows without a vector are errors."""
+    guesses = np.empty(len(rows.labels), probe.classes_.dtype)
+    guesses[rows.has_vector] = predict_rows(probe, X, rows.with_vector.lengths)[0]
     return score_predicted(
-        labelled.labels,
+        rows.labels,
         guesses,
         probe.classes_,
-        lengths=labelled.lengths,
-        predicted=labelled.has_vector,
-        n_without_label=labelled.n_without_label,
+        lengths=rows.lengths,
+        predicted=rows.has_vector,
+        n_without_label=rows.n_without_label,
         bootstrap=bootstrap,
     )
+
+
+def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
+    """Return the predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any.
+
+    `X` are vectors (n_rows, dim), read chunk by chunk. A tagger needs the `lengths` of the sequences, int64
+    (n_sequences,); the chunks of a stream end between them.
+    """
+    labels = np.empty(X.shape[0], probe.classes_.dtype)
+    probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
+    chunks = chunks_of(X)
+    if probe.is_tagger and isinstance(X, ArrayVectors):
+        # The chunks of vectors in memory may end inside a sequence.
+        chunks = iter([(range(X.shape[0]), X.whole())])
+    starts = starts_of(np.zeros(0, np.int64) if lengths is None else lengths)
+    for rows, vectors in chunks:
+        part: Any = vectors
+        if probe.is_tagger and lengths is not None:
+            first, last = np.searchsorted(starts, [rows.start, rows.stop])
+            part = Sequences(vectors, lengths[first:last])
+        found = probe.predict(part) if probabilities is None else probe.predict_proba(part)
+        values = np.concatenate(found) if probe.is_tagger else found
+        span = slice(rows.start, rows.stop)
+        if probabilities is None:
+            labels[span] = values
+        else:
+            best = values.argmax(axis=1)
+            labels[span] = probe.classes_[best]
+            probabilities[span] = values[np.arange(len(best)), best]
+    return labels, probabilities
 
 
 def score_predicted(
@@ -121,8 +157,5 @@ def score_predicted(
     """
     units: dict[str, Any] = {"lengths": lengths, "predicted": predicted}
     score = ProbeScore(score_labels(labels, guesses, classes, **units), {}, n_without_label)
-    if not bootstrap:
-        return score
-    metrics = dict.fromkeys([score.metric, "accuracy", "macro_f1"])
-    intervals = {name: bootstrap_interval(name, labels, guesses, **units) for name in metrics}
-    return ProbeScore(score.scores, intervals, n_without_label)
+    metrics = dict.fromkeys([score.metric, *score.values]) if bootstrap else ()
+    return replace(score, intervals={name: bootstrap_interval(name, labels, guesses, **units) for name in metrics})

@@ -47,6 +47,12 @@ class SweepRow:
     values: tuple[float, ...]
     mixes: tuple[Mapping[str, Any], ...] = ()
 
+    @property
+    def bar(self) -> ScoreBar:
+        """The score in a plot, with its deviation or, for one seed, its interval."""
+        interval = ScoreBar(self.score, self.low, self.high)
+        return interval if self.deviation is None else ScoreBar.of(self.score, self.deviation)
+
     def cells(self) -> list[object]:
         """Return the cells of its line in a table."""
         return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in _HEADERS]
@@ -126,21 +132,13 @@ class Sweep:
     def _series(self) -> LayerScores:
         by_seeds = any(row.deviation is not None for row in self.rows)
         n_seeds = len(self.rows[0].values)
-        single = {row.layers[0]: row for row in self.rows if row.feature.startswith("layer_")}
-        others = {row.feature: row for row in self.rows if not row.feature.startswith("layer_")}
         return LayerScores(
             metric=self.metric,
-            layers={layer: _bar(row) for layer, row in single.items()},
-            combinations={name: _bar(row) for name, row in others.items()},
+            layers={row.layers[0]: row.bar for row in self.rows if row.feature.startswith("layer_")},
+            combinations={row.feature: row.bar for row in self.rows if not row.feature.startswith("layer_")},
             bars=f"standard deviation over {n_seeds} seeds" if by_seeds else "95 % bootstrap interval",
             title=f"{self.head} on {self.label}, {self.level} level",
         )
-
-
-def _bar(row: SweepRow) -> ScoreBar:
-    if row.deviation is not None:
-        return ScoreBar.of(row.score, row.deviation)
-    return ScoreBar(row.score, row.low, row.high)
 
 
 @os_errors(UserError)

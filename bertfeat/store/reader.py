@@ -424,7 +424,7 @@ class Store(StoreDescription):
         there = self.columns(level)
         # Each once: layers by their numbers and by their names may be the same.
         names = list(there if columns is None else dict.fromkeys(self._name(column) for column in columns))
-        _check_known(self, level, names, there)
+        check_known(self.path, names, there, f" at level {level}")
         return names
 
 
@@ -436,21 +436,22 @@ def row_columns(store: Store, level: Level) -> tuple[list[str], list[str]]:
     return own, [column.name for column in store.schema(Level.SENTENCE).columns if column.name not in own]
 
 
-def check_columns(store: Store, level: Level, names: Sequence[str]) -> None:
-    """Check that columns are among `row_columns`.
+def check_columns(store: Store, level: Level, names: Sequence[str], place: object = None) -> None:
+    """Check that columns are among `row_columns`; `place` is the name of the store in the message, by default its path.
 
     Raises:
         UserError: A column is unknown or holds vectors.
     """
-    there = [name for names in row_columns(store, level) for name in names]
-    _check_known(store, level, names, there)
+    own, others = row_columns(store, level)
+    check_known(place or store.path, names, [*own, *others], f" at level {level}")
 
 
-def _check_known(store: Store, level: str, names: Sequence[str], there: Sequence[str]) -> None:
+def check_known(place: object, names: Sequence[str], known: Sequence[str], at: str = "") -> None:
+    """Raise a UserError that names the first of some columns that a table at a place does not have."""
     for name in names:
-        if name not in there:
-            hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
-            raise UserError(f"{store.path}: no column {name!r} at level {level}; {hint}")
+        if name not in known:
+            hint = did_you_mean(name, known) or f"columns are {', '.join(known) or 'none'}"
+            raise UserError(f"{place}: no column {name!r}{at}; {hint}")
 
 
 def read_columns(store: Store, level: Level, names: Sequence[str]) -> pl.DataFrame:

@@ -97,7 +97,7 @@ class TestFit:
             ("--metric accuracy --param metric=accuracy", "parameter metric is given twice"),
             ("--param C=a", "C 'a'"),
             ("--param seed=1", "--param 'seed=1'"),
-            ("--param store=x", "--param 'store=x'"),
+            ("--param store=x", "no parameter 'store'"),
             ("--metric rouge --dev {dev}", "'rouge'"),
             ("--class-weight heavy", "'heavy'"),
             ("--seeds 0", "'--seeds'"),

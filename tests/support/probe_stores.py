@@ -176,12 +176,3 @@ def word_frame(first_doc: int, lengths: list[int], labels: Callable[[int, int], 
 def numbered(level: Level, start: int, stop: int) -> np.ndarray:
     """Return vectors (n_rows, 4 * HIDDEN) that identify their row: row + component / 16."""
     return np.arange(start, stop)[:, None] + np.arange(4 * HIDDEN) / 16
-
-
-def predict_all(used: dict[Path, Path]) -> None:
-    """Predict with saved probes from stores; each table lies beside its probe."""
-    import torch
-
-    torch.set_num_threads(1)
-    for probe, store in used.items():
-        bertfeat.load_probe(probe).predict(store).write_parquet(f"{probe}.parquet")
