@@ -9,7 +9,7 @@ by a quarter: all these files together are at most five times as long as the las
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,14 @@ import numpy as np
 from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.indexfolder import publish_aside, read_index, write_index
-from bertfeat.ann.searchparameters import codes_of, core, leaves, set_count, transforms
-from bertfeat.ann.transforms import Transform, prepare
+from bertfeat.ann.searchparameters import codes_of, core, leaves, parts, transforms
+from bertfeat.ann.transforms import Transform, prepared_chunks, prepared_rows
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.durable.files import Sink
 from bertfeat.errors import RunError
 from bertfeat.forks import limit_threads
-from bertfeat.records import Float32Array, Int32Array, IntArray
-from bertfeat.vectors.array import Vectors, chunks_of
-from bertfeat.vectors.nearest import Metric
+from bertfeat.records import Int32Array
+from bertfeat.vectors.array import Vectors
 
 TRAINED = "trained.faiss"
 CHECKPOINT = "checkpoint.faiss"
@@ -49,80 +48,27 @@ def threads(n_threads: int) -> Iterator[None]:
 
 def trained(plan: MemoryPlan, source: Vectors, transform: Transform | None) -> Any:
     """Return the empty index, trained on a sample of the source."""
-    index = plan.info.make()
-    for part in leaves(index):
-        _seed(part, plan.settings.seed)
+    index, seed = plan.info.make(), plan.settings.seed
+    for part in map(codes_of, leaves(index)):
+        if isinstance(part, faiss.IndexIVF):
+            _seed(part.cp, seed)
+        if hasattr(part, "pq"):
+            _seed(part.pq.cp, seed)
+    rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
+    # OPQ learns its rotation with code books of its own, those that faiss makes by default; faiss does not own these.
+    books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
+    for rotation, book in zip(rotations, books, strict=True):
+        _seed(book.cp, seed)
+        rotation.pq = book
     if plan.info.n_training_min:
-        positions = sample_positions(source.shape[0], plan.n_training, plan.settings.seed)
-        with _seeded_rotations(index, plan.settings.seed):
-            index.train(prepared_rows(source, positions, transform, plan.info.metric))
+        positions = sample_positions(source.shape[0], plan.n_training, seed)
+        index.train(prepared_rows(source, positions, transform, plan.info.metric))
+    for rotation in rotations:
+        rotation.pq = None
     return index
 
 
-def prepared_rows(source: Vectors, positions: IntArray, transform: Transform | None, metric: Metric) -> Float32Array:
-    """Return the vectors at some positions, ascending, as an index takes them; the source is read once."""
-    dim = source.shape[1] if transform is None else transform.out_dim
-    out = np.empty((len(positions), dim), dtype=np.float32)
-    for rows, vectors in chunks_of(source):
-        first, last = np.searchsorted(positions, [rows.start, rows.stop])
-        if last > first:
-            out[first:last] = prepare(vectors[positions[first:last] - rows.start], transform, metric)
-    return out
-
-
-def prepared_chunks(
-    source: Vectors, start: int, borders: Sequence[int], transform: Transform | None, metric: Metric
-) -> Iterator[Float32Array]:
-    """Yield all vectors from `start` on as an index takes them, cut at the borders and not as the source cuts them.
-
-    The borders ascend, and the last one is the number of vectors. Each float32 (n, dim) is valid until the next one.
-    Chunks of the source that end before `start` are not read.
-    """
-    widest = max(b - a for a, b in zip([start, *borders], borders, strict=False))
-    chunk = np.empty((widest, source.shape[1] if transform is None else transform.out_dim), dtype=np.float32)
-    at, first, cuts = start, start, iter(borders)
-    stop = next(cuts)
-    for number, rows in enumerate(source.chunks):
-        if rows.stop <= start:
-            continue
-        vectors = source.read(number)
-        while at < rows.stop:
-            until = min(stop, rows.stop)
-            some = vectors[at - rows.start : until - rows.start]
-            chunk[at - first : until - first] = prepare(some, transform, metric)
-            at = until
-            if at == stop:
-                yield chunk[: at - first]
-                first, stop = at, next(cuts, at)
-
-
-@contextlib.contextmanager
-def _seeded_rotations(index: Any, seed: int) -> Iterator[None]:
-    """Seed the code books that an OPQ uses to learn its rotation, as `_seed` does for those of the index."""
-    rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
-    # The ones that faiss makes by default; faiss does not keep them alive.
-    books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
-    for rotation, book in zip(rotations, books, strict=True):
-        _seed_clustering(book.cp, seed)
-        rotation.pq = book
-    try:
-        yield
-    finally:
-        for rotation in rotations:
-            rotation.pq = None
-
-
-def _seed(part: Any, seed: int) -> None:
-    """Seed the training of a part."""
-    part = codes_of(part)
-    settings = [part.cp] if isinstance(part, faiss.IndexIVF) else []
-    if hasattr(part, "pq"):
-        settings.append(part.pq.cp)
-    for clustering in settings:
-        _seed_clustering(clustering, seed)
-
-
-def _seed_clustering(clustering: Any, seed: int) -> None:
+def _seed(clustering: Any, seed: int) -> None:
     """Seed k-means, and keep it from warnings about small samples on stderr."""
     clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
     clustering.min_points_per_centroid = 1
@@ -144,8 +90,8 @@ class Filling:
         self._write_pieces()
         return self._merged()
 
-    def _chunks(self, start: int, borders: list[int]) -> Iterator[Any]:
-        return prepared_chunks(self.source, start, borders, self.transform, self.plan.info.metric)
+    def _chunks(self, pieces: list[range]) -> Iterator[Any]:
+        return prepared_chunks(self.source, pieces, self.plan.n_chunk_rows, self.transform, self.plan.info.metric)
 
     def _pieces(self) -> list[range]:
         n_vectors, n_rows = self.source.shape[0], self.plan.n_piece_rows
@@ -156,20 +102,17 @@ class Filling:
 
     def _write_pieces(self) -> None:
         index = read_index(self.folder / TRAINED)
-        parts, pieces = list(leaves(index)), self._pieces()
-        done = [all(self._piece_path(i, part).exists() for part in range(len(parts))) for i in range(len(pieces))]
+        filled, pieces = list(leaves(index)), self._pieces()
+        done = [all(self._piece_path(i, part).exists() for part in range(len(filled))) for i in range(len(pieces))]
         if all(done):
             return
-        n_done = done.index(False)
-        left = pieces[n_done:]
-        step = self.plan.n_chunk_rows
-        borders = [border for piece in left for border in [*range(piece.start + step, piece.stop, step), piece.stop]]
-        number, at = n_done, left[0].start
-        for chunk in self._chunks(at, borders):
+        number = done.index(False)
+        at = pieces[number].start
+        for chunk in self._chunks(pieces[number:]):
             index.add(chunk)
             at += len(chunk)
             if at == pieces[number].stop:
-                for i, part in enumerate(parts):
+                for i, part in enumerate(filled):
                     with publish_aside(self._piece_path(number, i)) as sink:
                         _write_part(part, sink)
                 index.reset()
@@ -183,7 +126,8 @@ class Filling:
                 _merge_lists(part, paths, pieces)
             else:
                 _merge_codes(part, paths, pieces)
-        set_count(index, self.source.shape[0])
+        for part in parts(index):
+            part.ntotal = self.source.shape[0]
         return index
 
     def _grown(self) -> Any:
@@ -195,9 +139,7 @@ class Filling:
         levels = _levels(core(index).hnsw, n_vectors, self.plan.settings.seed)
         _reserve(core(index), levels)
         # The borders of an uninterrupted run: a graph depends on which vectors are added together.
-        step = self.plan.n_chunk_rows
-        borders = [*range(n_done + step, n_vectors, step), n_vectors]
-        for chunk in self._chunks(n_done, borders):
+        for chunk in self._chunks([range(n_done, n_vectors)]):
             n_done += len(chunk)
             faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
             index.add(chunk)
@@ -207,17 +149,14 @@ class Filling:
         return index
 
 
-def extend(index: VectorIndex, source: Vectors, start: int = 0, n_chunk_rows: int = 8192) -> None:
+def extend(index: VectorIndex, source: Vectors, start: int, n_chunk_rows: int) -> None:
     """Add vectors of a source, from position `start` on, to an index in memory, `n_chunk_rows` at once.
 
     What was learned stays: transform, centroids, code books, search parameters. A `Flat` index is then the same as one
     built from all vectors with the same transform. The recall of others may differ.
     """
-    n_vectors = source.shape[0]
-    if start < n_vectors:
-        borders = [*range(start + n_chunk_rows, n_vectors, n_chunk_rows), n_vectors]
-        for chunk in prepared_chunks(source, start, borders, index.transform, index.metric):
-            index.index.add(chunk)
+    for chunk in prepared_chunks(source, [range(start, source.shape[0])], n_chunk_rows, index.transform, index.metric):
+        index.index.add(chunk)
 
 
 def _write_part(part: Any, sink: Sink) -> None:

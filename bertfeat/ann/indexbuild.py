@@ -1,21 +1,20 @@
 """Build of an index in a folder of its own; an interrupted build resumes.
 
 The folder gets `transform.safetensors`, the fitted transform; `truth.safetensors`, queries and their nearest vectors;
-`candidate-N`, an unfinished index: trained, its pieces or checkpoint, the whole, its tuning; `seconds.json`, the times
-of the stages; `index.faiss`, the index; and `result.json`, its description, written last.
+`candidate-N`, an index: trained, its pieces or checkpoint, the whole, its tuning; `seconds.json`, the times of the
+stages; and `index.faiss`, the best of the candidates.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertfeat.ann.budget import MemoryPlan, Shape, candidates
-from bertfeat.ann.description import INDEX, TRANSFORM, BuildSettings, IndexDescription
+from bertfeat.ann.budget import MemoryPlan
+from bertfeat.ann.description import INDEX, TRANSFORM, IndexDescription
 from bertfeat.ann.exact import checked_queries
 from bertfeat.ann.filling import TRAINED, Filling, threads, trained
 from bertfeat.ann.indexfolder import (
@@ -32,28 +31,14 @@ from bertfeat.ann.tuning import HeldOut, reached, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.durable import files
 from bertfeat.durable.steps import step
-from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
 from bertfeat.vectors.array import Vectors
 
 TRUTH = "truth.safetensors"
-RESULT = "result.json"
 TUNING = "tuning.json"
 SECONDS = "seconds.json"
 
 Value = TypeVar("Value")
-
-
-def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int = 0) -> list[MemoryPlan]:
-    """Return the indexes to build, in turn, until one reaches the recall; nothing is read or written.
-
-    `n_given` is the number of queries that are given to tune by. What cannot be built is a UserError, which says what
-    to use instead.
-    """
-    if n_vectors < 1:
-        raise UserError("there are no vectors to index; choose a store, level and feature that has some")
-    settings.transform_spec.check(dim, n_vectors)
-    return candidates(Shape(n_vectors, dim, n_given), settings)
 
 
 def build(
@@ -70,79 +55,70 @@ def build(
     if queries is not None:
         queries = checked_queries(queries, source.shape[1])
     folder.mkdir(parents=True, exist_ok=True)
-    done = read_json(folder / RESULT, IndexDescription)
-    if done is None:
-        settings = plans[0].settings
-        with threads(settings.threads):
-            done = _Builder(source, folder, settings, queries).build(plans)
-    for unfinished in folder.glob("candidate-*"):
-        shutil.rmtree(unfinished)
-    return done
+    with threads(plans[0].settings.threads):
+        return _Builder(source, folder, plans, queries).build()
 
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
     source: Vectors
     folder: Path
-    settings: BuildSettings
+    plans: list[MemoryPlan]
     queries: Float32Array | None
 
-    def build(self, plans: list[MemoryPlan]) -> IndexDescription:
+    def build(self) -> IndexDescription:
         """Build one index after the other until one reaches the recall."""
         transform = self._timed("transform", self._transform)
-        held = self._timed("truth", lambda: self._held(plans[0], transform))
+        held = self._timed("truth", lambda: self._held(transform))
         measured: list[dict[str, Any]] = []
-        for number, plan in enumerate(plans):
-            measured.append(self._candidate(number, plan, transform, held))
+        for number in range(len(self.plans)):
+            measured.append(self._candidate(number, transform, held))
             if held is None or measured[-1]["target_met"]:
                 break
         # The first of equal ones.
         best = max(range(len(measured)), key=lambda i: reached(measured[i]))
         target = self.folder / INDEX
         with files.write_errors(target):
-            target.unlink(missing_ok=True)
             files.link_exclusive(self.folder / f"candidate-{best}" / INDEX, target)
             files.sync_path(self.folder)
         step(f"{INDEX}.linked")
         summary = {name: value for name, value in measured[best].items() if name not in ("tried", "parameters")}
         n_vectors, dim = self.source.shape
-        description = IndexDescription(
+        settings = self.plans[0].settings
+        return IndexDescription(
             n_vectors=n_vectors,
             dim=dim,
-            metric=self.settings.metric,
-            transform=self.settings.transform,
-            factory=plans[best].info.text,
+            metric=settings.metric,
+            transform=settings.transform,
+            factory=self.plans[best].info.text,
             parameters=measured[best]["parameters"],
-            settings=self.settings,
+            settings=settings,
             measured={**summary, "candidates": measured},
             seconds=self._seconds(),
         )
-        write_json(self.folder / RESULT, description)
-        return description
 
     def _transform(self) -> Transform | None:
         if (saved := read_transform(self.folder)) is not None:
             return saved
-        transform = fit_transform(self.source, self.settings.transform_spec)
+        transform = fit_transform(self.source, self.plans[0].settings.transform_spec)
         if transform is not None:
             write_arrays(self.folder / TRANSFORM, transform.to_arrays())
         return transform
 
-    def _held(self, plan: MemoryPlan, transform: Transform | None) -> HeldOut | None:
+    def _held(self, transform: Transform | None) -> HeldOut | None:
         """Return queries with their nearest vectors; None for a single vector, which has no others."""
         if self.source.shape[0] < 2:
             return None
         if (arrays := read_arrays(self.folder / TRUTH)) is not None:
             return HeldOut(**arrays)
-        held = HeldOut.drawn(self.source, transform, self.settings, plan.exact_bytes, self.queries)
+        held = HeldOut.drawn(self.source, self.plans[0], transform, self.queries)
         write_arrays(self.folder / TRUTH, held._asdict())
         return held
 
-    def _candidate(
-        self, number: int, plan: MemoryPlan, transform: Transform | None, held: HeldOut | None
-    ) -> dict[str, Any]:
+    def _candidate(self, number: int, transform: Transform | None, held: HeldOut | None) -> dict[str, Any]:
         """Build an index, unless that is done, and return its measurements."""
-        folder, name = self.folder / f"candidate-{number}", plan.info.text
+        plan, folder = self.plans[number], self.folder / f"candidate-{number}"
+        name = plan.info.text
         folder.mkdir(exist_ok=True)
 
         def train() -> None:
@@ -156,7 +132,7 @@ class _Builder:
             if held is None:
                 return {"recall_at_10": None, "target_met": None, "parameters": {}}
             index = VectorIndex(read_index(folder / INDEX), plan.info.metric, transform)
-            return tune(index, held, self.source, self.settings.recall)
+            return tune(index, held, self.source, plan.settings.recall)
 
         if not (folder / INDEX).exists():
             self._timed(f"training {name}", train)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
 from bertfeat.vectors.moments import Moments
-from bertfeat.vectors.nearest import Metric, lengths_of, nearest
+from bertfeat.vectors.nearest import Metric, nearest, norms_of
 
 N_NEIGHBORS = 10
 # Rows whose pairs RSA compares.
@@ -98,7 +98,7 @@ class LayerSums:
 
     def add(self, vectors: Float32Array, documents: Int32Array, types: Int32Array) -> None:
         """Add the next rows (n, dim), with their documents and their word types (n,); -1 is a type that is left out."""
-        lengths = lengths_of(vectors)
+        lengths = norms_of(vectors)
         units = vectors / np.where(lengths > 0, lengths, 1)[:, None]
         self.types.add(units, types)
         self._documents.add(vectors, units, documents)
@@ -273,7 +273,7 @@ def rsa(one: Float32Array, two: Float32Array) -> float:
 
 def _units(vectors: Float32Array | Float64Array) -> Float64Array:
     """Return vectors (n, dim) divided by their lengths; zero vectors stay zero."""
-    lengths = lengths_of(vectors)
+    lengths = norms_of(vectors)
     units: Float64Array = vectors / np.where(lengths > 0, lengths, 1)[:, None]
     return units
 

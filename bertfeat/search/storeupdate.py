@@ -95,7 +95,7 @@ def _grow(
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
     added = time.perf_counter()
-    held = HeldOut.drawn(source, grown.transform, plan.settings, plan.exact_bytes, read_queries(path))
+    held = HeldOut.drawn(source, plan, grown.transform, read_queries(path))
     measured = tune(grown, held, source, plan.settings.recall)
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")

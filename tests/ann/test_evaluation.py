@@ -15,8 +15,9 @@ from bertfeat.errors import UserError
 from bertfeat.vectors.nearest import Metric
 
 
-def recall_at(found, truth, k, **ties) -> float:
-    return np.nanmean(recall_of_each(found, truth, k, **ties))
+def recall_at(found, truth, k, found_scores=None, truth_scores=None, metric=Metric.IP) -> float:
+    scores = None if found_scores is None else found_scores[:, :k]
+    return np.nanmean(recall_of_each(found[:, :k], scores, truth, truth_scores, metric))
 
 
 def query_metrics(ranking, grades, ks=(10,)) -> dict[str, float]:
@@ -55,7 +56,7 @@ def test_queries_with_fewer_to_find_are_measured_by_those():
     truth = np.array([[4, -1, -1], [1, 2, 3], [-1, -1, -1]])
     found = np.array([[4, 9, -1], [3, -1, -1], [5, 6, 7]])
     assert recall_at(found, truth, 3) == pytest.approx((1 + 1 / 3) / 2)
-    np.testing.assert_allclose(recall_of_each(found, truth, 3), [1, 1 / 3, np.nan])
+    np.testing.assert_allclose(recall_of_each(found, None, truth, None, Metric.IP), [1, 1 / 3, np.nan])
     scores = np.where(truth >= 0, 0.5, np.nan)
     found_scores = np.array([[0.5, 0.5, np.nan], [0.5, np.nan, np.nan], [0.9, 0.9, 0.9]])
     ties = {"found_scores": found_scores, "truth_scores": scores, "metric": Metric.COSINE}
