@@ -1,16 +1,13 @@
 """Memory of a build, stage by stage, and the choice of an index that fits into it.
 
-How many lists a search reads is measured (`tuning.py`). How vectors are stored is chosen here, before the build:
+How many lists a search reads is measured (`tuning.py`). How vectors are stored is chosen here, before the build; see
+docs/index_auto.md for the measurements.
 
 - Few vectors are compared one by one: `Flat` needs no training, is exact, and answers in a few milliseconds.
-- More vectors are put into inverted lists, as codes of 4 bits for two dimensions each, which faiss compares 32 at a
-  time; the best hits are compared again (refined) with SQ8, which stores vectors in a quarter of the bytes and can find
-  99 % of the ten nearest token vectors of MiniLM. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6
-  or RaBitQ. Of 500,000 words of Wikipedia, IVF2048,PQ192x4fs,Refine(SQ8) found words of PEPs ten times as fast at
-  recall 0.95 as IVF2048,SQ8, in a quarter more memory (python -m benchmarks.index --queries).
+- More vectors are put into inverted lists, as codes of 4 bits, which faiss compares 32 at a time; the best hits are
+  compared again (refined) with SQ8. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6 or RaBitQ.
 - A graph (HNSW) is not chosen, except to find lists among very many: for 120,000 token vectors of MiniLM, HNSW32 took
-  four times the memory of IVF1024,SQ8 and ten times as long, and answered half as many queries. After a kill a graph
-  has more to do again, and a filter slows its search.
+  four times the memory of IVF1024,SQ8 and ten times as long, and answered half as many queries.
 """
 
 from __future__ import annotations
@@ -257,9 +254,8 @@ def ladder(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
     """Yield the indexes worth building, from the most precise to the smallest.
 
     On token vectors of MiniLM (60,000 of 384 dimensions, cosine, all lists probed) recall@10 was 1.00 for SQfp16, 0.99
-    for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2 and 0.82 for RaBitQ. PQ is left out: with
-    64 bytes per vector it found 0.72, where RaBitQ found 0.82 with 66, and training took twenty times as long. Codes
-    with a refinement are left out too: they are faster, but for the same bytes they find no more.
+    for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2, 0.82 for RaBitQ with 66 bytes per vector, and 0.72 for
+    PQ with 64. Codes with a refinement are faster, but for the same bytes they find no more.
     """
     yield plan_memory("Flat", shape, settings)
     lists = list_prefix(shape.n_vectors)

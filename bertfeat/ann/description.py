@@ -69,28 +69,19 @@ class BuildSettings:
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """What an index holds and how it was made.
-
-    Attributes:
-        dim: The width of the raw vectors that it takes, before its transform.
-        parameters: How faiss searches it: `nprobe`, `efSearch`, ...
-        source: Where the vectors come from: JSON values, which nothing in `ann` reads.
-        measured: JSON values: those of `tune`, `bytes_per_vector`, and `candidates`, those of each index built.
-        seconds: The seconds of each stage of the build.
-        files: The size and digest of each file of the folder except `index.json`.
-    """
+    """What an index holds and how it was made."""
 
     n_vectors: int
-    dim: int
+    dim: int  # of the raw vectors, before the transform
     metric: Metric
     transform: str
     factory: str
-    parameters: Mapping[str, float | int] = field(default_factory=dict)
+    parameters: Mapping[str, float | int] = field(default_factory=dict)  # of faiss: `nprobe`, `efSearch`, ...
     settings: BuildSettings = field(default_factory=BuildSettings)
-    source: Mapping[str, Any] = field(default_factory=dict)
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    files: Mapping[str, FileDigest] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)  # where the vectors come from; nothing in `ann` reads it
+    measured: Mapping[str, Any] = field(default_factory=dict)  # those of `tune`, for each index that was built
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage of the build
+    files: Mapping[str, FileDigest] = field(default_factory=dict)  # all files of the folder except `index.json`
     format_version: int = FORMAT_VERSION
 
     @property

@@ -3,21 +3,30 @@
 The folder gets `transform.safetensors`, the fitted transform; `truth.safetensors`, queries and their nearest vectors;
 `candidate-N`, an index: trained, its pieces or checkpoint, the whole, its tuning; `seconds.json`, the times of the
 stages; and `index.faiss`, the best of the candidates.
+
+Most indexes are filled piece by piece: each piece is written to a file, and the pieces are merged at the end, within
+the memory of the finished index. faiss cannot merge lists of interleaved codes: those of a piece are written one code
+after the other, and are interleaved when the lists are whole. A graph, where each vector depends on all before it, is
+written whole each time that it has grown by a quarter: at most five times the bytes of the last one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import faiss
+import numpy as np
+
 from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.description import INDEX, TRANSFORM, IndexDescription
-from bertfeat.ann.exact import checked_queries
-from bertfeat.ann.filling import TRAINED, Filling, threads, trained
+from bertfeat.ann.exact import checked_queries, sample_positions
 from bertfeat.ann.indexfolder import (
+    publish_aside,
     read_arrays,
     read_index,
     read_json,
@@ -26,17 +35,24 @@ from bertfeat.ann.indexfolder import (
     write_index,
     write_json,
 )
-from bertfeat.ann.transforms import Transform, fit_transform
+from bertfeat.ann.searchparameters import codes_of, core, leaves, parts, transforms
+from bertfeat.ann.transforms import Transform, fit_transform, prepared_chunks, prepared_rows
 from bertfeat.ann.tuning import HeldOut, reached, tune
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.durable import files
 from bertfeat.durable.steps import step
-from bertfeat.records import Float32Array
+from bertfeat.errors import RunError
+from bertfeat.forks import limit_threads
+from bertfeat.records import Float32Array, Int32Array
 from bertfeat.vectors.array import Vectors
 
 TRUTH = "truth.safetensors"
 TUNING = "tuning.json"
 SECONDS = "seconds.json"
+TRAINED = "trained.faiss"
+CHECKPOINT = "checkpoint.faiss"
+# The default of faiss, for seed 0.
+_FAISS_SEED = 1234
 
 Value = TypeVar("Value")
 
@@ -159,3 +175,205 @@ class _Builder:
             seconds[name] = round(time.perf_counter() - started, 3)
             write_json(self.folder / SECONDS, seconds)
         return value
+
+
+@contextlib.contextmanager
+def threads(n_threads: int) -> Iterator[None]:
+    """Let faiss use this many threads within the block, or one in a forked process."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1 if limit_threads() else n_threads)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
+def trained(plan: MemoryPlan, source: Vectors, transform: Transform | None) -> Any:
+    """Return the empty index, trained on a sample of the source."""
+    index, seed = plan.info.make(), plan.settings.seed
+    for part in map(codes_of, leaves(index)):
+        if isinstance(part, faiss.IndexIVF):
+            _seed(part.cp, seed)
+        if hasattr(part, "pq"):
+            _seed(part.pq.cp, seed)
+    rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
+    # OPQ learns its rotation with code books of its own, those that faiss makes by default; faiss does not own these.
+    books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
+    for rotation, book in zip(rotations, books, strict=True):
+        _seed(book.cp, seed)
+        rotation.pq = book
+    if plan.info.n_training_min:
+        positions = sample_positions(source.shape[0], plan.n_training, seed)
+        index.train(prepared_rows(source, positions, transform, plan.info.metric))
+    for rotation in rotations:
+        rotation.pq = None
+    return index
+
+
+def _seed(clustering: Any, seed: int) -> None:
+    """Seed k-means, and keep it from warnings about small samples on stderr."""
+    clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
+    clustering.min_points_per_centroid = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A trained index in a folder, and the transformed vectors of a source with which it is filled by a plan."""
+
+    plan: MemoryPlan
+    source: Vectors
+    transform: Transform | None
+    folder: Path
+
+    def filled(self) -> Any:
+        """Return the index with all vectors; what an earlier run has done is not done again."""
+        if self.plan.info.n_links:
+            return self._grown()
+        self._write_pieces()
+        return self._merged()
+
+    def _chunks(self, pieces: list[range]) -> Iterator[Any]:
+        return prepared_chunks(self.source, pieces, self.plan.n_chunk_rows, self.transform, self.plan.info.metric)
+
+    def _pieces(self) -> list[range]:
+        n_vectors, n_rows = self.source.shape[0], self.plan.n_piece_rows
+        return [range(start, min(start + n_rows, n_vectors)) for start in range(0, n_vectors, n_rows)]
+
+    def _piece_path(self, piece: int, part: int) -> Path:
+        return self.folder / f"piece-{piece:06d}-{part}"
+
+    def _write_pieces(self) -> None:
+        index = read_index(self.folder / TRAINED)
+        filled, pieces = list(leaves(index)), self._pieces()
+        done = [all(self._piece_path(i, part).exists() for part in range(len(filled))) for i in range(len(pieces))]
+        if all(done):
+            return
+        number = done.index(False)
+        at = pieces[number].start
+        for chunk in self._chunks(pieces[number:]):
+            index.add(chunk)
+            at += len(chunk)
+            if at == pieces[number].stop:
+                for i, part in enumerate(filled):
+                    with publish_aside(self._piece_path(number, i)) as sink:
+                        _write_part(part, sink)
+                index.reset()
+                number += 1
+
+    def _merged(self) -> Any:
+        index, pieces = read_index(self.folder / TRAINED), self._pieces()
+        for i, part in enumerate(leaves(index)):
+            paths = [self._piece_path(piece, i) for piece in range(len(pieces))]
+            if isinstance(part, faiss.IndexIVF):
+                _merge_lists(part, paths, pieces)
+            else:
+                _merge_codes(part, paths, pieces)
+        for part in parts(index):
+            part.ntotal = self.source.shape[0]
+        return index
+
+    def _grown(self) -> Any:
+        checkpoint, n_vectors = self.folder / CHECKPOINT, self.source.shape[0]
+        index = read_index(checkpoint if checkpoint.exists() else self.folder / TRAINED)
+        n_done = n_kept = int(index.ntotal)
+        if n_done == n_vectors:
+            return index
+        levels = _levels(core(index).hnsw, n_vectors, self.plan.settings.seed)
+        _reserve(core(index), levels)
+        # The borders of an uninterrupted run: a graph depends on which vectors are added together.
+        for chunk in self._chunks([range(n_done, n_vectors)]):
+            n_done += len(chunk)
+            faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
+            index.add(chunk)
+            if n_done < n_vectors and n_done - n_kept >= max(self.plan.n_piece_rows, n_kept // 4):
+                write_index(checkpoint, index)
+                n_kept = n_done
+        return index
+
+
+def extend(index: VectorIndex, source: Vectors, start: int, n_chunk_rows: int) -> None:
+    """Add vectors of a source, from position `start` on, to an index in memory, `n_chunk_rows` at once.
+
+    What was learned stays: transform, centroids, code books, search parameters.
+    """
+    for chunk in prepared_chunks(source, [range(start, source.shape[0])], n_chunk_rows, index.transform, index.metric):
+        index.index.add(chunk)
+
+
+def _write_part(part: Any, sink: files.Sink) -> None:
+    """Write the codes of a part of an index; of lists their sizes, and then the lists in the format of faiss."""
+    if not isinstance(part, faiss.IndexIVF):
+        if part.ntotal:
+            sink.write(faiss.rev_swig_ptr(part.codes.data(), part.codes.size()))
+        return
+    lists = part.invlists
+    if isinstance(part, faiss.IndexIVFPQFastScan):
+        lists = part.orig_invlists = faiss.ArrayInvertedLists(part.nlist, part.code_size)
+        part.reconstruct_orig_invlists()
+        part.orig_invlists = None
+        # Python gave them away with the assignment, and faiss does not free them.
+        lists.this.own(True)
+    sink.write(np.array([lists.list_size(i) for i in range(part.nlist)], dtype=np.int64).tobytes())
+    faiss.write_InvertedLists(lists, faiss.PyCallbackIOWriter(sink.write))
+
+
+def _merge_codes(part: Any, paths: list[Path], pieces: list[range]) -> None:
+    n_bytes = part.code_size
+    part.codes.resize(pieces[-1].stop * n_bytes)
+    codes = faiss.rev_swig_ptr(part.codes.data(), part.codes.size())
+    for path, piece in zip(paths, pieces, strict=True):
+        with path.open("rb") as file:
+            wanted = codes[piece.start * n_bytes : piece.stop * n_bytes]
+            # Missing codes would be zeros in the index, without an error.
+            if file.readinto(wanted) != len(wanted):
+                raise RunError(f"{path}: is shorter than it was written; remove {path.parent}, and build again")
+
+
+def _merge_lists(part: Any, paths: list[Path], pieces: list[range]) -> None:
+    lists = faiss.ArrayInvertedLists(part.nlist, part.code_size)
+    sizes = sum(np.fromfile(path, dtype=np.int64, count=part.nlist) for path in paths)
+    for i, n_ids in enumerate(np.asarray(sizes).tolist()):
+        # A list keeps its capacity; otherwise lists would grow by doubling, and be copied.
+        lists.resize(i, n_ids)
+        lists.resize(i, 0)
+    for path, piece in zip(paths, pieces, strict=True):
+        with path.open("rb") as file:
+            file.seek(8 * part.nlist)
+            some = faiss.read_InvertedLists(faiss.PyCallbackIOReader(file.read))
+        # Python does not own these lists and would not free them; the index frees them when it gets the next ones.
+        part.replace_invlists(some, True)
+        lists.merge_from(some, piece.start)
+    lists.this.disown()
+    part.replace_invlists(_interleaved(part, lists) if isinstance(part, faiss.IndexIVFPQFastScan) else lists, True)
+
+
+def _interleaved(part: Any, lists: Any) -> Any:
+    """Return lists with the codes in blocks, as adding all vectors to a part gives them; `lists` is freed."""
+    plain = faiss.IndexIVFPQ(part.quantizer, part.d, part.nlist, part.M, part.nbits, part.metric_type)
+    plain.pq = part.pq
+    plain.replace_invlists(lists, True)
+    packed = faiss.IndexIVFPQFastScan(plain, part.bbs)
+    packed.own_invlists = False
+    return packed.invlists
+
+
+def _levels(hnsw: Any, n_vectors: int, seed: int) -> Int32Array:
+    """Draw the levels of all vectors of a graph, with the odds of faiss, int32 (n_vectors,), from 1.
+
+    faiss draws them from a generator that no file holds: a resumed build would draw others.
+    """
+    odds = faiss.vector_to_array(hnsw.assign_probas)
+    drawn = np.random.default_rng(seed).random(n_vectors, dtype=np.float32)
+    levels = np.searchsorted(np.cumsum(odds), drawn, side="right")
+    return (np.minimum(levels, len(odds) - 1) + 1).astype(np.int32)
+
+
+def _reserve(graph: Any, levels: Int32Array) -> None:
+    """Reserve memory for all vectors of a graph; otherwise links and codes would grow by doubling, and be copied."""
+    hnsw, storage = graph.hnsw, codes_of(graph)
+    counts = np.bincount(levels).tolist()
+    n_links = sum(count * hnsw.cum_nb_neighbors(level) for level, count in enumerate(counts) if count)
+    for numbers, n_wanted in ((hnsw.neighbors, n_links), (storage.codes, len(levels) * storage.code_size)):
+        n_there = numbers.size()
+        numbers.resize(n_wanted)
+        numbers.resize(n_there)

@@ -61,10 +61,7 @@ def entered(index: Any, vectors: Float32Array) -> Float32Array:
 
 
 def comparable(index: Any, vectors: Float32Array) -> tuple[Any, Float32Array] | None:
-    """Return a part of an index that compares vectors one by one, a refinement or the storage of a graph.
-
-    The vectors are returned as that part takes them. None if the index has no such part.
-    """
+    """Return the refinement or the storage of a graph, which compare vectors one by one, with the vectors they take."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         return faiss.downcast_index(index.refine_index), vectors
@@ -102,7 +99,7 @@ def settable(index: Any) -> dict[str, int]:
 def widened(index: Any, values: Mapping[str, float], k: int, n_allowed: int) -> dict[str, float]:
     """Return search parameters that find as much under a filter, or for a larger k, as the given ones do for ten hits.
 
-    If a filter lets one vector in ten through, ten times as many must be compared. `n_allowed` is 1 or more.
+    If a filter lets one vector in ten through, ten times as many must be compared.
     """
     inner, wide = core(index), dict(values)
     if isinstance(inner, faiss.IndexIVF):

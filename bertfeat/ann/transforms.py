@@ -28,10 +28,9 @@ _STEP_ROWS = 2048
 
 
 class TransformKind(StrEnum):
-    """A kind of transform.
+    """A kind of transform: how it is asked for, what it is fitted to, and whether axes are divided by their deviations.
 
-    `forms` are the texts for it, where DIM is the number of dimensions that it leaves; `fitted_to` is the kind of
-    `Moments` that it is fitted to; `divides` tells whether each axis is divided by the standard deviation along it.
+    `forms` are the texts for it, where DIM is the width that it leaves; `fitted_to` is a kind of `Moments`.
     """
 
     NONE = "none", ("none",), None
@@ -95,10 +94,7 @@ class TransformSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truncation:
-    """The first `out_dim` of `dim` values, scaled to length 1, for models trained so that these serve alone.
-
-    Source: Kusupati et al. 2022, Matryoshka Representation Learning (arXiv 2205.13147).
-    """
+    """The first `out_dim` of `dim` values, scaled to length 1: Matryoshka embeddings (Kusupati et al. 2022)."""
 
     dim: int
     out_dim: int
@@ -162,12 +158,11 @@ def transform_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
 
 
 def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
-    """Fit a transform to all vectors of a source, read once; None for `none`. `truncate:DIM` needs no reading.
+    """Fit a transform to all vectors of a source, read once; None for `none`.
 
-    The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the DIM axes of largest
-    variance. `whiten` projects to all axes, or to the DIM largest, and divides by the standard deviations. A variance
-    below 1e-7 of the largest is raised to that, so that an empty direction stays empty and no dimension is dropped.
-    Vectors that do not suit the transform, or are all the same, are a UserError.
+    The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the axes of largest
+    variance; `whiten` also divides by the standard deviations, and leaves empty directions empty. Vectors that do not
+    suit the transform, or are all the same, are a UserError.
     """
     n_vectors, dim = source.shape
     spec.check(dim, n_vectors)

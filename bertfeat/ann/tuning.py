@@ -120,14 +120,10 @@ def measured_recall(
 def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> dict[str, Any]:
     """Find the search parameters that are just thorough enough, give them to the index, and measure them.
 
-    If there are given queries, they find the parameters; if nothing reaches the target, those that find most are taken.
-    The source is read a few times to score what was found.
-
-    Returns:
-        JSON values: `recall_at_10` on queries that the `parameters` were not tuned on, all of them vectors of the
-        index; `n_queries`; `queries_per_s` of one call with all of these; `given`, the same three values of given
-        queries, if there are any; `recall_target`; `target_met`, by the given queries if there are any; and `tried`:
-        parameters with their recall on the queries that found them.
+    Given queries find the parameters, if there are any; if nothing reaches the target, those that find most are taken.
+    The source is read a few times. The result is JSON values: `recall_at_10`, `n_queries` and `queries_per_s` of
+    vectors of the index that were not tuned on; `given`, the same of given queries; `recall_target`; `target_met`, by
+    the given queries if there are any; `parameters`; and `tried`, all of them with the recall on the tuning queries.
     """
     own, given = held.only(held.positions >= 0), held.only(held.positions < 0)
     climb = _Climb(index, (given if len(given.positions) else own).half(0), source, target)
@@ -150,7 +146,6 @@ def reached(measured: Mapping[str, Any]) -> float:
 
 
 def _measured(index: VectorIndex, held: HeldOut, source: Vectors) -> dict[str, Any]:
-    """Measure an index as it is set."""
     recall, seconds = measured_recall(index.search, source, held, K, index.metric, index.transform)
     n_queries = len(held.positions)
     return {"recall_at_10": recall, "n_queries": n_queries, "queries_per_s": round(n_queries / seconds, 1)}
@@ -199,7 +194,8 @@ class _Climb:
             self._try(parameters)
             if self.tries[-1].is_enough(self.target) and (enough := self._fastest()):
                 return enough
-            if _is_flat([attempt.recalls.mean() for attempt in self.tries]):
+            gained = [attempt.recalls.mean() for attempt in self.tries]
+            if len(gained) > 2 * _N_STEPS and gained[-1] - gained[-1 - _N_STEPS] < _LEAST_GAIN:
                 break
         return self._fastest()
 
@@ -261,7 +257,3 @@ def _steps(low: int, high: int) -> list[int]:
     octaves = itertools.takewhile(lambda n: n <= high, (low << i for i in itertools.count()))
     numbers = {n for octave in octaves for n in (octave, octave * 3 // 2)} | {high}
     return sorted(n for n in numbers if n <= high)
-
-
-def _is_flat(recalls: list[float]) -> bool:
-    return len(recalls) > 2 * _N_STEPS and recalls[-1] - recalls[-1 - _N_STEPS] < _LEAST_GAIN

@@ -42,14 +42,10 @@ _MORE_ROUNDING = 4
 
 
 class Hits(NamedTuple):
-    """The nearest vectors of each query, best first.
+    """The nearest vectors of each query, best first; NaN and -1 where there are fewer hits."""
 
-    `scores` is float32 (n_queries, k), by the metric: a cosine, an inner product, or a true distance; `positions` is
-    int64 (n_queries, k). Where there are fewer hits the score is NaN and the position -1.
-    """
-
-    scores: Float32Array
-    positions: IntArray
+    scores: Float32Array  # (n_queries, k): cosines, inner products, or true distances
+    positions: IntArray  # (n_queries, k)
 
 
 class _Request(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, Shape, check_growth, plan_memory
 from bertfeat.ann.description import INDEX, QUERIES, TRANSFORM, IndexDescription
-from bertfeat.ann.filling import extend, threads
+from bertfeat.ann.indexbuild import extend, threads
 from bertfeat.ann.indexfolder import (
     check_files,
     publish,

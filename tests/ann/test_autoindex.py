@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertfeat.ann import budget, tuning
+from bertfeat.ann import budget
 from bertfeat.ann.budget import Shape, plan_build, plan_memory
 from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.factory import describe
@@ -89,8 +89,8 @@ def few_are_many(monkeypatch):
     monkeypatch.setattr(budget, "_MAX_NUMBERS_COMPARED", 100_000)
 
 
-@pytest.mark.parametrize(("metric", "transform"), [(COSINE, "none"), (L2, "whiten")])
-def test_recall_is_the_same_for_other_queries(metric, transform, few_are_many, tmp_path):
+def test_recall_is_the_same_for_other_queries(few_are_many, tmp_path):
+    metric, transform = L2, "whiten"
     vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
     asked = BuildSettings(metric=metric, transform=transform, n_queries=800, n_threads=1)
     result = build(vectors, tmp_path, asked)
@@ -224,30 +224,3 @@ def test_a_vector_as_close_as_those_of_the_truth_is_as_good():
     found = tune(opened("IVF16,SQ8", vectors), held, source, 0.95)
     assert found["recall_at_10"] == 1.0
     assert found["parameters"] == {"nprobe": 1}
-
-
-def test_tuning_stops_when_recall_no_longer_grows():
-    vectors = outliers(4000, 16)
-    source = ArrayVectors(vectors)
-    held = held_out(source, 100)
-    found = tune(opened("IVF64,SQ4", vectors), held, source, 0.99)
-    assert len(found["tried"]) < len(tuning._steps(1, 64))
-    assert found["recall_at_10"] < 0.9
-
-
-@pytest.mark.numeric
-def test_lists_and_refinement_are_tuned_together():
-    vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
-    source, index = ArrayVectors(vectors), opened("IVF256,PQ16x4fs,Refine(SQ8)", vectors)
-    found = tune(index, held_out(source, 2, given=others), source, 0.9)
-    assert found["given"]["recall_at_10"] >= 0.9
-    taken, enough = found["parameters"], 0.93  # More than the standard errors that are added to the target.
-    for values in found["tried"]:
-        if values["recall_at_10"] >= enough:
-            assert tuning._cost(index.index, values) >= tuning._cost(index.index, taken)
-    # The fewest lists that are enough with the longest refinement are where shorter ones are tried.
-    longest = [values["nprobe"] for values in found["tried"] if values["k_factor_rf"] == 64]
-    assert longest == tuning._steps(1, 256)[: len(longest)]
-    assert {values["k_factor_rf"] for values in found["tried"]} > {2, 4, 64}
-    assert taken["nprobe"] >= max(longest)
-    assert taken["k_factor_rf"] < 64

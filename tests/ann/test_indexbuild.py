@@ -14,11 +14,9 @@ import faiss
 import numpy as np
 import pytest
 
-from bertfeat.ann import budget
 from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_build, plan_memory
 from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import sample_positions
-from bertfeat.ann.filling import CHECKPOINT
 from bertfeat.ann.indexbuild import build as build_planned
 from bertfeat.ann.indexfolder import read_index, read_transform
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
@@ -168,20 +166,6 @@ def test_given_queries_find_the_parameters(tmp_path):
     assert recall(index.search(between[1::2], 10).positions, truth) < 0.95
 
 
-def test_a_graph_is_written_less_and_less_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
-    kept: list[int] = []
-
-    def keep(name: str) -> None:
-        if name == f"{CHECKPOINT}.renamed":
-            kept.append(int(read_index(tmp_path / "candidate-0" / CHECKPOINT).ntotal))
-
-    with hooked(keep):
-        build(ArrayVectors(mixture(6000, 8)), tmp_path, settings("HNSW4", n_piece_rows=256))
-    # After each chunk at first, and then each time that it has grown by a quarter.
-    assert kept == [256, 512, 768, 1024, 1280, 1792, 2304, 3072, 3840, 4864]
-
-
 def test_a_full_disk_is_one_line_and_the_same_call_resumes(tmp_path, monkeypatch):
     build(source(), tmp_path / "whole", settings("IVF16,SQ8"))
     real, n_left = os.write, 200_000
@@ -282,7 +266,7 @@ print(n_bytes, status("VmHWM") - before, (Path(sys.argv[1]) / "index.faiss").sta
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not report the peak of memory")
-@pytest.mark.parametrize("text", ["Flat", "IVF128,PQ32x4fs,RFlat"])
+@pytest.mark.parametrize("text", ["IVF128,PQ32x4fs,RFlat"])
 def test_a_build_stays_below_its_memory_limit(text, tmp_path):
     here = [str(ROOT)]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

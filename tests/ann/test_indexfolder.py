@@ -98,17 +98,6 @@ def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
-@pytest.mark.parametrize("transform", ["center", "whiten", "pca:3", "truncate:3"])
-def test_a_transform_reads_back_to_the_bit(tmp_path, transform):
-    write_index(tmp_path / "x", transform=transform)
-    fitted = fit_transform(ArrayVectors(vectors()), TransformSpec.parse(transform))
-    found = indexfolder.read_transform(tmp_path / "x")
-    arrays, wanted = found.to_arrays(), fitted.to_arrays()
-    assert arrays.keys() == wanted.keys()
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(arrays[name], array)
-
-
 def test_an_index_is_replaced_only_when_asked(tmp_path):
     final = tmp_path / "x"
     old = write_index(final)

@@ -175,14 +175,6 @@ def test_vectors_that_are_all_the_same_have_no_axes():
         np.testing.assert_allclose(fit(vectors, "center").apply(vectors), 0, atol=1e-7)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_vector_that_is_not_finite_is_named(bad):
-    vectors = features()
-    vectors[417, 5] = bad
-    with pytest.raises(UserError, match="row 417: its vector holds NaN or infinity"):
-        fit(vectors, "center")
-
-
 # A number is a sum in float64, rounded to float32. The order of the sum depends on the BLAS, its kernel and the other
 # rows, so the number may differ by one unit in the last place (2^-23). For cosine the length may differ by as much, and
 # the quotient is rounded again. A sum that cancels has the float64 errors of its terms, below 1e-12 of the longest.

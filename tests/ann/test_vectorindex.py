@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertfeat.ann.factory import describe
-from bertfeat.ann.filling import extend
+from bertfeat.ann.indexbuild import extend
 from bertfeat.ann.searchparameters import n_candidates
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
