@@ -137,12 +137,7 @@ class _Builder:
         name = plan.info.text
         folder.mkdir(exist_ok=True)
 
-        def train() -> None:
-            if not (folder / TRAINED).exists():
-                write_index(folder / TRAINED, trained(plan, self.source, transform))
-
-        def fill() -> None:
-            write_index(folder / INDEX, Filling(plan, self.source, transform, folder).filled())
+        filling = _Filling(plan, self.source, transform, folder)
 
         def measure() -> dict[str, Any]:
             if held is None:
@@ -151,8 +146,8 @@ class _Builder:
             return tune(index, held, self.source, plan.settings.recall)
 
         if not (folder / INDEX).exists():
-            self._timed(f"training {name}", train)
-            self._timed(f"adding {name}", fill)
+            self._timed(f"training {name}", filling.train)
+            self._timed(f"adding {name}", filling.fill)
         for path in folder.iterdir():
             if path.name not in (INDEX, TUNING):
                 path.unlink()
@@ -188,49 +183,46 @@ def threads(n_threads: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def trained(plan: MemoryPlan, source: Vectors, transform: Transform | None) -> Any:
-    """Return the empty index, trained on a sample of the source."""
-    index, seed = plan.info.make(), plan.settings.seed
-    for part in map(codes_of, leaves(index)):
-        if isinstance(part, faiss.IndexIVF):
-            _seed(part.cp, seed)
-        if hasattr(part, "pq"):
-            _seed(part.pq.cp, seed)
-    rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
-    # OPQ learns its rotation with code books of its own, those that faiss makes by default; faiss does not own these.
-    books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
-    for rotation, book in zip(rotations, books, strict=True):
-        _seed(book.cp, seed)
-        rotation.pq = book
-    if plan.info.n_training_min:
-        positions = sample_positions(source.shape[0], plan.n_training, seed)
-        index.train(prepared_rows(source, positions, transform, plan.info.metric))
-    for rotation in rotations:
-        rotation.pq = None
-    return index
-
-
-def _seed(clustering: Any, seed: int) -> None:
-    """Seed k-means, and keep it from warnings about small samples on stderr."""
-    clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
-    clustering.min_points_per_centroid = 1
-
-
 @dataclass(frozen=True, slots=True)
-class Filling:
-    """A trained index in a folder, and the transformed vectors of a source with which it is filled by a plan."""
+class _Filling:
+    """An index in a folder, which is trained and filled with the transformed vectors of a source by a plan."""
 
     plan: MemoryPlan
     source: Vectors
     transform: Transform | None
     folder: Path
 
-    def filled(self) -> Any:
-        """Return the index with all vectors; what an earlier run has done is not done again."""
+    def train(self) -> None:
+        """Write the empty index, trained on a sample of the source, unless it is there."""
+        if (self.folder / TRAINED).exists():
+            return
+        index, seed = self.plan.info.make(), self.plan.settings.seed
+        for part in map(codes_of, leaves(index)):
+            if isinstance(part, faiss.IndexIVF):
+                _seed(part.cp, seed)
+            if hasattr(part, "pq"):
+                _seed(part.pq.cp, seed)
+        rotations = [found for found in transforms(index) if isinstance(found, faiss.OPQMatrix)]
+        # OPQ learns its rotation with code books of its own, those that faiss makes by default; it does not own these.
+        books = [faiss.ProductQuantizer(found.d_out, found.M, 8) for found in rotations]
+        for rotation, book in zip(rotations, books, strict=True):
+            _seed(book.cp, seed)
+            rotation.pq = book
+        if self.plan.info.n_training_min:
+            positions = sample_positions(self.source.shape[0], self.plan.n_training, seed)
+            index.train(prepared_rows(self.source, positions, self.transform, self.plan.info.metric))
+        for rotation in rotations:
+            rotation.pq = None
+        write_index(self.folder / TRAINED, index)
+
+    def fill(self) -> None:
+        """Write the index with all vectors; what an earlier run has done is not done again."""
         if self.plan.info.n_links:
-            return self._grown()
-        self._write_pieces()
-        return self._merged()
+            index = self._grown()
+        else:
+            self._write_pieces()
+            index = self._merged()
+        write_index(self.folder / INDEX, index)
 
     def _chunks(self, pieces: list[range]) -> Iterator[Any]:
         return prepared_chunks(self.source, pieces, self.plan.n_chunk_rows, self.transform, self.plan.info.metric)
@@ -298,6 +290,12 @@ def extend(index: VectorIndex, source: Vectors, start: int, n_chunk_rows: int) -
     """
     for chunk in prepared_chunks(source, [range(start, source.shape[0])], n_chunk_rows, index.transform, index.metric):
         index.index.add(chunk)
+
+
+def _seed(clustering: Any, seed: int) -> None:
+    """Seed k-means, and keep it from warnings about small samples on stderr."""
+    clustering.seed = (_FAISS_SEED + seed) % (1 << 31)
+    clustering.min_points_per_centroid = 1
 
 
 def _write_part(part: Any, sink: files.Sink) -> None:

@@ -82,7 +82,6 @@ def test_recall_is_that_of_sets(data, k, n_queries):
     assert recall_at(found, ranked, k, **negated, metric=Metric.L2) == pytest.approx(np.mean(good))
 
 
-
 def test_binary_relevance_by_hand():
     ranked = {"q1": ["a", "b", "c"], "q2": ["x", "y", "z"], "unjudged": ["a"]}
     qrels = {"q1": {"b": 1, "c": 1}, "q2": {"n": 1}, "q3": {"a": 1}, "nothing": {"a": 0, "b": -1}}

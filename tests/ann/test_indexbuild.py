@@ -14,7 +14,7 @@ import faiss
 import numpy as np
 import pytest
 
-from bertfeat.ann.budget import Shape, check_growth, check_memory, ladder, plan_build, plan_memory
+from bertfeat.ann.budget import Shape, check_growth, check_memory, plan_build, plan_memory
 from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.indexbuild import build as build_planned
@@ -288,18 +288,6 @@ def test_less_memory_is_less_training_and_smaller_steps():
     assert 16 * 65536 <= plans[0].n_training < plans[2].n_training == shape.n_vectors
     assert all(plan.n_piece_rows * 392 <= 64 << 20 for plan in plans)
     assert plan_memory("SQfp16", shape, BuildSettings()).n_training == 0
-
-
-def test_the_ladder_falls():
-    for n_vectors, dim in ((1000, 384), (50_000, 32), (1_000_000, 384), (10**9, 768)):
-        first, *plans = ladder(Shape(n_vectors, dim), BuildSettings())
-        assert first.info.text == "Flat"
-        sizes = [plan.index_bytes for plan in plans]
-        assert sizes == sorted(sizes, reverse=True)
-        assert len(sizes) > 1
-    few, many = Shape(100, 16), Shape(10**9, 768)
-    assert [plan.info.text for plan in ladder(few, BuildSettings())] == ["Flat", "SQfp16", "SQ8", "SQ6"]
-    assert "IVF131072_HNSW32,SQ8" in [plan.info.text for plan in ladder(many, BuildSettings())]
 
 
 def test_small_samples_give_no_warnings(tmp_path, capfd):

@@ -9,7 +9,6 @@ from sklearn.decomposition import PCA
 from bertfeat.ann.transforms import (
     EIGENVALUE_FLOOR,
     Transform,
-    TransformKind,
     TransformSpec,
     fit_transform,
     prepare,
@@ -36,24 +35,6 @@ def fit(vectors: np.ndarray | Vectors, spec: str) -> Transform:
     transform = fit_transform(source, TransformSpec.parse(spec))
     assert transform is not None
     return transform
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "dim", "out_dim"),
-    [
-        ("none", TransformKind.NONE, None, 48),
-        ("center", TransformKind.CENTER, None, 48),
-        ("whiten", TransformKind.WHITEN, None, 48),
-        ("whiten:32", TransformKind.WHITEN, 32, 32),
-        ("pca:1", TransformKind.PCA, 1, 1),
-        ("truncate:16", TransformKind.TRUNCATE, 16, 16),
-    ],
-)
-def test_specs_are_read_and_written(text, kind, dim, out_dim):
-    spec = TransformSpec.parse(text)
-    assert spec == TransformSpec(kind, dim)
-    assert str(spec) == text
-    assert spec.out_dim(48) == out_dim
 
 
 BAD_NAMES = ["", "pca", "truncate", "center:3", "none:3", "Whiten", "zca", "zca:3"]
