@@ -1,16 +1,13 @@
 """Memory of a build, stage by stage, and the choice of an index that fits into it.
 
-How many lists a search reads is measured (`tuning.py`). How vectors are stored is chosen here, before the build:
+How many lists a search reads is measured (`tuning.py`). How vectors are stored is chosen here, before the build; see
+docs/index_auto.md for the measurements.
 
 - Few vectors are compared one by one: `Flat` needs no training, is exact, and answers in a few milliseconds.
-- More vectors are put into inverted lists, as codes of 4 bits for two dimensions each, which faiss compares 32 at a
-  time; the best hits are compared again (refined) with SQ8, which stores vectors in a quarter of the bytes and can find
-  99 % of the ten nearest token vectors of MiniLM. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6
-  or RaBitQ. Of 500,000 words of Wikipedia, IVF2048,PQ192x4fs,Refine(SQ8) found words of PEPs ten times as fast at
-  recall 0.95 as IVF2048,SQ8, in a quarter more memory (python -m benchmarks.index --queries).
+- More vectors are put into inverted lists, as codes of 4 bits, which faiss compares 32 at a time; the best hits are
+  compared again (refined) with SQ8. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6 or RaBitQ.
 - A graph (HNSW) is not chosen, except to find lists among very many: for 120,000 token vectors of MiniLM, HNSW32 took
-  four times the memory of IVF1024,SQ8 and ten times as long, and answered half as many queries. After a kill a graph
-  has more to do again, and a filter slows its search.
+  four times the memory of IVF1024,SQ8 and ten times as long, and answered half as many queries.
 """
 
 from __future__ import annotations
@@ -21,11 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bertfeat.ann.description import AUTO, BuildSettings
+from bertfeat.ann.exact import EXACT_BYTES
 from bertfeat.ann.factory import FactoryInfo, describe
+from bertfeat.display import human_bytes
 from bertfeat.errors import UserError
 
-# Working memory of an exact search, and of a matrix product in faiss.
-_MAX_EXACT_BYTES = 256 << 20
+# Working memory of a matrix product in faiss.
 _TILE_BYTES = 24 << 20
 # A chunk of a source as float32; and while it is read, with its copies.
 CHUNK_BYTES = 16 << 20
@@ -39,19 +37,16 @@ _SCARCE_EACH = 16
 _MAX_LISTS_COMPARED = 8192
 # 40,000 vectors of 384 numbers: a comparison with all of them reads 64 MB.
 _MAX_NUMBERS_COMPARED = 1 << 24
-# Each of so few dimensions has a code. One for two is coarse there: for the first 64 or 128 principal axes of 200,000
-# words, it answered about half as many queries/s at recall 0.95, since more hits were compared again.
+# Up to this width, each dimension has a code of its own. A code for two is coarse there: for the first 64 or 128
+# principal axes of 200,000 words, it answered half as many queries/s at recall 0.95, since more hits were refined.
 _MAX_CODED_ALONE = 128
-# The part of the ten nearest that is found when all lists are searched, from the fewest bytes on.
+# Recall@10 when all lists are searched, by storage, the smallest first.
 _TYPICAL_RECALL = {"SQ8": 0.985, "SQfp16": 0.998, "Flat": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The vectors that an index is built from: how many, and their width before the transform.
-
-    `n_given` is the number of queries that are given to tune by.
-    """
+    """The number of vectors, their width before the transform, and the number of queries given to tune by."""
 
     n_vectors: int
     dim: int
@@ -76,7 +71,7 @@ class MemoryPlan:
     @property
     def exact_bytes(self) -> int:
         """The working memory of an exact search."""
-        return max(4 << 20, min(_MAX_EXACT_BYTES, self.settings.max_memory // 8))
+        return max(4 << 20, min(EXACT_BYTES, self.settings.max_memory // 8))
 
     @cached_property
     def n_training(self) -> int:
@@ -122,7 +117,7 @@ class MemoryPlan:
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that any stage holds, in bytes."""
+        """The most memory that any stage holds."""
         return max(self.stages.values())
 
     @property
@@ -136,8 +131,13 @@ class MemoryPlan:
         return self.peak_bytes <= self.settings.max_memory
 
     @property
+    def _reading_bytes(self) -> int:
+        # The source holds the number of each row that it reads.
+        return _BATCH_BYTES + 8 * self.shape.n_vectors
+
+    @property
     def _batch_bytes(self) -> int:
-        return _BATCH_BYTES + 24 * self.shape.dim * min(_MAX_CHUNK_ROWS, self.shape.n_vectors)
+        return self._reading_bytes + 24 * self.shape.dim * min(_MAX_CHUNK_ROWS, self.shape.n_vectors)
 
     @property
     def _training_bytes_each(self) -> int:
@@ -147,7 +147,7 @@ class MemoryPlan:
         return 4 * (n_numbers + 5 * info.dim * info.has_opq) + 16
 
     def _training_bytes(self, n_training: int) -> int:
-        return n_training * self._training_bytes_each + 2 * self.info.fixed_bytes + _TILE_BYTES + _BATCH_BYTES
+        return n_training * self._training_bytes_each + 2 * self.info.fixed_bytes + _TILE_BYTES + self._reading_bytes
 
     def _adding_bytes(self) -> int:
         n_bytes = _TILE_BYTES + self.n_chunk_rows * 16 * self.shape.dim
@@ -163,34 +163,47 @@ class MemoryPlan:
         return n_bytes + max(self.info.fixed_bytes + 3 * piece + self.info.lists_bytes(n_rows), most)
 
 
+def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int = 0) -> list[MemoryPlan]:
+    """Return the indexes to build, in turn, until one reaches the recall; nothing is read or written.
+
+    `n_given` is the number of queries that are given to tune by. What cannot be built is a UserError, which says what
+    to use instead.
+    """
+    if n_vectors < 1:
+        raise UserError("there are no vectors to index; choose a store, level and feature that has some")
+    settings.transform_spec.check(dim, n_vectors)
+    shape = Shape(n_vectors, dim, n_given)
+    if settings.factory == AUTO:
+        return _chosen(shape, settings)
+    plan = plan_memory(settings.factory, shape, settings)
+    check_memory(plan)
+    return [plan]
+
+
 def plan_memory(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
-    """Return how an index is built; it may not fit. Raise a UserError if its string is wrong or needs more vectors."""
-    plan = _planned(text, shape, settings)
-    least = plan.info.n_training_min
-    if shape.n_vectors < least:
-        best = next(ladder(shape, settings)).info.text
-        raise UserError(
-            f"index {text!r} is trained on {least} vectors or more, and there are {shape.n_vectors}; use {best}, or "
-            "index more vectors"
-        )
-    return plan
-
-
-def _planned(text: str, shape: Shape, settings: BuildSettings) -> MemoryPlan:
+    """Return how the index of a factory string is built; it may not fit. A wrong string is a UserError."""
     return MemoryPlan(describe(text, settings.transform_spec.out_dim(shape.dim), settings.metric), shape, settings)
 
 
 def check_memory(plan: MemoryPlan) -> None:
-    """Raise a UserError, with the best index that fits, if an index does not fit into `max_memory`."""
-    if plan.fits:
-        return
-    stage = max(plan.stages, key=lambda name: plan.stages[name])
-    best = next((other for other in ladder(plan.shape, plan.settings) if other.fits), None)
-    remedy = f"{best.info.text} fits ({size(best.peak_bytes)})" if best else "no index of these vectors fits"
-    raise UserError(
-        f"index {plan.info.text!r} of {plan.shape.n_vectors} vectors of {plan.info.dim} dimensions takes "
-        f"{size(plan.peak_bytes)} ({stage}), more than max_memory {size(plan.settings.max_memory)}; {remedy}"
-    )
+    """Raise a UserError that names another index if a plan has too few vectors to train on, or too little memory."""
+    name, n_vectors, least = repr(plan.info.text), plan.shape.n_vectors, plan.info.n_training_min
+    if n_vectors < least:
+        best = next(ladder(plan.shape, plan.settings)).info.text
+        raise UserError(
+            f"index {name} is trained on {least} vectors or more, and there are {n_vectors}; use {best}, or index more "
+            "vectors"
+        )
+    if not plan.fits:
+        stage = max(plan.stages, key=lambda stage: plan.stages[stage])
+        fitting = next((other for other in ladder(plan.shape, plan.settings) if other.fits), None)
+        remedy = "no index of these vectors fits"
+        if fitting is not None:
+            remedy = f"{fitting.info.text} fits ({human_bytes(fitting.peak_bytes)})"
+        raise UserError(
+            f"index {name} of {n_vectors} vectors of {plan.info.dim} dimensions takes {human_bytes(plan.peak_bytes)} "
+            f"({stage}), more than max_memory {human_bytes(plan.settings.max_memory)}; {remedy}"
+        )
 
 
 def check_growth(plan: MemoryPlan) -> None:
@@ -200,17 +213,13 @@ def check_growth(plan: MemoryPlan) -> None:
     if plan.growing_bytes > limit:
         raise UserError(
             f"adding to index {plan.info.text!r} up to {plan.shape.n_vectors} vectors takes "
-            f"{size(plan.growing_bytes)}, more than the max_memory {size(limit)} that it was built with; build it "
-            f"again, which takes {size(plan.peak_bytes)}"
+            f"{human_bytes(plan.growing_bytes)}, more than the max_memory {human_bytes(limit)} that it was built with; "
+            f"build it again, which takes {human_bytes(plan.peak_bytes)}"
         )
 
 
-def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
-    """Return the indexes to build, in turn, until one reaches the recall; raise a UserError if none fits."""
-    if settings.factory != AUTO:
-        plan = plan_memory(settings.factory, shape, settings)
-        check_memory(plan)
-        return [plan]
+def _chosen(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
+    """Return the indexes of the factory `auto`, the fastest first; raise a UserError if none fits."""
     dim = settings.transform_spec.out_dim(shape.dim)
     lists = list_prefix(shape.n_vectors)
     texts = ["Flat"]
@@ -220,45 +229,40 @@ def candidates(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
         stored = [storage for storage, recall in _TYPICAL_RECALL.items() if recall >= settings.recall]
         texts = [f"{lists}PQ{n_codes}x4fs,Refine({storage})" for storage in stored[:2]]
         texts += [f"{lists}{storage}" for storage in stored]
-    fitting = _fitting(texts, shape, settings) or _smaller(shape, settings)
-    if not fitting:
-        least = min(ladder(shape, settings), key=lambda plan: plan.peak_bytes)
+    if fitting := _fitting(texts, shape, settings):
+        return fitting
+    ordered = list(ladder(shape, settings))
+    smaller = [plan for plan in ordered if plan.info.n_lists and plan.fits][:1]
+    # Ids and centroids take memory too: where an index without lists has room for longer codes, it finds more.
+    longest = smaller[0].info.code_bytes if smaller else 0
+    whole = _fitting(["SQ6", "SQ8", "SQfp16", "Flat"], shape, settings)
+    smaller += [plan for plan in whole if plan.info.code_bytes > longest]
+    if not smaller:
+        least = min(ordered, key=lambda plan: plan.peak_bytes)
         raise UserError(
-            f"max_memory {size(settings.max_memory)}: too little for any index of {shape.n_vectors} vectors of "
-            f"{dim} dimensions; {least.info.text} takes {size(least.peak_bytes)}"
+            f"max_memory {human_bytes(settings.max_memory)}: too little for any index of {shape.n_vectors} vectors of "
+            f"{dim} dimensions; {least.info.text} takes {human_bytes(least.peak_bytes)}"
         )
-    return fitting
+    return smaller
 
 
 def _fitting(texts: Iterable[str], shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
     return [plan for text in texts if (plan := plan_memory(text, shape, settings)).fits]
 
 
-def _smaller(shape: Shape, settings: BuildSettings) -> list[MemoryPlan]:
-    """Return the most precise index with lists that fits, and then the better ones without lists that fit.
-
-    The id of each vector and the centroids take memory too: without lists a better but slower storage may fit.
-    """
-    best = [plan for plan in ladder(shape, settings) if plan.info.n_lists and plan.fits][:1]
-    whole = _fitting(["SQ6", "SQ8", "SQfp16", "Flat"], shape, settings)
-    most = best[0].info.code_bytes if best else 0
-    return best + [plan for plan in whole if plan.info.code_bytes > most]
-
-
 def ladder(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
     """Yield the indexes worth building, from the most precise to the smallest.
 
     On token vectors of MiniLM (60,000 of 384 dimensions, cosine, all lists probed) recall@10 was 1.00 for SQfp16, 0.99
-    for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2 and 0.82 for RaBitQ. PQ is left out: with
-    64 bytes per vector it found 0.72, where RaBitQ found 0.82 with 66, and training took twenty times as long. Codes
-    with a refinement are left out too: they are faster, but for the same bytes they find no more.
+    for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2, 0.82 for RaBitQ with 66 bytes per vector, and 0.72 for
+    PQ with 64. Codes with a refinement are faster, but for the same bytes they find no more.
     """
-    yield _planned("Flat", shape, settings)
+    yield plan_memory("Flat", shape, settings)
     lists = list_prefix(shape.n_vectors)
     least = math.inf
     for storage in ("Flat", "SQfp16", "SQ8", "SQ6", "RaBitQ4", "RaBitQ2", "RaBitQ"):
         if lists or storage.startswith("SQ"):
-            plan = _planned(f"{lists}{storage}", shape, settings)
+            plan = plan_memory(f"{lists}{storage}", shape, settings)
             # RaBitQ stores some numbers with the bits of each vector, so it takes more where vectors are narrow.
             if plan.info.code_bytes < least:
                 yield plan
@@ -277,11 +281,3 @@ def list_prefix(n_vectors: int) -> str:
         return ""
     # A graph finds lists faster than a comparison with that many.
     return f"IVF{n_lists}," if n_lists <= _MAX_LISTS_COMPARED else f"IVF{n_lists}_HNSW32,"
-
-
-def size(n_bytes: int) -> str:
-    """Return a number of bytes with a decimal unit."""
-    for unit, divisor in (("GB", 1e9), ("MB", 1e6)):
-        if n_bytes >= divisor:
-            return f"{n_bytes / divisor:.1f} {unit}"
-    return f"{n_bytes / 1e3:.1f} kB"

@@ -34,10 +34,7 @@ def parse_method(name: str) -> MapMethod:
 def fit_plane(source: Vectors) -> tuple[Projection, float]:
     """Return the projection to the two axes of largest variance, and their share of the variance; one pass.
 
-    The largest component of an axis is positive, so that equal vectors give equal coordinates.
-
-    Raises:
-        UserError: There are fewer than three vectors, they have fewer than two values, or all are the same.
+    Fewer than three vectors, or two dimensions, or vectors that are all the same, are a UserError.
     """
     n_vectors, dim = source.shape
     if n_vectors < 3 or dim < 2:
@@ -55,11 +52,8 @@ def fit_plane(source: Vectors) -> tuple[Projection, float]:
 def umap_plane(start: Float32Array, neighbors: IntArray, distances: Float32Array, seed: int) -> Float32Array:
     """Return coordinates by UMAP (McInnes et al. 2018, arXiv 1802.03426), float32 (n, 2), in one thread.
 
-    Args:
-        start: float32 (n, 2), the coordinates to start from.
-        neighbors: int64 (n, k), the nearest vectors of each, without itself.
-        distances: float32 (n, k), their distances.
-        seed: The random seed.
+    It starts from coordinates, float32 (n, 2). `neighbors`, int64 (n, k), are the nearest vectors of each, without
+    itself, and `distances`, float32 (n, k), their distances.
     """
     from umap import UMAP
 

@@ -23,9 +23,6 @@ FILES = (INDEX, ROWS, TRANSFORM, QUERIES)
 
 AUTO = "auto"
 
-# OpenMP ends the process if the system refuses to start that many threads.
-_MAX_THREADS = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
@@ -33,26 +30,17 @@ class BuildSettings:
 
     The same settings and vectors give the same bytes on one machine. Another number of threads rounds products
     differently, which may change the list, the link or the code of a vector.
-
-    Attributes:
-        factory: A faiss factory string, or `auto`.
-        transform: What is done to vectors first, as `TransformSpec.parse` reads it.
-        max_memory: The most memory of the build, and of the finished index, without the program itself.
-        recall: The part of the ten nearest vectors that a search must find.
-        n_threads: Threads to compute on; None for all.
-        n_queries: Vectors of the index to measure recall with: one half to tune on, the other to report.
-        n_piece_rows: Vectors between two points from which a build can resume; None for about 64 MB of them.
     """
 
     factory: str = AUTO
     metric: Metric = Metric.COSINE
     transform: str = "none"
-    max_memory: int = 4_000_000_000
-    recall: float = 0.95
+    max_memory: int = 4_000_000_000  # of the build, and of the finished index, without the program itself
+    recall: float = 0.95  # the part of the ten nearest vectors that a search must find
     seed: int = 0
-    n_threads: int | None = None
-    n_queries: int = 2000
-    n_piece_rows: int | None = None
+    n_threads: int | None = None  # None for all
+    n_queries: int = 2000  # vectors of the index to measure recall with: one half to tune by, the other to report
+    n_piece_rows: int | None = None  # vectors between two points from which a build can resume; None for about 64 MB
 
     def __post_init__(self) -> None:
         """Raise a UserError if a value is out of range, or the transform is unknown."""
@@ -65,8 +53,6 @@ class BuildSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: give 1 or more")
-        if self.n_threads is not None and self.n_threads > _MAX_THREADS:
-            raise UserError(f"n_threads is {self.n_threads}: give {_MAX_THREADS} or fewer")
         if self.seed < 0:
             raise UserError(f"seed is {self.seed}: give 0 or more")
 
@@ -83,28 +69,19 @@ class BuildSettings:
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """What an index holds and how it was made.
-
-    Attributes:
-        dim: The width of the raw vectors that it takes, before its transform.
-        parameters: How faiss searches it: `nprobe`, `efSearch`, ...
-        source: Where the vectors come from: JSON values, which nothing in `ann` reads.
-        measured: JSON values: those of `tune`, `bytes_per_vector`, and `candidates`, those of each index built.
-        seconds: The seconds of each stage of the build.
-        files: The size and digest of each file of the folder except `index.json`.
-    """
+    """What an index holds and how it was made."""
 
     n_vectors: int
-    dim: int
+    dim: int  # of the raw vectors, before the transform
     metric: Metric
     transform: str
     factory: str
-    parameters: Mapping[str, float | int] = field(default_factory=dict)
+    parameters: Mapping[str, float | int] = field(default_factory=dict)  # of faiss: `nprobe`, `efSearch`, ...
     settings: BuildSettings = field(default_factory=BuildSettings)
-    source: Mapping[str, Any] = field(default_factory=dict)
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    files: Mapping[str, FileDigest] = field(default_factory=dict)
+    source: Mapping[str, Any] = field(default_factory=dict)  # where the vectors come from; nothing in `ann` reads it
+    measured: Mapping[str, Any] = field(default_factory=dict)  # those of `tune`, for each index that was built
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of each stage of the build
+    files: Mapping[str, FileDigest] = field(default_factory=dict)  # all files of the folder except `index.json`
     format_version: int = FORMAT_VERSION
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import BoolArray, Float64Array, IntArray
 from bertfeat.vectors.nearest import Metric
 
 Id = TypeVar("Id", str, int)
@@ -18,26 +18,24 @@ Id = TypeVar("Id", str, int)
 
 def recall_of_each(
     found: IntArray,
+    found_scores: npt.NDArray[Any] | None,
     truth: IntArray,
-    k: int,
-    *,
-    found_scores: npt.NDArray[Any] | None = None,
-    truth_scores: npt.NDArray[Any] | None = None,
-    metric: Metric | None = None,
-) -> npt.NDArray[np.float64]:
-    """Return recall@k of each query, float64 (n_queries,): the part of its k nearest vectors among the first k found.
+    truth_scores: npt.NDArray[Any],
+    metric: Metric,
+) -> Float64Array:
+    """Return recall@k of each query, float64 (n_queries,): the part of its k nearest vectors among the k found.
 
-    `found` and `truth` are positions, int64 (n_queries, at least k), -1 where there are fewer; for none recall is NaN.
-    With the true scores of both (`exact_scores`), of their shapes, ties count: a vector as close as the k-th of the
-    truth is as good as that one.
+    `found` are positions, int64 (n_queries, k), and `truth` those of the nearest vectors, (n_queries, at least k), -1
+    where there are fewer; without any, recall is NaN. With the true scores of what was found (`exact_scores`), ties
+    count: a vector as close as the k-th of the truth is as good as that one.
     """
-    found, truth = found[:, :k], truth[:, :k]
+    truth = truth[:, : found.shape[1]]
     n_true = (truth >= 0).sum(axis=1)
-    good = _is_among(found, truth)
-    if found_scores is not None and truth_scores is not None and metric is not None:
+    good = np.isin(_keys(found, truth), _keys(truth, found))
+    if found_scores is not None:
         sign = 1 if metric.higher_is_better else -1
-        last = np.take_along_axis(truth_scores[:, :k], np.maximum(n_true - 1, 0)[:, None], axis=1)
-        good |= sign * found_scores[:, :k] >= sign * last
+        last = np.take_along_axis(truth_scores, np.maximum(n_true - 1, 0)[:, None], axis=1)
+        good |= sign * found_scores >= sign * last
     good &= (found >= 0) & _is_first(found)
     return np.where(n_true > 0, np.minimum(good.sum(axis=1), n_true) / np.maximum(n_true, 1), np.nan)
 
@@ -99,11 +97,6 @@ def _query_metrics(ranking: Sequence[Id], grades: Mapping[Id, int], ks: Iterable
 def _discounted(gains: Sequence[int]) -> float:
     """Add up gains, each divided by log2(1 + rank): linear in the grade (Järvelin & Kekäläinen 2002)."""
     return math.fsum(gain / math.log2(1 + rank) for rank, gain in enumerate(gains, 1))
-
-
-def _is_among(found: IntArray, truth: IntArray) -> BoolArray:
-    """Return which positions are also in the same row of `truth`: bool, of the shape of `found`."""
-    return np.isin(_keys(found, truth), _keys(truth, found))
 
 
 def _is_first(found: IntArray) -> BoolArray:

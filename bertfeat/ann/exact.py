@@ -15,7 +15,8 @@ from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric, nearest, signed_scores
 
-_DEFAULT_BYTES = 256 * 2**20
+# The working memory of an exact search.
+EXACT_BYTES = 256 << 20
 
 
 def exact_search(
@@ -27,22 +28,15 @@ def exact_search(
     *,
     allowed: BoolArray | None = None,
     exclude: IntArray | None = None,
-    max_bytes: int = _DEFAULT_BYTES,
+    max_bytes: int = EXACT_BYTES,
 ) -> tuple[Float32Array, IntArray]:
-    """Find the k nearest vectors of each query, float (n_queries, dim), raw, by comparing all; the source is read once.
+    """Find the k nearest vectors of each query by comparing all; the source is read once.
 
-    Scores are computed in float64 from the transformed float32 vectors and rounded once. Among equal scores the lower
-    position wins.
+    The queries, float (n_queries, dim), and the source are raw. Scores are computed in float64 from the transformed
+    float32 vectors and rounded once. Among equal scores the lower position wins.
 
-    Args:
-        source: The vectors, raw.
-        queries: The queries.
-        k: The number of hits.
-        metric: How vectors are compared.
-        transform: What is done to both sides first.
-        allowed: bool (n_vectors,), which vectors may be found; None for all.
-        exclude: int64 (n_queries,), a position that each query must not find, such as its own; -1 for none.
-        max_bytes: Working memory, besides queries, hits, and a chunk of the source.
+    Only the vectors of `allowed`, bool (n_vectors,), may be found, and no query finds its position in `exclude`, int64
+    (n_queries,), -1 for none. `max_bytes` is the working memory, besides queries, hits, and a chunk of the source.
 
     Returns:
         float32 scores, best first, and int64 positions, (n_queries, k); NaN and -1 where there are fewer hits.
@@ -63,16 +57,12 @@ def exact_search(
 
 
 def exact_scores(
-    source: Vectors,
-    queries: npt.NDArray[Any],
-    positions: IntArray,
-    metric: Metric,
-    transform: Transform | None = None,
+    source: Vectors, queries: npt.NDArray[Any], positions: IntArray, metric: Metric, transform: Transform | None = None
 ) -> Float32Array:
     """Return the scores of queries with the vectors at `positions`, -1 for none, int64 (n_queries, k).
 
     The source is read once. The scores, float32 (n_queries, k), NaN for none, are those of `exact_search` to the bit,
-    except that a transform with a matrix may round the last bit of a vector otherwise (`Projection.apply`).
+    unless a transform with a matrix rounds the last bit of a vector differently (`Projection.apply`).
     """
     asked = prepare(checked_queries(queries, source.shape[1]), transform, Metric.IP)
     out = np.full(positions.size, np.nan, dtype=np.float32)
@@ -84,7 +74,7 @@ def exact_scores(
         here = slice(*np.searchsorted(ordered, [found[0], found[-1] + 1]))
         query, row = order[here] // positions.shape[1], np.searchsorted(found, ordered[here])
         prepared = prepare(vectors, transform, Metric.IP)
-        scores = signed_scores(asked, prepared, query, row, metric, max_bytes=_DEFAULT_BYTES)
+        scores = signed_scores(asked, prepared, query, row, metric, max_bytes=EXACT_BYTES)
         out[order[here]] = scores if metric.higher_is_better else -scores
     return out.reshape(positions.shape)
 

@@ -47,32 +47,21 @@ _MAX_TABLE_BYTES = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class FactoryInfo:
-    """What a factory string makes of vectors of a given width.
-
-    Attributes:
-        index_dim: The width of vectors after OPQ.
-        n_links: The links of a vector in the graph, or None.
-        code_bytes: The bytes of a vector, without its id and links.
-        scan_bytes: Those of them that are in blocks of 32 vectors, in interleaved codes of 4 bits.
-        fixed_bytes: The bytes of an empty index: matrices, code books, centroids.
-        table_bytes: The bytes of tables that faiss computes when it loads the index; no file holds them.
-        n_training_min: The fewest vectors that it can be trained on; 0 if it needs no training.
-        n_training_wanted: The number of vectors that it is trained on best.
-    """
+    """What a factory string makes of vectors of a given width."""
 
     text: str
     metric: Metric
     dim: int
-    index_dim: int
+    index_dim: int  # after OPQ
     storage: str
     has_opq: bool
     n_lists: int | None
-    n_links: int | None
-    code_bytes: int
-    scan_bytes: int
-    fixed_bytes: int
-    table_bytes: int
-    n_training_min: int
+    n_links: int | None  # of a vector in the graph
+    code_bytes: int  # of a vector, without its id and links
+    scan_bytes: int  # of these, the codes of 4 bits, which are interleaved in blocks of 32 vectors
+    fixed_bytes: int  # of an empty index: matrices, code books, centroids
+    table_bytes: int  # of tables that faiss computes when it loads the index; no file holds them
+    n_training_min: int  # 0 if it needs no training
     n_training_wanted: int
 
     def make(self) -> Any:
@@ -91,19 +80,12 @@ class FactoryInfo:
         return 2 * self.scan_bytes * (n_vectors + 32 * (self.n_lists or 1))
 
 
-def metric_type(metric: Metric) -> int:
-    """Return the number that faiss has for a metric; cosines are inner products of unit vectors."""
-    return int(faiss.METRIC_L2 if metric is Metric.L2 else faiss.METRIC_INNER_PRODUCT)
-
-
 def describe(text: str, dim: int, metric: Metric = Metric.COSINE) -> FactoryInfo:
     """Read a factory string for vectors of a width; raise a UserError if its index cannot be built from parts."""
     try:
         return _read(text, dim, metric)
-    except (ValueError, RuntimeError, MemoryError) as error:
+    except (ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split("Error: ")[-1].split())  # without the source line that faiss puts in front
-        if isinstance(error, MemoryError):
-            reason = "it does not fit into memory"
         raise UserError(f"index {text[:_MAX_LENGTH]!r} of {dim} dimensions: {reason}") from None
 
 
@@ -165,7 +147,8 @@ def _read(text: str, dim: int, metric: Metric) -> FactoryInfo:
 
 
 def _make(text: str, dim: int, metric: Metric) -> Any:
-    index = faiss.index_factory(dim, text, metric_type(metric))
+    # Cosines are inner products of unit vectors.
+    index = faiss.index_factory(dim, text, faiss.METRIC_L2 if metric is Metric.L2 else faiss.METRIC_INNER_PRODUCT)
     for part in leaves(index):
         codes = codes_of(part)
         if hasattr(codes, "do_polysemous_training"):

@@ -13,8 +13,7 @@ build an index again from its store where you do not trust its author.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,11 +39,9 @@ def check_place(final: Path, *, overwrite: bool = False) -> None:
     check_folder(final, "an index", (DESCRIPTION, *FILES), overwrite=overwrite)
 
 
-@contextmanager
-def publish_aside(path: Path) -> Iterator[files.Sink]:
+def publish_aside(path: Path) -> AbstractContextManager[files.Sink]:
     """Publish a file in a folder that only this process writes to; what a killed process left is overwritten."""
-    with publish_file(path, aside=path.with_name(f".{path.name}.tmp")) as sink:
-        yield sink
+    return publish_file(path, aside=path.with_name(f".{path.name}.tmp"))
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -21,21 +21,25 @@ K = 10
 _MAX_BYTES = 32 << 20
 
 
-def core(index: Any) -> Any:
-    """Return the part of an index that finds vectors: its lists, its graph, or its codes."""
+def parts(index: Any) -> Iterator[Any]:
+    """Yield an index and the indexes that it wraps, the one that finds vectors before its refinement."""
     index = faiss.downcast_index(index)
-    while isinstance(index, faiss.IndexRefine | faiss.IndexPreTransform):
-        index = faiss.downcast_index(index.base_index if isinstance(index, faiss.IndexRefine) else index.index)
-    return index
+    yield index
+    if isinstance(index, faiss.IndexRefine):
+        yield from parts(index.base_index)
+        yield from parts(index.refine_index)
+    elif isinstance(index, faiss.IndexPreTransform):
+        yield from parts(index.index)
 
 
 def leaves(index: Any) -> Iterator[Any]:
     """Yield the parts of an index that hold vectors."""
-    inner = _inner(index)
-    for part in inner:
-        yield from leaves(part)
-    if not inner:
-        yield faiss.downcast_index(index)
+    return (part for part in parts(index) if not isinstance(part, faiss.IndexRefine | faiss.IndexPreTransform))
+
+
+def core(index: Any) -> Any:
+    """Return the part of an index that finds vectors: its lists, its graph, or its codes."""
+    return next(leaves(index))
 
 
 def codes_of(part: Any) -> Any:
@@ -43,21 +47,10 @@ def codes_of(part: Any) -> Any:
     return faiss.downcast_index(part.storage) if isinstance(part, faiss.IndexHNSW) else part
 
 
-def set_count(index: Any, n_vectors: int) -> None:
-    """Set the number of vectors of an index and its parts, after the parts were filled one by one."""
-    faiss.downcast_index(index).ntotal = n_vectors
-    for part in _inner(index):
-        set_count(part, n_vectors)
-
-
 def transforms(index: Any) -> list[Any]:
     """Return the transforms in front of an index, or of what is refined."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexRefine):
-        return transforms(index.base_index)
-    if not isinstance(index, faiss.IndexPreTransform):
-        return []
-    return [faiss.downcast_VectorTransform(index.chain.at(i)) for i in range(index.chain.size())]
+    chains = [part.chain for part in parts(index) if isinstance(part, faiss.IndexPreTransform)]
+    return [faiss.downcast_VectorTransform(chain.at(i)) for chain in chains for i in range(chain.size())]
 
 
 def entered(index: Any, vectors: Float32Array) -> Float32Array:
@@ -68,10 +61,7 @@ def entered(index: Any, vectors: Float32Array) -> Float32Array:
 
 
 def comparable(index: Any, vectors: Float32Array) -> tuple[Any, Float32Array] | None:
-    """Return a part of an index that compares vectors one by one, a refinement or the storage of a graph.
-
-    The vectors are returned as that part takes them. None if the index has no such part.
-    """
+    """Return the refinement or the storage of a graph, which compare vectors one by one, with the vectors they take."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         return faiss.downcast_index(index.refine_index), vectors
@@ -88,14 +78,6 @@ def stored_vectors(index: Any) -> Float32Array:
         return np.empty((0, index.d), dtype=np.float32)
     flat: Float32Array = faiss.rev_swig_ptr(index.get_xb(), n_numbers).reshape(index.ntotal, index.d)
     return flat
-
-
-def _inner(index: Any) -> list[Any]:
-    """Return the indexes that an index wraps, the one that finds vectors first; none for a core."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexRefine):
-        return [index.base_index, index.refine_index]
-    return [index.index] if isinstance(index, faiss.IndexPreTransform) else []
 
 
 def settable(index: Any) -> dict[str, int]:
@@ -117,7 +99,7 @@ def settable(index: Any) -> dict[str, int]:
 def widened(index: Any, values: Mapping[str, float], k: int, n_allowed: int) -> dict[str, float]:
     """Return search parameters that find as much under a filter, or for a larger k, as the given ones do for ten hits.
 
-    If a filter lets one vector in ten through, ten times as many must be compared. `n_allowed` is 1 or more.
+    If a filter lets one vector in ten through, ten times as many must be compared.
     """
     inner, wide = core(index), dict(values)
     if isinstance(inner, faiss.IndexIVF):
@@ -167,15 +149,11 @@ def search_parameters(index: Any, values: Mapping[str, float], selector: Any = N
     if isinstance(index, faiss.IndexPreTransform):
         inner = search_parameters(index.index, values, selector)
         return None if inner is None else faiss.SearchParametersPreTransform(index_params=inner)
-    if isinstance(index, faiss.IndexIVF):
-        return _list_parameters(index, values, selector)
     if isinstance(index, faiss.IndexHNSW):
         n_steps = int(values.get("efSearch", index.hnsw.efSearch))
         return faiss.SearchParametersHNSW(efSearch=n_steps, sel=selector)
-    return None if selector is None else faiss.SearchParameters(sel=selector)
-
-
-def _list_parameters(index: Any, values: Mapping[str, float], selector: Any) -> Any:
+    if not isinstance(index, faiss.IndexIVF):
+        return None if selector is None else faiss.SearchParameters(sel=selector)
     n_probes = int(values.get("nprobe", index.nprobe))
     params = faiss.SearchParametersIVF(nprobe=n_probes, max_codes=index.max_codes, sel=selector)
     quantizer = faiss.downcast_index(index.quantizer)
@@ -200,7 +178,11 @@ def lists_needed(index: Any, queries: Float32Array, allowed: BoolArray, n_wanted
     numbers are rounded up to powers of two, so that many queries share one; at most all lists.
     """
     inner, queries = core(index), entered(index, queries)
-    counts = _allowed_in_lists(inner, allowed)
+    counts = np.zeros(inner.nlist, np.int64)
+    for number in range(inner.nlist):
+        if n_vectors := inner.invlists.list_size(number):
+            ids = faiss.rev_swig_ptr(inner.invlists.get_ids(number), n_vectors)
+            counts[number] = np.count_nonzero(allowed[ids])
     centroids = stored_vectors(faiss.downcast_index(inner.quantizer))
     needed = np.empty(len(queries), np.int64)
     step = max(1, _MAX_BYTES // (28 * inner.nlist))
@@ -213,14 +195,3 @@ def lists_needed(index: Any, queries: Float32Array, allowed: BoolArray, n_wanted
         needed[rows] = 1 + (np.cumsum(counts[order], axis=1) < n_wanted).sum(axis=1)
     rounded: IntArray = np.int64(1) << np.ceil(np.log2(needed)).astype(np.int64)
     return np.asarray(np.minimum(rounded, inner.nlist))
-
-
-def _allowed_in_lists(inner: Any, allowed: BoolArray) -> IntArray:
-    """Return how many allowed vectors each list holds, int64 (n_lists,)."""
-    lists = inner.invlists
-    counts = np.zeros(inner.nlist, np.int64)
-    for number in range(inner.nlist):
-        if n_vectors := lists.list_size(number):
-            ids = faiss.rev_swig_ptr(lists.get_ids(number), n_vectors)
-            counts[number] = np.count_nonzero(allowed[ids])
-    return counts

@@ -6,7 +6,7 @@ the mean is subtracted and the few dominant directions are scaled down.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Self, TypeAlias
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.records import Float32Array, Float64Array
+from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.moments import Moments
 from bertfeat.vectors.nearest import Metric, unit_length
@@ -28,10 +28,9 @@ _STEP_ROWS = 2048
 
 
 class TransformKind(StrEnum):
-    """A kind of transform.
+    """A kind of transform: how it is asked for, what it is fitted to, and whether axes are divided by their deviations.
 
-    `forms` are the texts for it, where DIM is the number of dimensions that it leaves; `fitted_to` is the kind of
-    `Moments` that it is fitted to; `divides` tells whether each axis is divided by the standard deviation along it.
+    `forms` are the texts for it, where DIM is the width that it leaves; `fitted_to` is a kind of `Moments`.
     """
 
     NONE = "none", ("none",), None
@@ -95,10 +94,7 @@ class TransformSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truncation:
-    """The first `out_dim` of `dim` values, scaled to length 1, for models trained so that these serve alone.
-
-    Source: Kusupati et al. 2022, Matryoshka Representation Learning (arXiv 2205.13147).
-    """
+    """The first `out_dim` of `dim` values, scaled to length 1: Matryoshka embeddings (Kusupati et al. 2022)."""
 
     dim: int
     out_dim: int
@@ -116,8 +112,7 @@ class Truncation:
 class Projection:
     """A fitted transform: subtract the mean, then rotate and scale.
 
-    `mean` is float64 (dim,), so that a mean far from zero costs no precision; `matrix` is float32 (dim, out_dim), or
-    None where only the mean is subtracted.
+    `mean` is float64 (dim,), for precision far from zero; `matrix` is float32 (dim, out_dim), None for the mean alone.
     """
 
     mean: Float64Array
@@ -163,12 +158,11 @@ def transform_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
 
 
 def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
-    """Fit a transform to all vectors of a source, read once; None for `none`. `truncate:DIM` needs no reading.
+    """Fit a transform to all vectors of a source, read once; None for `none`.
 
-    The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the DIM axes of largest
-    variance. `whiten` projects to all axes, or to the DIM largest, and divides by the standard deviations. A variance
-    below 1e-7 of the largest is raised to that, so that an empty direction stays empty and no dimension is dropped.
-    Vectors that do not suit the transform, or are all the same, are a UserError.
+    The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the axes of largest
+    variance; `whiten` also divides by the standard deviations, and leaves empty directions empty. Vectors that do not
+    suit the transform, or are all the same, are a UserError.
     """
     n_vectors, dim = source.shape
     spec.check(dim, n_vectors)
@@ -191,11 +185,48 @@ def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
 def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metric) -> Float32Array:
     """Return vectors, float (n, dim), as an index holds and compares them: float32 (n, out_dim), contiguous.
 
-    The cosine gives them unit length; a zero vector stays zero, so its cosine with any other is 0. Where nothing is to
-    be done, the input itself is returned.
+    The cosine gives them unit length; a zero vector stays zero. Where nothing is to be done, the input is returned.
     """
     out = np.ascontiguousarray(vectors, dtype=np.float32) if transform is None else transform.apply(vectors)
     return unit_length(out) if metric is Metric.COSINE else out
+
+
+def prepared_rows(source: Vectors, positions: IntArray, transform: Transform | None, metric: Metric) -> Float32Array:
+    """Return the vectors at some positions, ascending, as an index takes them; the source is read once."""
+    dim = source.shape[1] if transform is None else transform.out_dim
+    out = np.empty((len(positions), dim), dtype=np.float32)
+    for rows, vectors in chunks_of(source):
+        first, last = np.searchsorted(positions, [rows.start, rows.stop])
+        if last > first:
+            out[first:last] = prepare(vectors[positions[first:last] - rows.start], transform, metric)
+    return out
+
+
+def prepared_chunks(
+    source: Vectors, pieces: Sequence[range], step: int, transform: Transform | None, metric: Metric
+) -> Iterator[Float32Array]:
+    """Yield the vectors of pieces as an index takes them, `step` at once, whatever the chunks of the source.
+
+    The pieces are consecutive; the last one ends with the source, whose chunks before the first are not read. No array,
+    float32 (n, dim), ends inside a piece but after `step` vectors; each is valid until the next one.
+    """
+    at = first = pieces[0].start
+    cuts = iter([cut for piece in pieces for cut in [*range(piece.start + step, piece.stop, step), piece.stop]])
+    stop = next(cuts)
+    widest = min(step, max(map(len, pieces)))
+    chunk = np.empty((widest, source.shape[1] if transform is None else transform.out_dim), dtype=np.float32)
+    for number, rows in enumerate(source.chunks):
+        if rows.stop <= at:
+            continue
+        vectors = source.read(number)
+        while at < rows.stop:
+            until = min(stop, rows.stop)
+            some = vectors[at - rows.start : until - rows.start]
+            chunk[at - first : until - first] = prepare(some, transform, metric)
+            at = until
+            if at == stop:
+                yield chunk[: at - first]
+                first, stop = at, next(cuts, at)
 
 
 def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64Array]:

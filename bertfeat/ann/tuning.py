@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.ann.description import BuildSettings
+from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.evaluation import recall_of_each
-from bertfeat.ann.exact import exact_scores, exact_search, sample_positions
-from bertfeat.ann.filling import prepared_rows
+from bertfeat.ann.exact import EXACT_BYTES, exact_scores, exact_search, sample_positions
 from bertfeat.ann.searchparameters import K, core, settable
-from bertfeat.ann.transforms import Transform
+from bertfeat.ann.transforms import Transform, prepared_rows
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import Vectors
@@ -67,7 +66,7 @@ class HeldOut(NamedTuple):
         k: int,
         metric: Metric,
         transform: Transform | None,
-        max_bytes: int = 256 << 20,
+        max_bytes: int = EXACT_BYTES,
     ) -> Self:
         """Search for the k nearest vectors of queries in `max_bytes`; None for positions of given ones."""
         own = np.full(len(vectors), -1) if positions is None else positions
@@ -75,36 +74,23 @@ class HeldOut(NamedTuple):
         return cls(own, vectors, truth, scores)
 
     @classmethod
-    def drawn(
-        cls,
-        source: Vectors,
-        transform: Transform | None,
-        settings: BuildSettings,
-        max_bytes: int = 256 << 20,
-        given: Float32Array | None = None,
-    ) -> Self:
+    def drawn(cls, source: Vectors, plan: MemoryPlan, transform: Transform | None, given: Float32Array | None) -> Self:
         """Return random queries, and after them the given ones, float32 (n_given, dim); the source is read twice."""
         # Not the vectors that training draws with the same seed.
-        own = sample_positions(source.shape[0], settings.n_queries, settings.seed + 1)
+        own = sample_positions(source.shape[0], plan.settings.n_queries, plan.settings.seed + 1)
         vectors = prepared_rows(source, own, None, Metric.IP)
         if given is not None:
             vectors = np.concatenate([vectors, given])
             own = np.concatenate([own, np.full(len(given), -1)])
-        return cls.of(source, vectors, own, K, settings.metric, transform, max_bytes)
+        return cls.of(source, vectors, own, K, plan.settings.metric, transform, plan.exact_bytes)
+
+    def only(self, chosen: slice | BoolArray) -> HeldOut:
+        """Return some of the queries."""
+        return HeldOut(**{name: array[chosen] for name, array in self._asdict().items()})
 
     def half(self, which: int) -> HeldOut:
         """Return every second query, from the first (0) or the second (1) on."""
-        return self._only(slice(which, None, 2))
-
-    @property
-    def own(self) -> HeldOut:
-        """The queries that are vectors of the index."""
-        return self._only(self.positions >= 0)
-
-    @property
-    def given(self) -> HeldOut:
-        """The queries that come from elsewhere."""
-        return self._only(self.positions < 0)
+        return self.only(slice(which, None, 2))
 
     def found_by(self, search: Search, k: int) -> IntArray:
         """Return the k nearest vectors that a search finds without the queries themselves, int64 (n_queries, k)."""
@@ -116,17 +102,8 @@ class HeldOut(NamedTuple):
         return np.take_along_axis(positions, order, axis=1)
 
     def recalls(self, found: IntArray, scores: Float32Array | None, metric: Metric) -> Float64Array:
-        """Return the recall of each query, float64 (n_queries,), of what was found and its true scores, (n, k) each.
-
-        Without scores, vectors as close as those of the truth do not count: the true recall may be higher.
-        """
-        true_scores = None if scores is None else self.truth_scores
-        return recall_of_each(
-            found, self.truth, found.shape[1], found_scores=scores, truth_scores=true_scores, metric=metric
-        )
-
-    def _only(self, chosen: slice | BoolArray) -> HeldOut:
-        return HeldOut(**{name: array[chosen] for name, array in self._asdict().items()})
+        """Return `recall_of_each` of what was found; without its scores, a lower bound."""
+        return recall_of_each(found, scores, self.truth, self.truth_scores, metric)
 
 
 def measured_recall(
@@ -143,18 +120,14 @@ def measured_recall(
 def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> dict[str, Any]:
     """Find the search parameters that are just thorough enough, give them to the index, and measure them.
 
-    If there are given queries, they find the parameters; if nothing reaches the target, those that find most are taken.
-    The source is read a few times to score what was found.
-
-    Returns:
-        JSON values: `recall_at_10` on queries that the `parameters` were not tuned on, all of them vectors of the
-        index; `n_queries`; `queries_per_s` of one call with all of these; `given`, the same three values of given
-        queries, if there are any; `recall_target`; `target_met`, by the given queries if there are any; and `tried`:
-        parameters with their recall on the queries that found them.
+    Given queries find the parameters, if there are any; if nothing reaches the target, those that find most are taken.
+    The source is read a few times. The result is JSON values: `recall_at_10`, `n_queries` and `queries_per_s` of
+    vectors of the index that were not tuned on; `given`, the same of given queries; `recall_target`; `target_met`, by
+    the given queries if there are any; `parameters`; and `tried`, all of them with the recall on the tuning queries.
     """
-    own, given = held.own, held.given
-    search = _Search(index, (given if len(given.positions) else own).half(0), source, target)
-    index.parameters = search.best()
+    own, given = held.only(held.positions >= 0), held.only(held.positions < 0)
+    climb = _Climb(index, (given if len(given.positions) else own).half(0), source, target)
+    index.parameters = climb.best()
     values = _measured(index, own.half(1), source)
     if len(given.positions):
         values["given"] = _measured(index, given.half(1), source)
@@ -163,7 +136,7 @@ def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> d
         "recall_target": target,
         "target_met": reached(values) >= target,
         "parameters": dict(index.parameters),
-        "tried": search.tried(),
+        "tried": [{**tried.parameters, "recall_at_10": float(tried.recalls.mean())} for tried in climb.tries],
     }
 
 
@@ -173,7 +146,6 @@ def reached(measured: Mapping[str, Any]) -> float:
 
 
 def _measured(index: VectorIndex, held: HeldOut, source: Vectors) -> dict[str, Any]:
-    """Measure an index as it is set."""
     recall, seconds = measured_recall(index.search, source, held, K, index.metric, index.transform)
     n_queries = len(held.positions)
     return {"recall_at_10": recall, "n_queries": n_queries, "queries_per_s": round(n_queries / seconds, 1)}
@@ -194,7 +166,7 @@ class _Try:
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
+class _Climb:
     """A search for parameters, from the fastest on."""
 
     index: VectorIndex
@@ -208,52 +180,43 @@ class _Search:
         if not settable(self.index.index):
             return {}
         rows = _rows(self.index.index)
-        enough = self._climb(rows)
+        enough = self._first_enough(rows)
         if enough is None:
             # The first of equal ones is the fastest.
             return max(self.tries, key=lambda attempt: attempt.recalls.mean()).parameters
         for parameters in _cheaper(self.index.index, rows, enough):
             self._try(parameters)
-        self._score_exactly()
-        return self._enough() or enough
+        return self._fastest() or enough
 
-    def tried(self) -> list[dict[str, Any]]:
-        """Return what was tried, as JSON values."""
-        return [{**attempt.parameters, "recall_at_10": float(attempt.recalls.mean())} for attempt in self.tries]
-
-    def _climb(self, rows: list[dict[str, float]]) -> dict[str, float] | None:
-        """Try one row after the other, until one is enough or recall no longer grows; return the first enough."""
+    def _first_enough(self, rows: list[dict[str, float]]) -> dict[str, float] | None:
+        """Try one row after the other, until one is enough or recall no longer grows."""
         for parameters in rows:
             self._try(parameters)
-            if self.tries[-1].is_enough(self.target):
-                self._score_exactly()
-                if enough := self._enough():
-                    return enough
-            if _is_flat([attempt.recalls.mean() for attempt in self.tries]):
+            if self.tries[-1].is_enough(self.target) and (enough := self._fastest()):
+                return enough
+            gained = [attempt.recalls.mean() for attempt in self.tries]
+            if len(gained) > 2 * _N_STEPS and gained[-1] - gained[-1 - _N_STEPS] < _LEAST_GAIN:
                 break
-        self._score_exactly()
-        return self._enough()
+        return self._fastest()
 
     def _try(self, parameters: dict[str, float]) -> None:
         self.index.parameters = parameters
         found = self.held.found_by(self.index.search, K)
         self.tries.append(_Try(parameters, found, self.held.recalls(found, None, self.index.metric)))
 
-    def _enough(self) -> dict[str, float] | None:
-        """Return the fastest parameters that reach the target recall by exact scores."""
-        passed = [attempt.parameters for attempt in self.tries if attempt.is_exact and attempt.is_enough(self.target)]
-        return min(passed, key=lambda parameters: _cost(self.index.index, parameters), default=None)
+    def _fastest(self) -> dict[str, float] | None:
+        """Return the fastest parameters that reach the target recall by exact scores.
 
-    def _score_exactly(self) -> None:
-        """Also count vectors as close as those of the truth, by exact scores; the source is read once."""
-        new = [attempt for attempt in self.tries if not attempt.is_exact]
-        if not new:
-            return
-        all_found = np.concatenate([attempt.found for attempt in new], axis=1)
-        scores = exact_scores(self.source, self.held.vectors, all_found, self.index.metric, self.index.transform)
-        for attempt, its_scores in zip(new, np.split(scores, len(new), axis=1), strict=True):
-            attempt.recalls = self.held.recalls(attempt.found, its_scores, self.index.metric)
-            attempt.is_exact = True
+        For those of new tries the source is read once: vectors as close as those of the truth count, too.
+        """
+        if new := [attempt for attempt in self.tries if not attempt.is_exact]:
+            found = np.concatenate([attempt.found for attempt in new], axis=1)
+            scores = exact_scores(self.source, self.held.vectors, found, self.index.metric, self.index.transform)
+            for attempt, its_scores in zip(new, np.split(scores, len(new), axis=1), strict=True):
+                attempt.recalls = self.held.recalls(attempt.found, its_scores, self.index.metric)
+                attempt.is_exact = True
+        passed = [attempt.parameters for attempt in self.tries if attempt.is_enough(self.target)]
+        return min(passed, key=lambda parameters: _cost(self.index.index, parameters), default=None)
 
 
 def _rows(index: Any) -> list[dict[str, float]]:
@@ -294,7 +257,3 @@ def _steps(low: int, high: int) -> list[int]:
     octaves = itertools.takewhile(lambda n: n <= high, (low << i for i in itertools.count()))
     numbers = {n for octave in octaves for n in (octave, octave * 3 // 2)} | {high}
     return sorted(n for n in numbers if n <= high)
-
-
-def _is_flat(recalls: list[float]) -> bool:
-    return len(recalls) > 2 * _N_STEPS and recalls[-1] - recalls[-1 - _N_STEPS] < _LEAST_GAIN

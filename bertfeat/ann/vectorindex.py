@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.description import INDEX, IndexDescription
-from bertfeat.ann.exact import check_allowed, checked_queries, exact_search
-from bertfeat.ann.indexfolder import check_files, read_description, read_index, read_transform
+from bertfeat.ann.exact import EXACT_BYTES, check_allowed, checked_queries
+from bertfeat.ann.indexfolder import check_files, read_index, read_transform
 from bertfeat.ann.searchparameters import (
     comparable,
     core,
@@ -30,8 +30,7 @@ from bertfeat.ann.transforms import Transform, prepare
 from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
 from bertfeat.records import BoolArray, Float32Array, IntArray
-from bertfeat.vectors.array import ArrayVectors
-from bertfeat.vectors.nearest import Metric, signed_scores
+from bertfeat.vectors.nearest import Metric, nearest, signed_scores
 
 _BLOCK_BYTES = 32 << 20
 _MAX_BLOCK_ROWS = 4096
@@ -43,14 +42,10 @@ _MORE_ROUNDING = 4
 
 
 class Hits(NamedTuple):
-    """The nearest vectors of each query, best first.
+    """The nearest vectors of each query, best first; NaN and -1 where there are fewer hits."""
 
-    `scores` is float32 (n_queries, k), by the metric: a cosine, an inner product, or a true distance; `positions` is
-    int64 (n_queries, k). Where there are fewer hits the score is NaN and the position -1.
-    """
-
-    scores: Float32Array
-    positions: IntArray
+    scores: Float32Array  # (n_queries, k): cosines, inner products, or true distances
+    positions: IntArray  # (n_queries, k)
 
 
 class _Request(NamedTuple):
@@ -103,22 +98,31 @@ class VectorIndex:
         queries = checked_queries(queries, self.dim)
         if k < 1:
             raise UserError(f"k is {k}: ask for 1 hit or more")
-        selector, n_allowed = self._selector(allowed)
+        check_allowed(allowed, self.n_vectors)
+        n_allowed = self.n_vectors if allowed is None else int(np.count_nonzero(allowed))
+        if n_allowed == self.n_vectors:
+            allowed = None
         scores = np.full((len(queries), k), np.nan, dtype=np.float32)
         positions = np.full((len(queries), k), -1, dtype=np.int64)
         n_hits = min(k, n_allowed)
         if not n_hits:
             return Hits(scores, positions)
+        selector = None if allowed is None else faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
         request = self._request(n_hits, n_allowed)
         for start in range(0, len(queries), request.n_rows):
             rows = slice(start, start + request.n_rows)
             block = prepare(queries[rows], self.transform, self.metric)
             if self._is_flat:
-                found, at = self._in_flat(block, n_hits, allowed, selector, n_allowed)
-            elif allowed is not None and selector is not None and has_ordered_lists(self.index):
+                found, at = self._in_flat(block, n_hits, allowed, selector)
+            elif allowed is None:
+                hits = self.index.search(block, n_hits, params=request.asked)
+                found, at = self._completed(hits, block, None, request.parameters)
+            elif has_ordered_lists(self.index):
                 found, at = self._in_lists(block, n_hits, allowed, selector)
             else:
-                found, at = self._approximate(block, n_hits, request, selector, n_allowed)
+                is_scan = is_scan_cheaper(self.index, self.parameters, n_allowed)
+                hits = self._ask(block, n_hits, selector, request.parameters, is_scan=is_scan)
+                found, at = self._completed(hits, block, selector, request.parameters)
             scores[rows, :n_hits], positions[rows, :n_hits] = found, at
         return Hits(scores, positions)
 
@@ -134,16 +138,8 @@ class VectorIndex:
             self._last = last = _Request(key, parameters, search_parameters(index, parameters, None, k), n_rows)
         return last
 
-    def _selector(self, allowed: BoolArray | None) -> tuple[Any, int]:
-        """Return faiss's selector of the allowed vectors, None for all, and their number."""
-        check_allowed(allowed, self.n_vectors)
-        n_allowed = self.n_vectors if allowed is None else int(np.count_nonzero(allowed))
-        if allowed is None or n_allowed == self.n_vectors:
-            return None, n_allowed
-        return faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little")), n_allowed
-
     def _in_flat(
-        self, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any, n_allowed: int
+        self, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any
     ) -> tuple[Float32Array, IntArray]:
         """Search a `Flat` index exactly.
 
@@ -153,7 +149,9 @@ class VectorIndex:
         # Prepared vectors have unit length where the metric is the cosine.
         metric = Metric.L2 if self.metric is Metric.L2 else Metric.IP
         index = faiss.downcast_index(self.index)
-        vectors, n_wide = stored_vectors(index), min(n_allowed, k + _N_MORE)
+        vectors = stored_vectors(index)
+        places = np.arange(len(vectors)) if allowed is None else np.flatnonzero(allowed)
+        n_wide = min(len(places), k + _N_MORE)
         raw, positions = index.search(queries, n_wide, params=search_parameters(index, {}, selector))
         pairs = np.repeat(np.arange(len(queries)), n_wide), positions.ravel()
         signed = signed_scores(queries, vectors, *pairs, metric, max_bytes=_FLAT_BYTES).reshape(positions.shape)
@@ -164,9 +162,13 @@ class VectorIndex:
         found = np.take_along_axis(positions, order, axis=1)
         scores = np.abs(signed) if metric is Metric.L2 else signed
         scores = np.take_along_axis(scores, order, axis=1).astype(np.float32)
-        if n_wide < n_allowed and len(doubtful):
-            source = ArrayVectors(vectors)
-            scores[doubtful], found[doubtful] = exact_search(source, queries[doubtful], k, metric, allowed=allowed)
+        if n_wide < len(places) and len(doubtful):
+            # Without a filter the vectors are not copied.
+            cut = np.array_split(places, len(places) // _MAX_BLOCK_ROWS + 1)
+            batches = [(vectors, places)] if allowed is None else ((vectors[some], some) for some in cut)
+            scores[doubtful], found[doubtful] = nearest(
+                batches, queries[doubtful], k, metric, prepare=lambda batch: batch, max_bytes=EXACT_BYTES
+            )
         return (np.clip(scores, -1, 1) if self.metric is Metric.COSINE else scores), found
 
     def _in_lists(
@@ -180,47 +182,37 @@ class VectorIndex:
             chosen = np.flatnonzero(needed == n_probes)
             parameters = {**self.parameters, "nprobe": n_probes}
             hits = self._ask(queries[chosen], k, selector, parameters)
-            scores[chosen], positions[chosen] = self._ordered(*self._all(hits, queries[chosen], selector, parameters))
+            scores[chosen], positions[chosen] = self._completed(hits, queries[chosen], selector, parameters)
         return scores, positions
 
-    def _approximate(
-        self, queries: Float32Array, k: int, request: _Request, selector: Any, n_allowed: int
-    ) -> tuple[Float32Array, IntArray]:
-        if selector is None:
-            hits = self.index.search(queries, k, params=request.asked)
-        else:
-            is_scan = is_scan_cheaper(self.index, self.parameters, n_allowed)
-            hits = self._ask(queries, k, selector, request.parameters, is_scan=is_scan)
-        return self._ordered(*self._all(hits, queries, selector, request.parameters))
-
-    def _all(
+    def _completed(
         self,
         hits: tuple[Float32Array, IntArray],
         queries: Float32Array,
         selector: Any,
         parameters: Mapping[str, float],
     ) -> tuple[Float32Array, IntArray]:
-        """Return hits, after a search for those that are missing in all lists, and then among all vectors."""
-        raw, positions = hits
-        if positions.min(initial=0) >= 0:
-            return hits
-        # The probed lists may hold too few allowed vectors, and a graph may not lead to all. Of codes of 4 bits faiss
-        # leaves out those that are the worst in each part, for a query of zeros all.
-        most = {name: settable(self.index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
-        for is_scan in (isinstance(core(self.index), faiss.IndexHNSW), True):
-            short = np.flatnonzero((positions < 0).any(axis=1))
-            if len(short):
-                again = self._ask(queries[short], positions.shape[1], selector, {**parameters, **most}, is_scan=is_scan)
-                raw[short], positions[short] = again
-        return raw, positions
+        """Return true scores and positions, the best first, then by position.
 
-    def _ordered(self, raw: Float32Array, positions: IntArray) -> tuple[Float32Array, IntArray]:
-        """Return true scores and positions, the best first, then by position; NaN where nothing was found."""
-        missing = positions < 0
-        scores = np.where(missing, np.float32(np.nan), true_scores(raw, self.metric))
-        keys = -scores if self.metric.higher_is_better else scores
+        What is missing among the hits is searched for in all lists, and then among all vectors: the probed lists may
+        hold too few allowed vectors, and a graph may not lead to all. Of codes of 4 bits faiss leaves out those that
+        are the worst in each part, for a query of zeros all.
+        """
+        raw, positions = hits
+        if positions.min(initial=0) < 0:
+            most = {name: settable(self.index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
+            for is_scan in (isinstance(core(self.index), faiss.IndexHNSW), True):
+                short = np.flatnonzero((positions < 0).any(axis=1))
+                if len(short):
+                    k, wide = positions.shape[1], {**parameters, **most}
+                    raw[short], positions[short] = self._ask(queries[short], k, selector, wide, is_scan=is_scan)
+        if self.metric is Metric.L2:
+            raw = np.sqrt(np.maximum(raw, 0))
+        elif self.metric is Metric.COSINE:
+            raw = np.clip(raw, -1, 1)
+        scores = np.where(positions < 0, np.float32(np.nan), raw)
         # NaN sorts last.
-        order = np.lexsort((positions, keys), axis=-1)
+        order = np.lexsort((positions, -scores if self.metric.higher_is_better else scores), axis=-1)
         # Faster than np.take_along_axis for a single query.
         rows = np.arange(len(order))[:, None]
         return scores[rows, order], positions[rows, order]
@@ -243,26 +235,12 @@ class VectorIndex:
         return found
 
 
-def load_index(folder: str | Path, description: IndexDescription | None = None, *, mmap: bool = True) -> VectorIndex:
+def load_index(folder: Path, description: IndexDescription) -> VectorIndex:
     """Open an index for searching; the digests of all files are compared before faiss reads anything.
 
-    With `mmap` the vectors stay in the file until they are needed, and are shared between processes; faiss copies codes
-    of 4 bits (`x4fs`) into memory all the same. Such an index cannot be added to.
+    The vectors stay in the file until they are needed, and are shared between processes; faiss copies codes of 4 bits
+    (`x4fs`) into memory all the same. Such an index cannot be added to.
     """
-    folder = Path(folder)
-    description = read_description(folder) if description is None else description
     check_files(folder, description)
-    index = read_index(folder / INDEX, mmap=mmap)
+    index = read_index(folder / INDEX, mmap=True)
     return VectorIndex(index, description.metric, read_transform(folder), description.parameters)
-
-
-def true_scores(raw: npt.NDArray[Any], metric: Metric) -> Float32Array:
-    """Return scores, float32, from what faiss computes: inner products, or for L2 squared distances.
-
-    Rounding may give squared distances below zero and cosines above one, which are clipped. NaN stays NaN.
-    """
-    if metric is Metric.L2:
-        raw = np.sqrt(np.maximum(raw, 0))
-    elif metric is Metric.COSINE:
-        raw = np.clip(raw, -1, 1)
-    return np.asarray(raw, dtype=np.float32)

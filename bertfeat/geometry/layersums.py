@@ -12,7 +12,7 @@ import polars as pl
 
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
 from bertfeat.vectors.moments import Moments
-from bertfeat.vectors.nearest import Metric, lengths_of, nearest
+from bertfeat.vectors.nearest import Metric, nearest, norms_of
 
 N_NEIGHBORS = 10
 # Rows whose pairs RSA compares.
@@ -80,7 +80,7 @@ class LayerSums:
 
     def add(self, vectors: Float32Array, documents: Int32Array, types: Int32Array) -> None:
         """Add the next rows (n, dim), with their documents and their word types (n,); -1 is a type that is left out."""
-        lengths = lengths_of(vectors)
+        lengths = norms_of(vectors)
         units = vectors / np.where(lengths > 0, lengths, 1)[:, None]
         order = np.argsort(types, kind="stable")[np.count_nonzero(types < 0) :]
         numbers, first, counts = np.unique(types[order], return_index=True, return_counts=True)
@@ -236,7 +236,7 @@ def rsa(one: Float32Array, two: Float32Array) -> float:
 
 def _units(vectors: Float32Array | Float64Array) -> Float64Array:
     """Return vectors (n, dim) divided by their lengths; zero vectors stay zero."""
-    lengths = lengths_of(vectors)
+    lengths = norms_of(vectors)
     units: Float64Array = vectors / np.where(lengths > 0, lengths, 1)[:, None]
     return units
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan
+from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, plan_build
 from bertfeat.ann.description import AUTO, INDEX, QUERIES, ROWS, TRANSFORM, BuildSettings
-from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexbuild import build
 from bertfeat.ann.indexfolder import check_place, publish, read_description, read_json, write_json
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from bertfeat.ann.budget import CHUNK_BYTES
+from bertfeat.ann.budget import CHUNK_BYTES, plan_build
 from bertfeat.ann.coordinates import MapMethod, fit_plane, parse_method, umap_plane
 from bertfeat.ann.description import INDEX, BuildSettings
 from bertfeat.ann.exact import sample_positions
-from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexbuild import build
 from bertfeat.ann.indexfolder import read_index, read_transform
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.choices import Level

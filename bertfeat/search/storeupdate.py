@@ -10,7 +10,7 @@ import numpy as np
 
 from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, Shape, check_growth, plan_memory
 from bertfeat.ann.description import INDEX, QUERIES, TRANSFORM, IndexDescription
-from bertfeat.ann.filling import extend, threads
+from bertfeat.ann.indexbuild import extend, threads
 from bertfeat.ann.indexfolder import (
     check_files,
     publish,
@@ -95,7 +95,7 @@ def _grow(
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
     added = time.perf_counter()
-    held = HeldOut.drawn(source, grown.transform, plan.settings, plan.exact_bytes, read_queries(path))
+    held = HeldOut.drawn(source, plan, grown.transform, read_queries(path))
     measured = tune(grown, held, source, plan.settings.recall)
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")

@@ -47,12 +47,7 @@ class Vectors(Protocol):
 class ArrayVectors:
     """Vectors in memory; each chunk is checked for NaN and infinity the first time that it is read.
 
-    Args:
-        values: Numbers (n_rows, dim); a float array is not copied.
-        chunk_rows: The rows of a chunk; by default those of 32 MB of float32.
-
-    Raises:
-        UserError: X holds values that are not numbers, or does not have two dimensions.
+    The values are numbers (n_rows, dim); a float array is not copied. A chunk is `chunk_rows`, or 32 MB of float32.
     """
 
     def __init__(self, values: object, *, chunk_rows: int | None = None) -> None:
@@ -96,11 +91,7 @@ def chunks_of(vectors: Vectors) -> Iterator[tuple[range, FloatArray]]:
 
 
 def float_array(values: object) -> FloatArray:
-    """Return numbers as a float array (n_rows, dim), not copied if they are one.
-
-    Raises:
-        UserError: X holds values that are not numbers, or does not have two dimensions.
-    """
+    """Return numbers as a float array (n_rows, dim), not copied if they are one; anything else is a UserError."""
     array = np.asarray(values)
     if array.dtype.kind != "f":
         try:
@@ -113,15 +104,7 @@ def float_array(values: object) -> FloatArray:
 
 
 def check_finite(vectors: FloatArray, numbers: Sequence[int] | npt.NDArray[Any]) -> None:
-    """Check that vectors (n, dim) are finite.
-
-    Args:
-        vectors: float (n, dim).
-        numbers: The row of each vector, (n,), for the message.
-
-    Raises:
-        UserError: A vector holds NaN or infinity; the message names its row.
-    """
+    """Raise a UserError if one of vectors, float (n, dim), is not finite; it names the row, one of `numbers`, (n,)."""
     bad = first_not_finite(vectors)
     if bad is not None:
         raise UserError(

@@ -35,15 +35,10 @@ class Metric(StrEnum):
 
 
 def parse_metric(name: str) -> Metric:
-    """Return the metric of a name.
-
-    Raises:
-        UserError: The name is unknown; the message lists the metrics.
-    """
-    try:
-        return Metric(name)
-    except ValueError:
-        raise UserError(f"metric {name!r}: unknown; choose one of {', '.join(Metric)}") from None
+    """Return the metric of a name; raise a UserError if it is unknown."""
+    if name not in list(Metric):
+        raise UserError(f"metric {name!r}: unknown; choose one of {', '.join(Metric)}")
+    return Metric(name)
 
 
 def nearest(
@@ -59,21 +54,16 @@ def nearest(
 ) -> tuple[npt.NDArray[Any], IntArray]:
     """Find the k nearest vectors of each query by comparing all; the vectors are read once.
 
-    Among equal scores the lower position wins.
+    Batches are vectors (n, any) and their positions, int64 (n,), which ascend from batch to batch. `prepare` turns
+    these vectors into float32 or float64 (n, dim), to be compared with the queries, float32 or float64 (n_queries,
+    dim). `exclude`, int64 (n_queries,), is a position that each query must not find, -1 for none. `max_bytes` is the
+    working memory, besides queries, hits, and the batches.
 
-    Args:
-        batches: Vectors (n, any), and their positions, int64 (n,), which ascend from batch to batch.
-        queries: float32 or float64 (n_queries, dim).
-        k: The number of hits.
-        metric: How vectors are compared.
-        prepare: Turns vectors of a batch into float32 or float64 (n, dim), to be compared with the queries.
-        exclude: int64 (n_queries,), a position that each query must not find; -1 for none.
-        max_bytes: Working memory, besides queries, hits, and the batches.
-        dtype: The type that scores, computed in float64, are rounded to before they are compared.
+    Scores are computed in float64 and rounded to `dtype`; among equal scores the lower position wins.
 
     Returns:
-        The scores (n_queries, k), best first, NaN where there are fewer hits; and their positions, int64 (n_queries,
-        k), -1 where there are fewer.
+        The scores (n_queries, k), best first, and their positions, int64 (n_queries, k); NaN and -1 where there are
+        fewer hits.
     """
     keys = _Keys(queries, metric)
     scores: npt.NDArray[Any] = np.full((len(queries), k), -np.inf, dtype=dtype)
@@ -102,13 +92,13 @@ def unit_length(vectors: Float32Array) -> Float32Array:
     out = np.empty_like(vectors)
     for start in range(0, len(vectors), _STEP_ROWS):
         rows = slice(start, start + _STEP_ROWS)
-        lengths = lengths_of(vectors[rows])
+        lengths = norms_of(vectors[rows])
         lengths[lengths == 0] = 1
         out[rows] = vectors[rows] / lengths[:, None]
     return out
 
 
-def lengths_of(vectors: npt.NDArray[Any]) -> Float64Array:
+def norms_of(vectors: npt.NDArray[Any]) -> Float64Array:
     """Return the Euclidean lengths of (n, dim) vectors, float64 (n,)."""
     lengths: Float64Array = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
     return lengths
@@ -123,15 +113,9 @@ def signed_scores(
     *,
     max_bytes: int,
 ) -> Float64Array:
-    """Return the scores of pairs, computed in float64 and signed so that larger is closer: L2 distances are negative.
+    """Return the scores of pairs, float64 (n_pairs,), signed so that larger is closer: L2 distances are negative.
 
-    Args:
-        queries: float32 or float64 (n_queries, dim).
-        vectors: float (n, dim).
-        query: int64 (n_pairs,), the query of each pair.
-        row: int64 (n_pairs,), the vector of each pair.
-        metric: How they are compared.
-        max_bytes: Working memory.
+    `query` and `row`, int64 (n_pairs,), are their rows in queries (n_queries, dim) and vectors (n, dim), both floats.
     """
     out = np.empty(len(query))
     max_pairs = max(1, max_bytes // (64 * queries.shape[1]))
@@ -143,7 +127,7 @@ def signed_scores(
             continue
         products = (mine * theirs).sum(axis=1)
         if metric is Metric.COSINE:
-            lengths = lengths_of(mine) * lengths_of(theirs)
+            lengths = norms_of(mine) * norms_of(theirs)
             products = np.clip(products / np.where(lengths > 0, lengths, 1), -1, 1)
         out[pairs] = products
     return out
@@ -171,11 +155,8 @@ class _Keys:
     def candidates(self, side: Float32Array, k: int, chunk: slice, last: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
         """Return the pairs that may be among the k best, as queries and rows, ordered by query and then by row.
 
-        Args:
-            side: Vectors as `side` returns them, float32 (n, dim).
-            k: The number of hits.
-            chunk: The queries.
-            last: float (n_queries,), the k-th best score of each so far; minus infinity where there are fewer.
+        `side` are vectors as that method returns them, float32 (n, dim); `chunk` are the queries; and `last`, float
+        (n_queries,), are their k-th best scores so far, minus infinity where there are fewer.
         """
         keys, mine, theirs = self._queries[chunk] @ side.T, self._squares[chunk], _squares(side)
         if self._metric is Metric.L2:

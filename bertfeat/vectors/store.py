@@ -29,11 +29,6 @@ class StoreVectors:
             end anywhere.
         chunk_bytes: Bytes of the vectors of a chunk as float32; a larger document is a chunk alone.
         progress: Receiver of reports of how many vectors have been read.
-
-    Attributes:
-        rows: int64 (n_rows,).
-        shape: (n_rows, dim).
-        chunks: The ranges of rows that are read at a time.
     """
 
     def __init__(
@@ -102,8 +97,8 @@ def searchable(store: Store, level: Level | str, feature: str) -> BoolArray:
 
 
 def lengths_of(documents: IntArray) -> IntArray:
-    """Return the rows of each document that has any, (n_documents,), of ascending document numbers (n_rows,)."""
-    return np.diff(_borders(documents)).astype(np.int64)
+    """Return the number of rows of each document that has any, int64 (n_documents,), of ascending numbers (n_rows,)."""
+    return np.diff(_borders(documents))
 
 
 def _borders(documents: IntArray) -> IntArray:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bertfeat.ann.exact import exact_scores, exact_search, sample_positions
 from bertfeat.ann.transforms import TransformSpec, fit_transform
-from bertfeat.ann.vectorindex import true_scores
 from bertfeat.errors import UserError
 from bertfeat.vectors import nearest
 from bertfeat.vectors.array import ArrayVectors
@@ -149,25 +148,6 @@ def test_queries_far_from_all_vectors(metric, far):
         check_search(vectors, queries, 10, metric, source=ArrayVectors(vectors, chunk_rows=chunk_rows))
 
 
-@pytest.mark.parametrize("metric", list(Metric))
-def test_vectors_that_come_closer_with_each_position(metric):
-    queries = np.ones((2, 4), np.float32)
-    steps = np.linspace(0.1, 0.9, 300, dtype=np.float32)[:, None]
-    vectors = np.concatenate([np.ones((300, 2), np.float32), np.repeat(steps, 2, axis=1)], axis=1)
-    for rising in (vectors, vectors[::-1].copy()):
-        check_search(rising, queries, 5, metric, source=ArrayVectors(rising, chunk_rows=40))
-
-
-def test_equal_vectors_come_in_order_of_position():
-    vectors = np.ones((1000, 8), np.float32)
-    for metric in Metric:
-        scores, positions = exact_search(ArrayVectors(vectors, chunk_rows=64), vectors[:3], 10, metric)
-        assert positions.tolist() == [list(range(10))] * 3
-        assert np.unique(scores).tolist() == [{COSINE: 1, IP: 8, L2: 0}[metric]]
-        _, others = exact_search(ArrayVectors(vectors), vectors[:3], 4, metric, exclude=np.array([0, 1, 2]))
-        assert others.tolist() == [[1, 2, 3, 4], [0, 2, 3, 4], [0, 1, 3, 4]]
-
-
 @pytest.mark.parametrize("kind", ["random", "equal"])
 def test_working_memory_stays_below_its_limit(kind):
     vectors = features(6000, 32) if kind == "random" else np.ones((6000, 32), np.float32)
@@ -225,15 +205,6 @@ def broken(n: int, value: float) -> np.ndarray:
 def test_wrong_arguments_are_refused(vectors, queries, options, message):
     with pytest.raises(UserError, match=message):
         exact_search(ArrayVectors(vectors, chunk_rows=6), queries, metric=L2, **{"k": 3, **options})
-
-
-def test_raw_values_become_the_scores_of_the_field():
-    raw = np.array([[25, 0.25, -1e-7, np.nan]], np.float32)
-    np.testing.assert_array_equal(true_scores(raw, L2), np.array([[5, 0.5, 0, np.nan]], np.float32))
-    np.testing.assert_array_equal(true_scores(raw, IP), raw)
-    raw = np.array([1.0000001, -1.0000002, 0.5, np.nan])
-    np.testing.assert_array_equal(true_scores(raw, COSINE), np.array([1, -1, 0.5, np.nan], np.float32))
-    assert {true_scores(raw, metric).dtype for metric in (COSINE, IP)} == {np.dtype(np.float32)}
 
 
 def test_samples_are_the_same_each_time():

@@ -12,13 +12,11 @@ import pytest
 
 from bertfeat.ann import indexfolder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
-from bertfeat.ann.indexfolder import DESCRIPTION
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorindex import VectorIndex, load_index
-from bertfeat.durable.records import FileDigest
-from bertfeat.errors import RunError, UserError
+from bertfeat.ann.vectorindex import VectorIndex
+from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors
-from tests.support.index_files import DIM, N_VECTORS, beside, vectors, write_index, write_parts
+from tests.support.index_files import DIM, N_VECTORS, beside, loaded, vectors, write_index, write_parts
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -49,24 +47,19 @@ def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     raw, _ = index.search(prepare(QUERIES, fitted, metric), 6)
     # For compressed vectors faiss computes cosines above one.
     scores = {"l2": np.sqrt(np.maximum(raw, 0)), "cosine": np.clip(raw, -1, 1), "ip": raw}[metric]
-    for mmap in (True, False):
-        found = load_index(tmp_path / "x", mmap=mmap)
-        assert (found.n_vectors, found.dim, found.metric) == (N_VECTORS, DIM, metric)
-        hits = found.search(QUERIES, 6)
-        np.testing.assert_allclose(hits.scores, scores, atol=2e-6)
-        np.testing.assert_array_equal(hits.scores, want.scores)
-        np.testing.assert_array_equal(hits.positions, want.positions)
-        masked = found.search(QUERIES, 3, allowed=ALLOWED)
-        np.testing.assert_array_equal(masked.scores, want_masked.scores)
-        np.testing.assert_array_equal(masked.positions, want_masked.positions)
-        found.close()
+    found = loaded(tmp_path / "x")
+    assert (found.n_vectors, found.dim, found.metric) == (N_VECTORS, DIM, metric)
+    hits, masked = found.search(QUERIES, 6), found.search(QUERIES, 3, allowed=ALLOWED)
+    np.testing.assert_allclose(hits.scores, scores, atol=2e-6)
+    for ours, theirs in zip([*hits, *masked], [*want, *want_masked], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    found.close()
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW16,SQ8", "IVF8,PQ8x4fs,Refine(SQ8)"])
 def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
     write_index(tmp_path / "x", factory=factory)
-    in_memory, mapped = load_index(tmp_path / "x", mmap=False), load_index(tmp_path / "x")
-    del in_memory
+    mapped = loaded(tmp_path / "x")
     assert any(str(tmp_path / "x" / INDEX) in entry.path for entry in psutil.Process().memory_maps(grouped=False))
     # A new index in its place does not change the open one.
     before = mapped.search(QUERIES, 3).positions
@@ -85,10 +78,10 @@ def test_files_of_another_index_are_refused_before_faiss_reads_them(tmp_path, mo
         good = path.read_bytes()
         shutil.copyfile(tmp_path / "1" / name, path)
         with pytest.raises(UserError, match=f"{path}: its content does not match the digest in index.json"):
-            load_index(tmp_path / "0")
+            loaded(tmp_path / "0")
         path.unlink()
         with pytest.raises(UserError, match=f"{path}: is missing; with `overwrite`, build the index again"):
-            load_index(tmp_path / "0")
+            loaded(tmp_path / "0")
         path.write_bytes(good)
 
 
@@ -97,40 +90,12 @@ def test_a_file_that_faiss_cannot_read_is_refused_even_with_the_right_digest(tmp
     described = write_parts(building)
     (building / INDEX).write_bytes(b"IxFI" + b"\0" * 3)
     indexfolder.publish(building, tmp_path / "x", described)
-    for mmap in (True, False):
-        with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
-            load_index(tmp_path / "x", mmap=mmap)
+    with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
+        loaded(tmp_path / "x")
 
 
 def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
-
-
-@pytest.mark.parametrize("transform", ["center", "whiten", "pca:3", "truncate:3"])
-def test_a_transform_reads_back_to_the_bit(tmp_path, transform):
-    write_index(tmp_path / "x", transform=transform)
-    fitted = fit_transform(ArrayVectors(vectors()), TransformSpec.parse(transform))
-    found = indexfolder.read_transform(tmp_path / "x")
-    arrays, wanted = found.to_arrays(), fitted.to_arrays()
-    assert arrays.keys() == wanted.keys()
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(arrays[name], array)
-
-
-def test_no_transform_has_no_file(tmp_path):
-    write_index(tmp_path / "x")
-    assert indexfolder.read_transform(tmp_path / "x") is None
-    assert indexfolder.read_queries(tmp_path / "x") is None
-    assert names(tmp_path / "x") == [INDEX, DESCRIPTION, ROWS]
-
-
-def test_publishing_gives_the_index_its_place_and_its_digests(tmp_path):
-    final = tmp_path / "x"
-    description = write_index(final, transform="center")
-    assert description.files == {name: FileDigest.of(final / name) for name in (INDEX, ROWS, TRANSFORM)}
-    indexfolder.check_files(final, description)
-    assert names(tmp_path) == ["x"]
-    assert description.dim == DIM
 
 
 def test_an_index_is_replaced_only_when_asked(tmp_path):
@@ -145,30 +110,6 @@ def test_an_index_is_replaced_only_when_asked(tmp_path):
     written = indexfolder.read_description(final)
     assert written.factory == "SQ8"
     indexfolder.check_files(final, written)
-    assert names(tmp_path) == ["x"]
-
-
-def test_a_failure_while_publishing_leaves_the_old_index(tmp_path, monkeypatch):
-    final = tmp_path / "x"
-    old = write_index(final)
-    building = beside(final)
-    new = write_parts(building, factory="SQ8")
-    plain = Path.rename
-
-    def failing(self, target):
-        if self == building:
-            raise OSError(5, "Input/output error")
-        return plain(self, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", failing)
-        with pytest.raises(RunError, match="x: input/output error; fix the cause"):
-            indexfolder.publish(building, final, new, overwrite=True)
-    assert indexfolder.read_description(final) == old
-    indexfolder.check_files(final, old)
-    # The same call finishes.
-    indexfolder.publish(building, final, new, overwrite=True)
-    assert indexfolder.read_description(final).factory == "SQ8"
     assert names(tmp_path) == ["x"]
 
 

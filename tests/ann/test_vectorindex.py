@@ -6,10 +6,9 @@ import faiss
 import numpy as np
 import pytest
 
-from bertfeat.ann import vectorindex
 from bertfeat.ann.factory import describe
-from bertfeat.ann.filling import extend
-from bertfeat.ann.searchparameters import n_candidates, widened
+from bertfeat.ann.indexbuild import extend
+from bertfeat.ann.searchparameters import n_candidates
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError
@@ -67,22 +66,6 @@ def test_distances_hold_far_from_zero():
     vectors = mixture(3000, DIM, offset=1000.0)
     for queries in (mixture(40, DIM, offset=1000.0, seed=1), vectors[:40]):
         check_exact(made("Flat", vectors, L2), vectors, queries, 10)
-
-
-def test_hits_that_rounding_makes_doubtful_are_compared_exactly(monkeypatch):
-    compared = []
-    exact = vectorindex.exact_search
-
-    def counted(source, queries, *args, **kwargs):
-        compared.append(len(queries))
-        return exact(source, queries, *args, **kwargs)
-
-    monkeypatch.setattr(vectorindex, "exact_search", counted)
-    vectors = mixture(2000, DIM)
-    made("Flat", vectors, L2).search(mixture(50, DIM, seed=1), 10)
-    assert not compared
-    made("Flat", np.repeat(vectors[:20], 100, axis=0), L2).search(vectors[:50], 10)
-    assert compared == [50]
 
 
 APPROXIMATE = {
@@ -189,25 +172,6 @@ def test_vectors_with_the_worst_codes_are_found(metric):
         assert hits.positions.tolist() == [[worst, -1]]
 
 
-def test_search_parameters_are_applied():
-    vectors, queries = (mixture(4000, DIM, n_clusters=3, spread=1.0, seed=seed) for seed in (0, 1))
-    queries = queries[:500]
-    truth = brute_force(vectors, queries, 10, COSINE)[1]
-    for text, name, values in [
-        ("IVF64,Flat", "nprobe", (1, 4, 64)),
-        ("HNSW4", "efSearch", (1, 20, 400)),
-        ("IVF4,PQ8x4,RFlat", "k_factor_rf", (1, 4, 100)),
-    ]:
-        extra = {"nprobe": 4} if "RFlat" in text else {}
-        index = made(text, vectors).index
-        found = [
-            recall(VectorIndex(index, COSINE, None, {**extra, name: value}).search(queries, 10).positions, truth)
-            for value in values
-        ]
-        assert found[0] < found[1] < found[2]
-        assert found[2] > 0.97
-
-
 def test_a_refinement_scores_and_orders_as_its_storage(many):
     vectors, queries = many
     for metric in (COSINE, L2):
@@ -219,14 +183,6 @@ def test_a_refinement_scores_and_orders_as_its_storage(many):
     assert [n_candidates(refined.index, {"k_factor_rf": 8}, k) for k in (1, 10, 100, 4000)] == [80, 80, 800, 4000]
     refined.parameters = {"nprobe": 32, "k_factor_rf": 3}
     np.testing.assert_array_equal(refined.search(queries, 1).positions, refined.search(queries, 10).positions[:, :1])
-
-
-def test_a_filter_widens_the_search():
-    index = made("IVF64,Flat", mixture(4000, DIM), nprobe=4)
-    assert widened(index.index, index.parameters, 10, 4000) == {"nprobe": 4}
-    assert widened(index.index, index.parameters, 10, 400) == {"nprobe": 40}
-    assert widened(index.index, index.parameters, 10, 40) == {"nprobe": 64}
-    assert widened(index.index, index.parameters, 500, 4000) == {"nprobe": 32}
 
 
 def test_wrong_requests_are_refused(many):
@@ -259,10 +215,10 @@ def test_flat_extended_is_flat_built_again(metric):
     index = made("Flat", vectors[:500], metric, fitted)
     # The longest vectors come late.
     vectors[19_000:] *= 3
-    extend(index, ArrayVectors(vectors[500:12_000], chunk_rows=777))
+    extend(index, ArrayVectors(vectors[:12_000], chunk_rows=777), 500, 8192)
     index.search(vectors[:5], 3)
     for _ in range(2):
-        extend(index, ArrayVectors(vectors, chunk_rows=777), index.n_vectors)
+        extend(index, ArrayVectors(vectors, chunk_rows=777), index.n_vectors, 8192)
     rebuilt = made("Flat", vectors, metric, fitted)
     assert np.array_equal(faiss.serialize_index(index.index), faiss.serialize_index(rebuilt.index))
     check_exact(index, vectors, mixture(30, 8, seed=1), 10)
@@ -272,16 +228,7 @@ def test_flat_extended_is_flat_built_again(metric):
 def test_recall_is_as_high_after_growth(text, many):
     vectors, queries = many
     index = made(text, vectors[:2000], COSINE, **APPROXIMATE.get(text, {}))
-    extend(index, ArrayVectors(vectors[2000:]))
+    extend(index, ArrayVectors(vectors), 2000, 8192)
     truth = brute_force(vectors, queries, 10, COSINE)[1]
     assert index.n_vectors == 4000
     assert recall(index.search(queries, 10).positions, truth) > 0.85
-
-
-def test_a_filter_widens_the_search_again_after_growth(many):
-    vectors = many[0]
-    index = made("IVF32_HNSW8,Flat", vectors[:1000], nprobe=4)
-    assert index._request(10, 500).parameters["nprobe"] == 8
-    extend(index, ArrayVectors(vectors[1000:]))
-    assert index._request(10, 500).parameters["nprobe"] == 32
-    assert index._request(10, 500) is index._request(10, 500)

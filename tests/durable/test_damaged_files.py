@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfeat.ann import indexfolder
-from bertfeat.ann.vectorindex import load_index
 from bertfeat.durable.records import seal
 from bertfeat.errors import UserError
 from bertfeat.heads.linear import RidgeProbe
 from bertfeat.heads.probefolder import load_probe, save_probe
 from bertfeat.probes.sweepresult import Sweep, SweepRow, read_sweep
-from tests.support.index_files import beside, vectors, write_parts
+from tests.support.index_files import beside, loaded, vectors, write_parts
 from tests.support.writers import SWEEP
 
 FILES = {
@@ -47,7 +46,7 @@ def read(folder: Path) -> Any:
     """Load a probe, a sweep or an index; faiss reads no damaged index."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(faiss, "read_index", lambda *_: pytest.fail("faiss read a damaged index"))
-        return {"probe": load_probe, "sweep": read_sweep, "index": load_index}[folder.name](folder)
+        return {"probe": load_probe, "sweep": read_sweep, "index": loaded}[folder.name](folder)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in FILES.items() for name in names])
@@ -91,4 +90,4 @@ def test_other_places_are_named(kind: str, tmp_path: Path) -> None:
         (tmp_path / "folder").mkdir(exist_ok=True)
         (tmp_path / "file").touch()
         with pytest.raises(UserError, match=rf"^{tmp_path / place}: .*{said}; give the folder of an? {kind}$"):
-            {"probe": load_probe, "sweep": read_sweep, "index": load_index}[kind](tmp_path / place)
+            {"probe": load_probe, "sweep": read_sweep, "index": loaded}[kind](tmp_path / place)

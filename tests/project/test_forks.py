@@ -47,8 +47,11 @@ CODE = """
         return len(bertfeat.open_index(index, store=store).search("one fox", 1))
 
     def vectors():
+        from pathlib import Path
+        from bertfeat.ann.indexfolder import read_description
         from bertfeat.ann.vectorindex import load_index
-        return load_index(index).search(np.ones((40, 32), np.float32), 2)
+        opened = load_index(Path(index), read_description(Path(index)))
+        return opened.search(np.ones((40, 32), np.float32), 2)
 
     def extract():
         return len(bertfeat.extract(os.path.join(folder, "a.txt"), fresh, model=model, levels="sentence", layers=-1))

@@ -11,6 +11,7 @@ import numpy as np
 from bertfeat.ann import indexfolder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM, BuildSettings, IndexDescription
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 
@@ -41,6 +42,11 @@ def make_faiss(prepared: np.ndarray, factory: str, metric: Metric) -> Any:
     index.train(prepared)
     index.add(prepared)
     return index
+
+
+def loaded(folder: Path) -> VectorIndex:
+    """Open the index of a folder."""
+    return load_index(folder, indexfolder.read_description(folder))
 
 
 def write_parts(

@@ -24,8 +24,9 @@ import pytest
 
 import bertfeat
 from bertfeat.ann import budget
+from bertfeat.ann.budget import plan_build
 from bertfeat.ann.description import BuildSettings
-from bertfeat.ann.indexbuild import build, plan_build
+from bertfeat.ann.indexbuild import build
 from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.exports.framefiles import frame_writer
