@@ -9,8 +9,8 @@ from bertfeat.lazynames import lazy_names
 if TYPE_CHECKING:
     from bertfeat.ann.evaluation import retrieval_metrics
     from bertfeat.ann.transforms import TransformSpec
-    from bertfeat.search.exactrows import nearest_rows
     from bertfeat.search.hitrows import words_in_context
+    from bertfeat.search.index import nearest_rows
     from bertfeat.search.kwic import Context
     from bertfeat.search.quality import evaluate_retrieval, read_qrels
     from bertfeat.search.queryfiles import QueryFile
@@ -26,8 +26,8 @@ __getattr__ = lazy_names(
     {
         "ann.evaluation": "retrieval_metrics",
         "ann.transforms": "TransformSpec",
-        "search.exactrows": "nearest_rows",
         "search.hitrows": "words_in_context",
+        "search.index": "nearest_rows",
         "search.kwic": "Context",
         "search.quality": "evaluate_retrieval read_qrels",
         "search.queryfiles": "QueryFile",

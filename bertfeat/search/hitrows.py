@@ -44,9 +44,8 @@ class HitRows:
         """
         if self.level is Level.SENTENCE:
             raise UserError(f"{self.store.path}: level {self.level} holds whole texts, which have no context")
-        if Level.SENTENCE in self.store.levels:
-            return self._from_texts(rows, width)
-        return self._from_neighbours(rows, width)
+        find = self._from_texts if Level.SENTENCE in self.store.levels else self._from_neighbors
+        return find(rows, width)
 
     @functools.cached_property
     def _documents(self) -> pl.DataFrame:
@@ -59,15 +58,14 @@ class HitRows:
         return self.store.rows(Level.SENTENCE, rows.to_numpy(), names)
 
     def _from_texts(self, rows: IntArray, width: int) -> list[Context]:
-        names = [name for name in ("text", "text_pair") if name in (*self._own, *self._others)]
-        spans = [name for name in ("char_start", "char_end", "segment") if name in self._own]
+        of_pairs = ["text_pair", "segment"] if "segment" in self._own else []
         contexts = []
-        for row in self.columns(rows, [*names, *spans]).iter_rows(named=True):
+        for row in self.columns(rows, ["text", "char_start", "char_end", *of_pairs]).iter_rows(named=True):
             text = row["text_pair"] if row.get("segment") else row["text"]
             contexts.append(context_of(text, row["char_start"], row["char_end"], width))
         return contexts
 
-    def _from_neighbours(self, rows: IntArray, width: int) -> list[Context]:
+    def _from_neighbors(self, rows: IntArray, width: int) -> list[Context]:
         # A word and its space take two columns or more.
         reach = width // 2 + 1
         wanted = np.unique(np.add.outer(rows, np.arange(-reach, reach + 1)))

@@ -126,7 +126,11 @@ class QueryEncoder:
             queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
             if self._given_words:
                 queries = [query.collapsed() for query in queries]
-            table = self._flow.run([self._document(number, query.text) for number, query in enumerate(queries)])[level]
+            plain = [
+                Document(number, number, query.text, words=tuple(query.text.split()) if self._given_words else None)
+                for number, query in enumerate(queries)
+            ]
+            table = self._flow.run(plain)[level]
             chosen = _covered_rows(table, queries, names)
             surfaces = np.asarray(table.columns[LEVELS[level].surface], object)[chosen].tolist()
         valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
@@ -139,9 +143,6 @@ class QueryEncoder:
                 "text, or mark another one"
             )
         return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces))
-
-    def _document(self, number: int, text: str) -> Document:
-        return Document(number, number, text, words=tuple(text.split()) if self._given_words else None)
 
 
 def _covered_rows(table: LevelTable, queries: Sequence[MarkedText], names: Sequence[str]) -> IntArray:

@@ -13,7 +13,6 @@ from bertfeat.ann.description import INDEX, QUERIES, TRANSFORM, IndexDescription
 from bertfeat.ann.filling import extend, threads
 from bertfeat.ann.indexfolder import (
     check_files,
-    publish,
     read_description,
     read_index,
     read_queries,
@@ -22,13 +21,12 @@ from bertfeat.ann.indexfolder import (
 )
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.rowmapwriter import RowsDigest
-from bertfeat.search.storeindex import fresh_ready, tidy, workplace, write_rows
+from bertfeat.search.storeindex import publish_index, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.store import StoreVectors
@@ -55,12 +53,11 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
             if read_description(path) != there:
                 raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
             check_files(path, there)
-            ready = fresh_ready(folder)
             with threads(there.settings.threads):
-                grown = _grow(source, there, plan, path, ready, reports)
-            write_rows(source, ready)
+                grown = _grow(source, there, plan, path, folder / INDEX, reports)
             made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
-            publish(ready, path, dataclasses.replace(grown, source=to_values(made)), overwrite=True)
+            files = [folder / INDEX, path / TRANSFORM, path / QUERIES]
+            publish_index(path, folder, files, source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
     updated.n_added = len(source.rows) - there.n_vectors
     return updated
@@ -88,9 +85,9 @@ def _check_grown(source: StoreVectors, there: IndexDescription, origin: Origin, 
 
 
 def _grow(
-    source: StoreVectors, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path, progress: Progress
+    source: StoreVectors, there: IndexDescription, plan: MemoryPlan, path: Path, target: Path, progress: Progress
 ) -> IndexDescription:
-    """Write the grown index, measured again, with its transform and queries."""
+    """Write the grown index, tuned and measured again, to a file; return its description."""
     grown = VectorIndex(read_index(path / INDEX), there.metric, read_transform(path), there.parameters)
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
@@ -101,11 +98,8 @@ def _grow(
     parameters = measured.pop("parameters")
     measured.pop("tried")
     progress.stage("writing the index")
-    write_index(ready / INDEX, grown.index)
-    for name in (TRANSFORM, QUERIES):
-        if (path / name).exists():
-            (ready / name).hardlink_to(path / name)
-    n_bytes = (ready / INDEX).stat().st_size
+    write_index(target, grown.index)
+    n_bytes = target.stat().st_size
     return dataclasses.replace(
         there,
         n_vectors=len(source.rows),

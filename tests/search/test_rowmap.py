@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from pathlib import Path
 
 import duckdb
@@ -14,7 +12,7 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import RunError, StoreError
 from bertfeat.records import Column
-from bertfeat.search.rowmapwriter import row_map_batches, row_map_columns, write_row_map
+from bertfeat.search.rowmapwriter import row_map_columns, write_row_map
 from bertfeat.store.reader import Store, open_store
 from tests.support.store_fakes import DOC_ID, make_plan, part_at, write_store
 
@@ -49,7 +47,7 @@ def make_store(folder: Path, n_rows: tuple[int, ...] = N_ROWS) -> Store:
 
 def write_all(path: Path, store: Store, level: str, rows: np.ndarray) -> pl.DataFrame:
     """Write the map, and return its expected content, made from the store's columns."""
-    write_row_map(path, store, level, row_map_batches(store, level, rows))
+    write_row_map(path, store, level, rows)
     shards, counts = [entry.shard for entry in store.manifest.shards], [p.n_rows for p in store.parts(level)]
     parts = np.repeat(np.array(shards, np.int32), counts)
     head = pl.DataFrame({"part": parts[rows], "row": pl.Series(rows, dtype=pl.Int64)})
@@ -75,11 +73,6 @@ def test_each_level_has_its_rows_and_places(
     assert found.equals(want)
     sql = f"select count(*), min(part), max(part), sum(row) from '{tmp_path / 'rows.parquet'}'"
     assert duckdb.sql(sql).fetchall() == [(len(rows), 0, 3, rows.sum())]
-    # The same rows give the same bytes, however they come.
-    cuts = sorted(random.Random(3).sample(range(len(want)), 20))
-    pieces = [want[a:b] for a, b in itertools.pairwise([0, *cuts, len(want)])]
-    write_row_map(tmp_path / "pieces", store, level, pieces)
-    assert (tmp_path / "pieces").read_bytes() == (tmp_path / "rows.parquet").read_bytes()
 
 
 def test_a_row_map_may_be_empty(tmp_path: Path) -> None:
