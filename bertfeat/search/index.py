@@ -27,8 +27,7 @@ from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.hitrows import HitRows
-from bertfeat.search.kwic import Context
+from bertfeat.search.hitrows import Context, HitRows
 from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import EncodedQueries, Queries, QueryEncoder
 from bertfeat.storage import local_path
@@ -320,16 +319,16 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
     for _ in range(_MAX_TRIES):
         folder = standing(place)
         description = read_description(folder)
-        failure: Exception | None = None
+        opened: Index | Exception
         try:
-            index = Index(folder, description, store=store)
+            opened = Index(folder, description, store=store)
         except (UserError, OSError) as error:
-            failure = error
+            opened = error
         # If another index has taken its place meanwhile, the files may be from both, or missing.
         if standing(place) == folder and read_description(folder) == description:
-            if failure is not None:
-                raise failure
-            return index
+            if isinstance(opened, Exception):
+                raise opened
+            return opened
     raise UserError(f"{place}: is replaced again and again; wait until that is done")
 
 

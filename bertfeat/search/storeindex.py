@@ -10,6 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
 from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.description import AUTO, INDEX, QUERIES, ROWS, TRANSFORM, BuildSettings, IndexDescription
 from bertfeat.ann.indexbuild import build, plan_build
@@ -27,25 +33,28 @@ from bertfeat.durable.differences import differing, named
 from bertfeat.durable.filelock import lock
 from bertfeat.durable.files import make_folder, os_errors, write_errors
 from bertfeat.durable.placecheck import check_folder_above
-from bertfeat.durable.publication import recover, replaced
+from bertfeat.durable.publication import publish_file, recover, replaced
 from bertfeat.durable.records import to_values
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress, reporting
+from bertfeat.records import IntArray
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import find_query_prompt
-from bertfeat.search.rowmapwriter import RowsDigest, write_row_map
 from bertfeat.search.tunequeries import TuneQueries, find_queries
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, as_store
+from bertfeat.vectors.array import chunks_of
 from bertfeat.vectors.nearest import parse_metric
 from bertfeat.vectors.store import StoreVectors
 
 ASKED = "asked.json"
-# The folder that is published: the files of the index and nothing else.
-READY = "ready"
+# In this order in a row map. `segment` is the text of a pair that the characters belong to.
+_PLACES = ("token_index", "word_index", "segment", "char_start", "char_end")
+_ROW_GROUP_ROWS = 1 << 16
 
 
 def build_index(
@@ -161,7 +170,8 @@ def build_index(
             described = build(source, folder, plans, queries)
             reports.stage("writing the index")
             files = [folder / name for name in (INDEX, TRANSFORM, QUERIES)]
-            publish_index(path, folder, files, source, described, origin, overwrite=overwrite)
+            publish_index(fresh_ready(folder), path, files, source, described, origin, overwrite=overwrite)
+            _empty(folder)
     return open_index(path, store=opened)
 
 
@@ -170,13 +180,14 @@ def _asked(settings: BuildSettings, origin: Origin) -> dict[str, Any]:
     asked: dict[str, Any] = to_values(settings)
     # It changes the speed of a build, and in the index only what depends on rounding.
     del asked["n_threads"]
-    asked |= {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
-    if origin.query_prompt is not None:
-        asked["query_prompt"] = origin.query_prompt
-    if origin.tuned_by is not None:
+    return asked | {
+        "level": str(origin.spec.level),
+        "feature": origin.spec.feature,
+        "store": origin.plan_hash,
+        "query_prompt": origin.query_prompt,
         # Compare queries by digest: the same ones may be in a file of another name.
-        asked["tune_queries"] = origin.tuned_by.digest
-    return asked
+        "tune_queries": None if origin.tuned_by is None else origin.tuned_by.digest,
+    }
 
 
 def _standing(path: Path, store: Store, settings: BuildSettings, wanted: Origin) -> Index:
@@ -205,8 +216,8 @@ def _standing(path: Path, store: Store, settings: BuildSettings, wanted: Origin)
 
 
 def publish_index(
+    ready: Path,
     path: Path,
-    folder: Path,
     files: Sequence[Path],
     source: StoreVectors,
     description: IndexDescription,
@@ -214,10 +225,7 @@ def publish_index(
     *,
     overwrite: bool,
 ) -> None:
-    """Publish files that exist, the row map of `source` and the description as an index; empty the work `folder`."""
-    ready = folder / READY
-    shutil.rmtree(ready, ignore_errors=True)
-    ready.mkdir()
+    """Add the files that exist, the row map of `source` and the description to the folder `ready`; publish it."""
     for file in files:
         if file.exists():
             (ready / file.name).hardlink_to(file)
@@ -225,7 +233,14 @@ def publish_index(
     write_row_map(ready / ROWS, source.store, source.level, source.rows)
     step(f"{ROWS}.ready")
     publish(ready, path, dataclasses.replace(description, source=to_values(origin)), overwrite=overwrite)
-    _empty(folder)
+
+
+def fresh_ready(folder: Path) -> Path:
+    """Return an empty folder for the files of the finished index."""
+    ready = folder / "ready"
+    shutil.rmtree(ready, ignore_errors=True)
+    ready.mkdir()
+    return ready
 
 
 def _building(index: Path) -> Path:
@@ -292,3 +307,64 @@ def _is_index(index: Path) -> bool:
     """Return whether there is an index at a place, whole or damaged; raise a UserError if there is anything else."""
     check_place(index, overwrite=True)
     return index.is_dir() and any(index.iterdir())
+
+
+def write_row_map(path: Path, store: Store, level: str, rows: IntArray) -> None:
+    """Write or replace the row map of some rows of a level, int64 (n_rows,), ascending.
+
+    It is a Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`,
+    and if the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`.
+    """
+    columns = store.schema(level)
+    # A column of the corpus may have the name of a column that bertfeat writes at another level.
+    written = {column.name for column in LEVELS[columns.level].columns} & {column.name for column in columns.columns}
+    names = ["doc_id", *(name for name in _PLACES if name in written)]
+    stored = store.rows(level, [], names).to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+    schema = pa.schema(
+        [pa.field("part", pa.int32(), nullable=False), pa.field("row", pa.int64(), nullable=False)]
+        + [pa.field(name, stored.field(name).type, nullable=name != "doc_id") for name in names]
+    )
+    shards = np.array([entry.shard for entry in store.manifest.shards], np.int32)
+    ends = np.cumsum([part.n_rows for part in store.parts(level)])
+    with (
+        publish_file(path) as sink,
+        pq.ParquetWriter(
+            sink,
+            schema,
+            compression="zstd",
+            use_dictionary=["part"],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in ("row", "char_start") if name in schema.names},
+            write_statistics=["row"],
+            write_page_checksum=True,
+        ) as writer,
+    ):
+        for start in range(0, len(rows), _ROW_GROUP_ROWS):
+            group = rows[start : start + _ROW_GROUP_ROWS]
+            head = pl.DataFrame({"part": shards[np.searchsorted(ends, group, side="right")], "row": group})
+            frame = head.hstack(store.rows(level, group, names)).rechunk()
+            writer.write_table(frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema))
+
+
+class RowsDigest:
+    """A digest of rows in order; it does not depend on how many are added at a time."""
+
+    def __init__(self) -> None:
+        self._rows, self._lengths, self._ids, self._vectors = (xxhash.xxh3_128() for _ in range(4))
+
+    def add(self, source: StoreVectors) -> str:
+        """Add all rows of a source; return the xxh3-128 of those so far, hex."""
+        for span, vectors in chunks_of(source):
+            rows = source.rows[span.start : span.stop]
+            self._rows.update(rows.astype("<i8").tobytes())
+            self._add_ids(source.store.rows(source.level, rows, ["doc_id"])["doc_id"])
+            self._vectors.update(np.ascontiguousarray(vectors).data)
+        parts = [part.digest() for part in (self._rows, self._lengths, self._ids, self._vectors)]
+        return xxhash.xxh3_128(b"".join(parts)).hexdigest()
+
+    def _add_ids(self, ids: pl.Series) -> None:
+        if ids.dtype != pl.String:
+            self._ids.update(ids.to_numpy().astype("<i8").tobytes())
+            return
+        # With their lengths, no two lists of ids give the same bytes.
+        self._lengths.update(ids.str.len_bytes().to_numpy().astype("<u4").tobytes())
+        self._ids.update("".join(ids.to_list()).encode())

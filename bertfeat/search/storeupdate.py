@@ -25,8 +25,7 @@ from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
-from bertfeat.search.rowmapwriter import RowsDigest
-from bertfeat.search.storeindex import publish_index, tidy, workplace
+from bertfeat.search.storeindex import RowsDigest, fresh_ready, publish_index, tidy, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.store import StoreVectors
@@ -53,11 +52,12 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
             if read_description(path) != there:
                 raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
             check_files(path, there)
+            ready = fresh_ready(folder)
             with threads(there.settings.threads):
-                grown = _grow(source, there, plan, path, folder / INDEX, reports)
+                grown = _grow(source, there, plan, path, ready / INDEX, reports)
             made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
-            files = [folder / INDEX, path / TRANSFORM, path / QUERIES]
-            publish_index(path, folder, files, source, grown, made, overwrite=True)
+            files = [path / TRANSFORM, path / QUERIES]
+            publish_index(ready, path, files, source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
     updated.n_added = len(source.rows) - there.n_vectors
     return updated

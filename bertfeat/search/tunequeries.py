@@ -19,8 +19,7 @@ from bertfeat.errors import UserError
 from bertfeat.records import Float32Array
 from bertfeat.search.origin import TunedBy
 from bertfeat.search.queryfiles import QueryFile
-from bertfeat.search.queryvectors import QueryEncoder, gives_words
-from bertfeat.search.wordqueries import parse_marked
+from bertfeat.search.queryvectors import QueryEncoder, gives_words, parse_marked
 from bertfeat.storage import as_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -55,6 +54,7 @@ def find_queries(
         raise UserError(f"`text_column` {text_column!r} is of `tune_queries`, and {what}; leave it out")
     if queries is None:
         return None
+    listed: Iterable[tuple[str, str]] = ()
     if isinstance(queries, np.ndarray):
         if queries.ndim != 2 or queries.dtype.kind != "f" or queries.shape[1] != spec.dim:
             raise UserError(
@@ -90,12 +90,12 @@ def find_queries(
 
 def _read_texts(
     queries: str | Path | Sequence[str], text_column: str | None
-) -> tuple[str, object, int, Iterable[tuple[str, str]]]:
+) -> tuple[str, str, int, Iterable[tuple[str, str]]]:
     """Return the name of what holds texts, its place in messages, their number, and each with its name."""
     if isinstance(queries, str | Path):
         file = QueryFile(queries, text_column="text" if text_column is None else text_column)
         named = ((query.text, query.name) for batch in file.batches() for query in batch)
-        return as_path(queries).name, queries, file.n_queries, named
+        return as_path(queries).name, str(queries), file.n_queries, named
     if not all(isinstance(text, str) for text in queries):
         raise UserError("`tune_queries` holds something else than texts; pass a list of texts, an array, or a file")
     return "texts", "`tune_queries`", len(queries), ((text, f"query {n}") for n, text in enumerate(queries))

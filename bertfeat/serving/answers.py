@@ -13,9 +13,8 @@ import polars as pl
 from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS
-from bertfeat.search.hitrows import hit_object
+from bertfeat.search.hitrows import Context, hit_object
 from bertfeat.search.index import ROW, Index
-from bertfeat.search.kwic import Context
 from bertfeat.search.queryvectors import EncodedQueries
 from bertfeat.serving.pagequery import MAX_VALUE, PageQuery, find_facets
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from bertfeat.choices import Level
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
-from bertfeat.search.rowmapwriter import write_row_map
+from bertfeat.search.storeindex import write_row_map
 from bertfeat.store import schema
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.reader import open_store

@@ -39,8 +39,7 @@ from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.reports import layerplots
 from bertfeat.reports.drawing import new_figure, save
 from bertfeat.reports.tables import write_csv, write_report
-from bertfeat.search.rowmapwriter import write_row_map
-from bertfeat.search.storeindex import build_index
+from bertfeat.search.storeindex import build_index, write_row_map
 from bertfeat.search.storeupdate import update_index
 from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_stores import known_store
