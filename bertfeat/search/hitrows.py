@@ -98,9 +98,12 @@ class HitRows:
         return self.store.rows(Level.SENTENCE, rows.to_numpy(), names)
 
     def _from_texts(self, rows: IntArray, width: int) -> list[Context]:
+        # The segment says which text of a pair a word is in.
         of_pairs = ["text_pair", "segment"] if "segment" in self._own else []
         contexts = []
         for row in self.columns(rows, ["text", "char_start", "char_end", *of_pairs]).iter_rows(named=True):
+            if row["char_start"] is None:
+                raise UserError(f"{self.store.path}: special tokens have no context; leave out rows with `is_special`")
             text = row["text_pair"] if row.get("segment") else row["text"]
             contexts.append(context_of(text, row["char_start"], row["char_end"], width))
         return contexts

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TunedBy:
-    """Queries that an index was tuned by: what had them (the name of a file or a store), their digest and number."""
+    """Queries that an index was tuned by: the name of their file, `texts` or `an array`, their digest and number."""
 
     name: str
     digest: str

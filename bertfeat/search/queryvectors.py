@@ -217,8 +217,7 @@ def parse_marked(text: str, name: str = "query") -> MarkedText:
 def covered_row(query: MarkedText, starts: Int32Array, ends: Int32Array, *, name: str, what: str) -> int:
     """Return the number of the first word that the brackets cover, in part or whole.
 
-    `starts` and `ends`, int32 (n_words,), are the first character of each word, and the one after its last. `name` and
-    `what` (`word` or `token`) are for messages.
+    `starts` and `ends`, int32 (n_words,), are the first character of each word, and the one after its last.
     """
     covered = np.flatnonzero((query.start < query.end) & (starts < query.end) & (query.start < ends))
     if not len(covered) or len(query.marked.split()) > 1:

@@ -148,7 +148,7 @@ def build_index(
         tuned_by = None if given is None else given.about
         plans = plan_build(*source.shape, settings, 0 if tuned_by is None else tuned_by.n_queries)
         origin = Origin.of(opened, spec, path, "", prompt, tuned_by)
-        tidy(path)
+        _tidy(path)
         if _is_index(path) and not overwrite:
             return _standing(path, opened, settings, origin)
         with workplace(path) as folder:
@@ -272,7 +272,7 @@ def workplace(index: Path) -> Iterator[Path]:
 
 
 @os_errors(UserError)
-def tidy(index: Path) -> None:
+def _tidy(index: Path) -> None:
     """Recover after a kill: restore the index that was moved aside, or remove the empty folder."""
     if _building(index).exists() or replaced(index).exists():
         with workplace(index):

@@ -25,7 +25,7 @@ from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
-from bertfeat.search.storeindex import RowsDigest, fresh_ready, publish_index, tidy, workplace
+from bertfeat.search.storeindex import RowsDigest, fresh_ready, publish_index, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.store import StoreVectors
@@ -35,29 +35,23 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
     """Add the new rows of a grown store to its index; see `Index.update`."""
     path = local_path(index, "an index")
     opened = as_store(store)
-    tidy(path)
-    there = read_description(path)
-    origin = Origin.at(there)
-    spec = origin.spec.find_in(opened, mine=f"index {path}")
-    if opened.manifest.plan_hash == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
-        return open_index(path, store=opened)
-    with reporting(progress) as reports:
+    with reporting(progress) as reports, workplace(path) as folder:
+        there = read_description(path)
+        origin = Origin.at(there)
+        spec = origin.spec.find_in(opened, mine=f"index {path}")
+        if opened.manifest.plan_hash == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
+            return open_index(path, store=opened)
         source = StoreVectors(opened, spec.level, spec.feature, chunk_bytes=CHUNK_BYTES, progress=reports)
         digest = _check_grown(source, there, origin, path, reports)
         n_given = 0 if origin.tuned_by is None else origin.tuned_by.n_queries
         plan = plan_memory(there.factory, Shape(*source.shape, n_given), there.settings)
         check_growth(plan)
-        with workplace(path) as folder:
-            # Another process may have changed the index before this one had the lock.
-            if read_description(path) != there:
-                raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
-            check_files(path, there)
-            ready = fresh_ready(folder)
-            with threads(there.settings.threads):
-                grown = _grow(source, there, plan, path, ready / INDEX, reports)
-            made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
-            files = [path / TRANSFORM, path / QUERIES]
-            publish_index(ready, path, files, source, grown, made, overwrite=True)
+        check_files(path, there)
+        ready = fresh_ready(folder)
+        with threads(there.settings.threads):
+            grown = _grow(source, there, plan, path, ready / INDEX, reports)
+        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
+        publish_index(ready, path, [path / TRANSFORM, path / QUERIES], source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
     updated.n_added = len(source.rows) - there.n_vectors
     return updated

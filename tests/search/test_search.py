@@ -16,7 +16,7 @@ from bertfeat.ann.description import IndexDescription
 from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.choices import Level
 from bertfeat.errors import InputError, StoreError, UserError
-from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels
+from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels, words_in_context
 from bertfeat.search.filters import condition_mask
 from bertfeat.search.hitrows import HitRows
 from bertfeat.search.index import Index
@@ -266,6 +266,8 @@ class TestContext:
     def test_whole_texts_have_no_context(self, sentences: Index) -> None:
         with pytest.raises(UserError, match="holds whole texts"):
             sentences.contexts([0])
+        with pytest.raises(UserError, match="special tokens have no context"):
+            words_in_context(sentences.store, [0], level="token")
 
 
 class TestOpening:
