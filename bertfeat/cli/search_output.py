@@ -22,8 +22,7 @@ from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.levels import LEVELS
-from bertfeat.search.hitrows import hit_object
-from bertfeat.search.kwic import Context
+from bertfeat.search.hitrows import Context, hit_object
 from bertfeat.search.queryfiles import Query, QueryFile
 from bertfeat.search.queryvectors import EncodedQueries
 from bertfeat.storage import local_path

@@ -1,10 +1,11 @@
-"""Rows of a store that were found: their columns, their documents' columns, and their context."""
+"""Rows of a store that were found: their columns, those of their documents, and words in context (KWIC)."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,50 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
+from bertfeat.display import display_width, first_columns, last_columns, printable
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS, WORDS
 from bertfeat.records import IntArray
-from bertfeat.search.kwic import Context, context_of
 from bertfeat.store.reader import Store, as_store, row_columns
+
+_MAX_HIT_COLUMNS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A hit with the text left and right of it, all of it printable."""
+
+    left: str
+    word: str
+    right: str
+
+    def marked(self) -> str:
+        """Return one line of text with the hit in brackets."""
+        return f"{self.left}[{self.word}]{self.right}"
+
+    def aligned(self, width: int) -> str:
+        """Return one line in which the hit starts in column `width + 1`, unless the left context is wider."""
+        return " " * max(0, width - display_width(self.left)) + self.marked()
+
+
+def context_of(text: str, start: int, end: int, width: int = 40) -> Context:
+    """Cut a hit, characters `start` to `end - 1`, and its context out of a text.
+
+    On either side there are `width` columns of context; where text is cut off, the last of them is `…`.
+
+    Examples:
+        >>> context_of("He sat on the bank of the river", 14, 18, width=8).marked()
+        '…on the [bank] of the…'
+    """
+    # Most characters take a column, combining marks none: this is enough for all but texts of marks.
+    reach = 8 * width + 64
+    left = printable(text[max(0, start - reach) : start])
+    right = printable(text[end : end + reach])
+    return Context(
+        last_columns(left, width, is_whole=start <= reach),
+        first_columns(printable(text[start:end]), _MAX_HIT_COLUMNS),
+        first_columns(right, width, is_whole=len(text) - end <= reach),
+    )
 
 
 class HitRows:
@@ -44,9 +84,8 @@ class HitRows:
         """
         if self.level is Level.SENTENCE:
             raise UserError(f"{self.store.path}: level {self.level} holds whole texts, which have no context")
-        if Level.SENTENCE in self.store.levels:
-            return self._from_texts(rows, width)
-        return self._from_neighbours(rows, width)
+        find = self._from_texts if Level.SENTENCE in self.store.levels else self._from_neighbors
+        return find(rows, width)
 
     @functools.cached_property
     def _documents(self) -> pl.DataFrame:
@@ -59,15 +98,17 @@ class HitRows:
         return self.store.rows(Level.SENTENCE, rows.to_numpy(), names)
 
     def _from_texts(self, rows: IntArray, width: int) -> list[Context]:
-        names = [name for name in ("text", "text_pair") if name in (*self._own, *self._others)]
-        spans = [name for name in ("char_start", "char_end", "segment") if name in self._own]
+        # The segment says which text of a pair a word is in.
+        of_pairs = ["text_pair", "segment"] if "segment" in self._own else []
         contexts = []
-        for row in self.columns(rows, [*names, *spans]).iter_rows(named=True):
+        for row in self.columns(rows, ["text", "char_start", "char_end", *of_pairs]).iter_rows(named=True):
+            if row["char_start"] is None:
+                raise UserError(f"{self.store.path}: special tokens have no context; leave out rows with `is_special`")
             text = row["text_pair"] if row.get("segment") else row["text"]
             contexts.append(context_of(text, row["char_start"], row["char_end"], width))
         return contexts
 
-    def _from_neighbours(self, rows: IntArray, width: int) -> list[Context]:
+    def _from_neighbors(self, rows: IntArray, width: int) -> list[Context]:
         # A word and its space take two columns or more.
         reach = width // 2 + 1
         wanted = np.unique(np.add.outer(rows, np.arange(-reach, reach + 1)))

@@ -1,21 +1,22 @@
-"""Search of an index: texts, words in context or vectors in, rows of the store out."""
+"""Search of an index, or of all rows of a store: texts, words in context or vectors in, rows of the store out."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow.parquet as pq
 
+from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.description import ROWS, IndexDescription
-from bertfeat.ann.exact import check_allowed
+from bertfeat.ann.exact import check_allowed, exact_search
 from bertfeat.ann.indexfolder import read_description
-from bertfeat.ann.transforms import prepare
+from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.ann.vectorindex import load_index
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
@@ -26,13 +27,14 @@ from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.hitrows import HitRows
-from bertfeat.search.kwic import Context
+from bertfeat.search.hitrows import Context, HitRows
 from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import EncodedQueries, Queries, QueryEncoder
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store, check_columns
 from bertfeat.store.selection import check_rows
+from bertfeat.vectors.nearest import parse_metric
+from bertfeat.vectors.store import StoreVectors
 
 # The name of a hit's row number in the level, among the columns of the store.
 ROW = "row"
@@ -70,7 +72,7 @@ class Index:
         self.n_vectors = description.n_vectors
         # Read at once: another index may take its place. pyarrow takes a relative path that starts with `a:` for a URL.
         with pq.ParquetFile((path / ROWS).absolute()) as file:
-            self.rows: IntArray = cast("pl.DataFrame", pl.from_arrow(file.read(["row"])))["row"].to_numpy()
+            self.rows: IntArray = file.read(["row"])["row"].to_numpy()
         self._given_store = store
         self._encoder = QueryEncoder(
             self.spec, given_words=self.origin.given_words, name=f"index {path}", prompt=self.origin.query_prompt
@@ -187,7 +189,12 @@ class Index:
             scores, positions = self._by_word(encoded, k, allowed, same=same_word)
         else:
             scores, positions = self.nearest(encoded.vectors, k, allowed=allowed)
-        return self._frame(scores, positions, names)
+        query, place = np.nonzero(positions >= 0)
+        rows = self.rows[positions[query, place]]
+        frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], ROW: rows})
+        if others := [name for name in names if name != ROW]:
+            frame = frame.hstack(self._hits.columns(rows, others))
+        return frame.select(*_RANKED, *names)
 
     def nearest(
         self, vectors: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None
@@ -292,14 +299,6 @@ class Index:
             scores[numbers], positions[numbers] = self.nearest(encoded.vectors[numbers], k, allowed=mask)
         return scores, positions
 
-    def _frame(self, scores: npt.NDArray[np.float32], positions: IntArray, names: list[str]) -> pl.DataFrame:
-        query, place = np.nonzero(positions >= 0)
-        rows = self.rows[positions[query, place]]
-        frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], ROW: rows})
-        if others := [name for name in names if name != ROW]:
-            frame = frame.hstack(self._hits.columns(rows, others))
-        return frame.select(*_RANKED, *names)
-
 
 @os_errors(UserError)
 def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> Index:
@@ -320,13 +319,59 @@ def open_index(path: str | Path, *, store: str | Path | Store | None = None) -> 
     for _ in range(_MAX_TRIES):
         folder = standing(place)
         description = read_description(folder)
-        index = None
+        opened: Index | Exception
         try:
-            index = Index(folder, description, store=store)
-        except (UserError, OSError):
-            if standing(place) == folder and read_description(folder) == description:
-                raise
-        # If another index has taken its place meanwhile, the files may be from both.
-        if index is not None and read_description(standing(place)) == description:
-            return index
+            opened = Index(folder, description, store=store)
+        except (UserError, OSError) as error:
+            opened = error
+        # If another index has taken its place meanwhile, the files may be from both, or missing.
+        if standing(place) == folder and read_description(folder) == description:
+            if isinstance(opened, Exception):
+                raise opened
+            return opened
     raise UserError(f"{place}: is replaced again and again; wait until that is done")
+
+
+def nearest_rows(
+    store: str | Path | Store,
+    vectors: npt.NDArray[Any],
+    k: int = 10,
+    *,
+    level: str | None = None,
+    feature: str | int | None = None,
+    metric: str = "cosine",
+    transform: str = "none",
+) -> tuple[npt.NDArray[np.float32], IntArray]:
+    """Find the k most similar rows of a store for each vector by comparing all rows.
+
+    Rows without a vector are never found. Use `build_index` to search the same store many times.
+
+    Args:
+        store: The store, or its folder.
+        vectors: float (n, dim), as a store holds them.
+        k: The number of hits per vector.
+        level: As for `build_index`.
+        feature: As for `build_index`.
+        metric: As for `build_index`.
+        transform: As for `build_index`; it is fitted to the vectors of the store.
+
+    Returns:
+        The scores, float32 (n, k), best first, NaN where there are fewer rows; and the rows of the level, int64 (n, k),
+        -1 there.
+
+    Raises:
+        UserError: The store, a setting or a vector cannot be used; or there are too few rows to fit the transform.
+
+    Examples:
+        >>> from bertfeat import extract
+        >>> store = extract("examples/data/peps.txt", tmp / "features", levels="sentence", layers="-1")
+        >>> scores, rows = nearest_rows(store, store.numpy("sentence", "layer_06")[:2], k=3)
+        >>> rows[:, 0].tolist()
+        [0, 1]
+    """
+    opened = as_store(store)
+    where = opened.choose_level(level)
+    source = StoreVectors(opened, where, opened.choose_feature(where, feature), chunk_bytes=CHUNK_BYTES)
+    fitted = fit_transform(source, TransformSpec.parse(transform))
+    scores, positions = exact_search(source, vectors, k, parse_metric(metric), fitted)
+    return scores, np.append(source.rows, -1)[positions]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TunedBy:
-    """Queries that an index was tuned by: what had them (the name of a file or a store), their digest and number."""
+    """Queries that an index was tuned by: the name of their file, `texts` or `an array`, their digest and number."""
 
     name: str
     digest: str
@@ -96,15 +96,9 @@ class Origin:
         places = [as_path(self.store)]
         if self.relative:
             places = list(dict.fromkeys([Path(os.path.normpath(index.resolve() / self.relative)), *places]))
-        errors: list[UserError] = []
         for place in places:
             if place.exists():
-                try:
-                    return self.check_store(open_store(place), index)
-                except UserError as error:
-                    errors.append(error)
-        if errors:
-            raise errors[0]
+                return self.check_store(open_store(place), index)
         raise UserError(
             f"{index}: its store is not at {self.store} any more; pass `store` with the place where it is now"
         )

@@ -19,7 +19,7 @@ from bertfeat.ann.indexfolder import read_queries
 from bertfeat.ann.tuning import HeldOut, measured_recall
 from bertfeat.errors import InputError, UserError
 from bertfeat.records import IntArray
-from bertfeat.search.queryfiles import Query, QueryFile
+from bertfeat.search.queryfiles import QueryFile
 from bertfeat.vectors.store import StoreVectors
 
 if TYPE_CHECKING:
@@ -105,7 +105,11 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
     ranked: dict[str, list[str]] = {}
     for batch in QueryFile(queries).batches():
         if wanted := [query for query in batch if str(query.query_id) in judged]:
-            ranked |= _rankings(index, wanted)
+            ranked |= {str(query.query_id): [] for query in wanted}
+            encoded = index.encode([query.text for query in wanted], [query.name for query in wanted])
+            hits = index.search(encoded, _RETRIEVED, columns=["doc_id"])
+            for number, doc_id in hits.select("query", "doc_id").iter_rows():
+                ranked[str(wanted[number].query_id)].append(str(doc_id))
     if not ranked:
         raise UserError(
             f"{qrels}: gives none of the queries of {queries} a relevant document; ids there are like {_some(judged)}"
@@ -114,16 +118,6 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
     names = ("ndcg@10", "mrr@10", f"recall@{_RETRIEVED}")
     counts = {"n_queries": len(ranked), "n_missing": len(judged.keys() - ranked.keys())}
     return counts | {name: measures[name] for name in names}
-
-
-def _rankings(index: Index, queries: list[Query]) -> dict[str, list[str]]:
-    """Return the ids of the documents found for each query, best first."""
-    encoded = index.encode([query.text for query in queries], [query.name for query in queries])
-    frame = index.search(encoded, _RETRIEVED, columns=["doc_id"])
-    ranked: dict[str, list[str]] = {str(query.query_id): [] for query in queries}
-    for number, doc_id in frame.select("query", "doc_id").iter_rows():
-        ranked[str(queries[number].query_id)].append(str(doc_id))
-    return ranked
 
 
 def _some(ids: Iterable[object]) -> str:

@@ -1,8 +1,9 @@
-"""Queries as vectors: texts, words in context and tokens, encoded exactly as the rows of a store were."""
+"""Queries as vectors: texts, or marked words (`on the [bank] of the river`), encoded as the rows of a store were."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,7 @@ from bertfeat.encoder.sentencemodel import Prompts
 from bertfeat.errors import UserError
 from bertfeat.extraction.documents import documents_of
 from bertfeat.levels import LEVELS
-from bertfeat.records import Document, IntArray, LevelTable
-from bertfeat.search.wordqueries import MarkedText, covered_row, parse_marked
+from bertfeat.records import Document, Int32Array, IntArray, LevelTable
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Texts whose rows are in memory at once.
 _ENCODED_AT_ONCE = 1024
+# A backslash with the sign that it makes ordinary, or a bracket.
+_SIGN = re.compile(r"\\([\[\]\\])|([\[\]])")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +128,11 @@ class QueryEncoder:
             queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
             if self._given_words:
                 queries = [query.collapsed() for query in queries]
-            table = self._flow.run([self._document(number, query.text) for number, query in enumerate(queries)])[level]
+            plain = [
+                Document(number, number, query.text, words=tuple(query.text.split()) if self._given_words else None)
+                for number, query in enumerate(queries)
+            ]
+            table = self._flow.run(plain)[level]
             chosen = _covered_rows(table, queries, names)
             surfaces = np.asarray(table.columns[LEVELS[level].surface], object)[chosen].tolist()
         valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
@@ -140,9 +146,6 @@ class QueryEncoder:
             )
         return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces))
 
-    def _document(self, number: int, text: str) -> Document:
-        return Document(number, number, text, words=tuple(text.split()) if self._given_words else None)
-
 
 def _covered_rows(table: LevelTable, queries: Sequence[MarkedText], names: Sequence[str]) -> IntArray:
     """Return the row that each query marks, int64 (n_queries,)."""
@@ -154,3 +157,70 @@ def _covered_rows(table: LevelTable, queries: Sequence[MarkedText], names: Seque
         for query, name, own in zip(queries, names, map(slice, first, first[1:]), strict=True)
     ]
     return np.array(rows, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedText:
+    """A text without its brackets, and the characters `start` to `end - 1` that were between them."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def marked(self) -> str:
+        """The text between the brackets."""
+        return self.text[self.start : self.end]
+
+    @property
+    def bracketed(self) -> str:
+        """The text with its brackets."""
+        return f"{self.text[: self.start]}[{self.marked}]{self.text[self.end :]}"
+
+    def collapsed(self) -> MarkedText:
+        """Return the same with single spaces between words and none around, as in a corpus of words."""
+        start, end = (len(re.sub(r"\s+", " ", self.text[:at].lstrip())) for at in (self.start, self.end))
+        return MarkedText(" ".join(self.text.split()), start, end)
+
+
+def parse_marked(text: str, name: str = "query") -> MarkedText:
+    r"""Read a text in which square brackets mark one word; a text of one word needs none.
+
+    A backslash before a bracket or a backslash makes it an ordinary character. `name` is for messages.
+
+    Examples:
+        >>> parse_marked("on the [bank] of the river")
+        MarkedText(text='on the bank of the river', start=7, end=11)
+        >>> parse_marked(r"see \[1\], [bank]").text
+        'see [1], bank'
+    """
+    plain, kinds, at = "", "", 0
+    places = []
+    for sign in _SIGN.finditer(text):
+        plain += text[at : sign.start()] + (sign[1] or "")
+        if sign[2]:
+            kinds += sign[2]
+            places.append(len(plain))
+        at = sign.end()
+    plain += text[at:]
+    if kinds == "[]":
+        return MarkedText(plain, *places)
+    if kinds:
+        what = "mark one [word], and write \\[ or \\] for a bracket of the text"
+        raise UserError(f"{name} {text!r:.60}: the brackets do not mark one word; {what}")
+    if len(plain.split()) != 1:
+        what = "put brackets around one, as in 'the [bank] of the river'"
+        raise UserError(f"{name} {text!r:.60}: no word is marked; {what}")
+    return MarkedText(plain, 0, len(plain))
+
+
+def covered_row(query: MarkedText, starts: Int32Array, ends: Int32Array, *, name: str, what: str) -> int:
+    """Return the number of the first word that the brackets cover, in part or whole.
+
+    `starts` and `ends`, int32 (n_words,), are the first character of each word, and the one after its last.
+    """
+    covered = np.flatnonzero((query.start < query.end) & (starts < query.end) & (query.start < ends))
+    if not len(covered) or len(query.marked.split()) > 1:
+        count = "several words" if len(covered) else f"no {what}"
+        raise UserError(f"{name} {query.bracketed!r:.60}: the brackets cover {count}; put them around one")
+    return int(covered[0])

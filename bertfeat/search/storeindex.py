@@ -5,39 +5,56 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
 from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, plan_build
-from bertfeat.ann.description import AUTO, INDEX, QUERIES, ROWS, TRANSFORM, BuildSettings
+from bertfeat.ann.description import AUTO, INDEX, QUERIES, ROWS, TRANSFORM, BuildSettings, IndexDescription
 from bertfeat.ann.indexbuild import build
-from bertfeat.ann.indexfolder import check_place, publish, read_description, read_json, write_json
+from bertfeat.ann.indexfolder import (
+    check_place,
+    publish,
+    read_description,
+    read_json,
+    read_queries,
+    write_arrays,
+    write_json,
+)
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.filelock import lock
 from bertfeat.durable.files import make_folder, os_errors, write_errors
 from bertfeat.durable.placecheck import check_folder_above
-from bertfeat.durable.publication import recover, replaced
+from bertfeat.durable.publication import publish_file, recover, replaced
 from bertfeat.durable.records import to_values
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
+from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress, reporting
+from bertfeat.records import IntArray
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.queryvectors import find_query_prompt
-from bertfeat.search.rowmapwriter import RowsDigest, row_map_batches, write_row_map
-from bertfeat.search.tunequeries import GivenQueries, TuneQueries, find_queries
+from bertfeat.search.tunequeries import TuneQueries, find_queries
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, as_store
+from bertfeat.vectors.array import chunks_of
 from bertfeat.vectors.nearest import parse_metric
 from bertfeat.vectors.store import StoreVectors
 
 ASKED = "asked.json"
-# The folder that is published: the files of the index and nothing else.
-READY = "ready"
+# In this order in a row map. `segment` is the text of a pair that the characters belong to.
+_PLACES = ("token_index", "word_index", "segment", "char_start", "char_end")
+_ROW_GROUP_ROWS = 1 << 16
 
 
 def build_index(
@@ -118,11 +135,7 @@ def build_index(
     where = opened.choose_level(level)
     spec = FeatureSpec.of(opened, where, opened.choose_feature(where, feature))
     prompt = find_query_prompt(opened, where, query_prompt_name)
-    if tune_queries is None and text_column is not None:
-        raise UserError(f"`text_column` {text_column!r} is of `tune_queries`, and none are given; leave it out")
-    given = None
-    if tune_queries is not None:
-        given = find_queries(tune_queries, opened, spec, prompt, settings, text_column)
+    given = find_queries(tune_queries, opened, spec, prompt, settings, text_column)
     path = local_path(output, "an index")
     if isinstance(opened.path, Path) and path.resolve().is_relative_to(opened.path.resolve()):
         raise UserError(f"{path}: is inside the store {opened.path}; choose another place for the index")
@@ -133,19 +146,32 @@ def build_index(
                 f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
             )
         tuned_by = None if given is None else given.about
-        plans = plan_build(*source.shape, settings, 0 if given is None else given.about.n_queries)
+        plans = plan_build(*source.shape, settings, 0 if tuned_by is None else tuned_by.n_queries)
         origin = Origin.of(opened, spec, path, "", prompt, tuned_by)
-        tidy(path)
-        if is_index(path) and not overwrite:
+        _tidy(path)
+        if _is_index(path) and not overwrite:
             return _standing(path, opened, settings, origin)
         with workplace(path) as folder:
             asked = _asked(settings, origin)
             if settings.factory == AUTO:
                 # What is chosen may change with the version.
                 asked["candidates"] = [plan.info.text for plan in plans]
-            take_up(folder, path, asked, overwrite=overwrite)
-            _make(path, folder, source, plans, given, origin, reports, overwrite=overwrite)
-            empty(folder)
+            _check_begun(folder, path, asked, overwrite=overwrite)
+            queries = read_queries(folder)
+            if given is not None and queries is None:
+                reports.stage("encoding queries")
+                queries = given.vectors()
+            reports.stage("checking vectors")
+            origin = dataclasses.replace(origin, rows_digest=RowsDigest().add(source))
+            # Nothing is written before queries and vectors were read: errors leave no folder behind.
+            write_json(folder / ASKED, asked)
+            if queries is not None:
+                write_arrays(folder / QUERIES, {"vectors": queries})
+            described = build(source, folder, plans, queries)
+            reports.stage("writing the index")
+            files = [folder / name for name in (INDEX, TRANSFORM, QUERIES)]
+            publish_index(fresh_ready(folder), path, files, source, described, origin, overwrite=overwrite)
+            _empty(folder)
     return open_index(path, store=opened)
 
 
@@ -154,13 +180,14 @@ def _asked(settings: BuildSettings, origin: Origin) -> dict[str, Any]:
     asked: dict[str, Any] = to_values(settings)
     # It changes the speed of a build, and in the index only what depends on rounding.
     del asked["n_threads"]
-    asked |= {"level": str(origin.spec.level), "feature": origin.spec.feature, "store": origin.plan_hash}
-    if origin.query_prompt is not None:
-        asked["query_prompt"] = origin.query_prompt
-    if origin.tuned_by is not None:
+    return asked | {
+        "level": str(origin.spec.level),
+        "feature": origin.spec.feature,
+        "store": origin.plan_hash,
+        "query_prompt": origin.query_prompt,
         # Compare queries by digest: the same ones may be in a file of another name.
-        asked["tune_queries"] = origin.tuned_by.digest
-    return asked
+        "tune_queries": None if origin.tuned_by is None else origin.tuned_by.digest,
+    }
 
 
 def _standing(path: Path, store: Store, settings: BuildSettings, wanted: Origin) -> Index:
@@ -180,55 +207,43 @@ def _standing(path: Path, store: Store, settings: BuildSettings, wanted: Origin)
         else:
             said = f"of {store.path} before rows were added; {update}"
         raise UserError(f"{path}: there is an index already {said}, or pass `overwrite`")
-    if building_folder(path).exists():
+    if _building(path).exists():
         with workplace(path) as folder:
-            empty(folder)
+            _empty(folder)
     index = open_index(path, store=store)
     index.was_complete = True
     return index
 
 
-def _make(
+def publish_index(
+    ready: Path,
     path: Path,
-    folder: Path,
+    files: Sequence[Path],
     source: StoreVectors,
-    plans: list[MemoryPlan],
-    given: GivenQueries | None,
+    description: IndexDescription,
     origin: Origin,
-    progress: Progress,
     *,
     overwrite: bool,
 ) -> None:
-    """Build the index and publish its files."""
-    try:
-        queries = None if given is None else given.kept(folder, progress)
-        progress.stage("checking vectors")
-        rows_digest = RowsDigest().add(source)
-    except UserError:
-        # Without trained work, nothing is kept for later.
-        if not any(folder.glob("candidate-*")):
-            empty(folder)
-        raise
-    described = build(source, folder, plans, queries)
-    progress.stage("writing the index")
-    ready = fresh_ready(folder)
-    for name in (INDEX, TRANSFORM, QUERIES):
-        if (folder / name).exists():
-            (ready / name).hardlink_to(folder / name)
-            step(f"{name}.ready")
-    write_rows(source, ready)
-    values = to_values(dataclasses.replace(origin, rows_digest=rows_digest))
-    publish(ready, path, dataclasses.replace(described, source=values), overwrite=overwrite)
-
-
-def write_rows(source: StoreVectors, folder: Path) -> None:
-    """Write the row map of an index."""
-    store, level = source.store, source.level
-    write_row_map(folder / ROWS, store, level, row_map_batches(store, level, source.rows))
+    """Add the files that exist, the row map of `source` and the description to the folder `ready`; publish it."""
+    for file in files:
+        if file.exists():
+            (ready / file.name).hardlink_to(file)
+            step(f"{file.name}.ready")
+    write_row_map(ready / ROWS, source.store, source.level, source.rows)
     step(f"{ROWS}.ready")
+    publish(ready, path, dataclasses.replace(description, source=to_values(origin)), overwrite=overwrite)
 
 
-def building_folder(index: Path) -> Path:
+def fresh_ready(folder: Path) -> Path:
+    """Return an empty folder for the files of the finished index."""
+    ready = folder / "ready"
+    shutil.rmtree(ready, ignore_errors=True)
+    ready.mkdir()
+    return ready
+
+
+def _building(index: Path) -> Path:
     """Return the hidden folder, next to an index, in which it is built."""
     index = index.absolute()
     return index.with_name(f".{index.name}.building")
@@ -240,7 +255,7 @@ def workplace(index: Path) -> Iterator[Path]:
 
     An index that a killed replacement left aside gets its place back first. A UserError tells of another process.
     """
-    folder = building_folder(index)
+    folder = _building(index)
     check_folder_above(index)
     with write_errors(folder):
         try:
@@ -257,17 +272,17 @@ def workplace(index: Path) -> Iterator[Path]:
 
 
 @os_errors(UserError)
-def tidy(index: Path) -> None:
+def _tidy(index: Path) -> None:
     """Recover after a kill: restore the index that was moved aside, or remove the empty folder."""
-    if building_folder(index).exists() or replaced(index).exists():
+    if _building(index).exists() or replaced(index).exists():
         with workplace(index):
             pass
 
 
-def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Resume what is in the locked folder of an index if `asked`, its settings, are the same, else start again.
+def _check_begun(folder: Path, index: Path, asked: dict[str, Any], *, overwrite: bool) -> None:
+    """Keep unfinished work in the locked folder of an index if its settings are `asked`; else remove it.
 
-    Without `overwrite`, an unfinished index with other settings is a UserError.
+    Without `overwrite`, unfinished work with other settings is a UserError.
     """
     before = read_json(folder / ASKED, dict[str, Any])
     if before == asked:
@@ -275,11 +290,10 @@ def take_up(folder: Path, index: Path, asked: Mapping[str, Any], *, overwrite: b
     if before is not None and not overwrite:
         text = f"{index}: begun with other settings ({named(differing(before, asked))})"
         raise UserError(f"{text}; use those, or pass `overwrite`")
-    empty(folder)
-    write_json(folder / ASKED, asked)
+    _empty(folder)
 
 
-def empty(folder: Path) -> None:
+def _empty(folder: Path) -> None:
     """Remove everything in a folder."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
@@ -288,16 +302,69 @@ def empty(folder: Path) -> None:
             entry.unlink()
 
 
-def fresh_ready(folder: Path) -> Path:
-    """Return the folder for the files of the finished index, empty."""
-    ready = folder / READY
-    shutil.rmtree(ready, ignore_errors=True)
-    ready.mkdir()
-    return ready
-
-
 @os_errors(UserError)
-def is_index(index: Path) -> bool:
+def _is_index(index: Path) -> bool:
     """Return whether there is an index at a place, whole or damaged; raise a UserError if there is anything else."""
     check_place(index, overwrite=True)
     return index.is_dir() and any(index.iterdir())
+
+
+def write_row_map(path: Path, store: Store, level: str, rows: IntArray) -> None:
+    """Write or replace the row map of some rows of a level, int64 (n_rows,), ascending.
+
+    It is a Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`,
+    and if the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`.
+    """
+    columns = store.schema(level)
+    # A column of the corpus may have the name of a column that bertfeat writes at another level.
+    written = {column.name for column in LEVELS[columns.level].columns} & {column.name for column in columns.columns}
+    names = ["doc_id", *(name for name in _PLACES if name in written)]
+    stored = store.rows(level, [], names).to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+    schema = pa.schema(
+        [pa.field("part", pa.int32(), nullable=False), pa.field("row", pa.int64(), nullable=False)]
+        + [pa.field(name, stored.field(name).type, nullable=name != "doc_id") for name in names]
+    )
+    shards = np.array([entry.shard for entry in store.manifest.shards], np.int32)
+    ends = np.cumsum([part.n_rows for part in store.parts(level)])
+    with (
+        publish_file(path) as sink,
+        pq.ParquetWriter(
+            sink,
+            schema,
+            compression="zstd",
+            use_dictionary=["part"],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in ("row", "char_start") if name in schema.names},
+            write_statistics=["row"],
+            write_page_checksum=True,
+        ) as writer,
+    ):
+        for start in range(0, len(rows), _ROW_GROUP_ROWS):
+            group = rows[start : start + _ROW_GROUP_ROWS]
+            head = pl.DataFrame({"part": shards[np.searchsorted(ends, group, side="right")], "row": group})
+            frame = head.hstack(store.rows(level, group, names)).rechunk()
+            writer.write_table(frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema))
+
+
+class RowsDigest:
+    """A digest of rows in order; it does not depend on how many are added at a time."""
+
+    def __init__(self) -> None:
+        self._rows, self._lengths, self._ids, self._vectors = (xxhash.xxh3_128() for _ in range(4))
+
+    def add(self, source: StoreVectors) -> str:
+        """Add all rows of a source; return the xxh3-128 of those so far, hex."""
+        for span, vectors in chunks_of(source):
+            rows = source.rows[span.start : span.stop]
+            self._rows.update(rows.astype("<i8").tobytes())
+            self._add_ids(source.store.rows(source.level, rows, ["doc_id"])["doc_id"])
+            self._vectors.update(np.ascontiguousarray(vectors).data)
+        parts = [part.digest() for part in (self._rows, self._lengths, self._ids, self._vectors)]
+        return xxhash.xxh3_128(b"".join(parts)).hexdigest()
+
+    def _add_ids(self, ids: pl.Series) -> None:
+        if ids.dtype != pl.String:
+            self._ids.update(ids.to_numpy().astype("<i8").tobytes())
+            return
+        # With their lengths, no two lists of ids give the same bytes.
+        self._lengths.update(ids.str.len_bytes().to_numpy().astype("<u4").tobytes())
+        self._ids.update("".join(ids.to_list()).encode())

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -37,6 +37,8 @@ from bertfeat.vectors.array import FloatArray, chunks_of
 from bertfeat.vectors.nearest import Metric, parse_metric
 from bertfeat.vectors.store import StoreVectors, searchable
 
+# Consecutive rows of a map: their numbers, coordinates (n, 2), and neighbors with their distances, each (n, k).
+_Drawn: TypeAlias = tuple[range, Float32Array, IntArray, Float32Array]
 #: The most points of a page: more make the file and its start too slow.
 MAX_POINTS = 200_000
 _TEXTS = ("text", "text_pair")
@@ -78,15 +80,6 @@ class StoreMap:
         """Return the map's facts as JSON values."""
         values = asdict(self)
         return values | {name: None if values[name] is None else str(values[name]) for name in ("path", "page")}
-
-
-class _Drawn(NamedTuple):
-    """Consecutive rows of a map: their numbers, coordinates (n, 2), and neighbors with distances, each (n, k)."""
-
-    rows: range
-    places: Float32Array
-    ids: IntArray
-    distances: Float32Array
 
 
 def map_store(
@@ -135,14 +128,17 @@ def map_store(
         settings = BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory=memory)
         work = Path(folder)
         built = build(source, work, plan_build(*source.shape, settings))
-        near = VectorIndex(read_index(work / INDEX), compared, read_transform(work), built.parameters)
+        found = VectorIndex(read_index(work / INDEX), compared, read_transform(work), built.parameters)
         k = min(neighbors, len(rows) - 1)
         drawn: Iterable[_Drawn] = (
-            _Drawn(span, plane.apply(vectors), *_neighbors(near, span, vectors, k))
-            for span, vectors in chunks_of(source)
+            (span, plane.apply(vectors), *_neighbors(found, span, vectors, k)) for span, vectors in chunks_of(source)
         )
         if how is MapMethod.UMAP:
-            drawn = _moved(list(drawn), seed, reports)
+            drawn = list(drawn)
+            reports.stage("UMAP")
+            _, places, ids, distances = (np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
+            moved = umap_plane(places, ids, distances, seed)
+            drawn = [(span, moved[span.start : span.stop], near, far) for span, _, near, far in drawn]
         points = sample_positions(len(rows), MAX_POINTS if page else 0, seed)
         made = StoreMap(
             path,
@@ -205,17 +201,9 @@ def _neighbors(index: VectorIndex, rows: range, vectors: FloatArray, k: int) -> 
     return positions[others].reshape(-1, k), distances[others].reshape(-1, k)
 
 
-def _moved(drawn: Sequence[_Drawn], seed: int, progress: Progress) -> Iterable[_Drawn]:
-    """Yield rows with the coordinates of UMAP."""
-    progress.stage("UMAP")
-    _, places, ids, distances = (np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
-    places = umap_plane(places, ids, distances, seed)
-    for part in drawn:
-        yield part._replace(places=places[part.rows.start : part.rows.stop])
-
-
 def _page(shown: pl.DataFrame, table: _MapTable, made: StoreMap, word: str | None) -> bytes:
-    """Return the page of some rows."""
+    """Return the page of some rows; the second text of a pair is on a line of its own."""
+    texts = pl.concat_str([name for name in _TEXTS if name in shown.columns], separator="\n", ignore_nulls=True)
     rows = f"{made.n_rows:,} rows"
     if made.n_points < made.n_rows:
         rows = f"{made.n_points:,} random rows of {made.n_rows:,}"
@@ -225,7 +213,7 @@ def _page(shown: pl.DataFrame, table: _MapTable, made: StoreMap, word: str | Non
         note = f"PCA: this plane shows {share}, so near points may be far apart in truth."
     return map_page(
         shown.select("x", "y").to_numpy(),
-        _page_texts(shown),
+        shown.select(texts).to_series().to_list(),
         {name: shown[name].to_list() for name in table.colors},
         title=f"{table.title}: {made.level}, {made.feature}" + (f", {word}" if word is not None else ""),
         note=f"{rows}. {note}",
@@ -267,12 +255,6 @@ def _cut_texts(frame: pl.DataFrame) -> pl.DataFrame:
     text = pl.col(pl.String)
     cut = pl.when(text.str.len_chars() > _PAGE_TEXT).then(text.str.head(_PAGE_TEXT - 1) + "…").otherwise(text)
     return frame.with_columns(cut)
-
-
-def _page_texts(frame: pl.DataFrame) -> list[str]:
-    """Return the texts of rows for a page, with their pairs."""
-    names = [name for name in _TEXTS if name in frame.columns]
-    return frame.select(pl.concat_str(names, separator="\n", ignore_nulls=True)).to_series().to_list()
 
 
 def neighbor_structs(ids: IntArray, distances: Float32Array) -> pl.Series:

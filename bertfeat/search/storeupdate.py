@@ -13,7 +13,6 @@ from bertfeat.ann.description import INDEX, QUERIES, TRANSFORM, IndexDescription
 from bertfeat.ann.indexbuild import extend, threads
 from bertfeat.ann.indexfolder import (
     check_files,
-    publish,
     read_description,
     read_index,
     read_queries,
@@ -22,13 +21,11 @@ from bertfeat.ann.indexfolder import (
 )
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.ann.vectorindex import VectorIndex
-from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.progress import Progress, reporting
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
-from bertfeat.search.rowmapwriter import RowsDigest
-from bertfeat.search.storeindex import fresh_ready, tidy, workplace, write_rows
+from bertfeat.search.storeindex import RowsDigest, fresh_ready, publish_index, workplace
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.store import StoreVectors
@@ -38,29 +35,23 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
     """Add the new rows of a grown store to its index; see `Index.update`."""
     path = local_path(index, "an index")
     opened = as_store(store)
-    tidy(path)
-    there = read_description(path)
-    origin = Origin.at(there)
-    spec = origin.spec.find_in(opened, mine=f"index {path}")
-    if opened.manifest.plan_hash == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
-        return open_index(path, store=opened)
-    with reporting(progress) as reports:
+    with reporting(progress) as reports, workplace(path) as folder:
+        there = read_description(path)
+        origin = Origin.at(there)
+        spec = origin.spec.find_in(opened, mine=f"index {path}")
+        if opened.manifest.plan_hash == origin.plan_hash and opened.n_rows(spec.level) == origin.n_rows:
+            return open_index(path, store=opened)
         source = StoreVectors(opened, spec.level, spec.feature, chunk_bytes=CHUNK_BYTES, progress=reports)
         digest = _check_grown(source, there, origin, path, reports)
         n_given = 0 if origin.tuned_by is None else origin.tuned_by.n_queries
         plan = plan_memory(there.factory, Shape(*source.shape, n_given), there.settings)
         check_growth(plan)
-        with workplace(path) as folder:
-            # Another process may have changed the index before this one had the lock.
-            if read_description(path) != there:
-                raise UserError(f"{path}: was changed meanwhile by another process; run the same command again")
-            check_files(path, there)
-            ready = fresh_ready(folder)
-            with threads(there.settings.threads):
-                grown = _grow(source, there, plan, path, ready, reports)
-            write_rows(source, ready)
-            made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
-            publish(ready, path, dataclasses.replace(grown, source=to_values(made)), overwrite=True)
+        check_files(path, there)
+        ready = fresh_ready(folder)
+        with threads(there.settings.threads):
+            grown = _grow(source, there, plan, path, ready / INDEX, reports)
+        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
+        publish_index(ready, path, [path / TRANSFORM, path / QUERIES], source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
     updated.n_added = len(source.rows) - there.n_vectors
     return updated
@@ -88,9 +79,9 @@ def _check_grown(source: StoreVectors, there: IndexDescription, origin: Origin, 
 
 
 def _grow(
-    source: StoreVectors, there: IndexDescription, plan: MemoryPlan, path: Path, ready: Path, progress: Progress
+    source: StoreVectors, there: IndexDescription, plan: MemoryPlan, path: Path, target: Path, progress: Progress
 ) -> IndexDescription:
-    """Write the grown index, measured again, with its transform and queries."""
+    """Write the grown index, tuned and measured again, to a file; return its description."""
     grown = VectorIndex(read_index(path / INDEX), there.metric, read_transform(path), there.parameters)
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
@@ -101,11 +92,8 @@ def _grow(
     parameters = measured.pop("parameters")
     measured.pop("tried")
     progress.stage("writing the index")
-    write_index(ready / INDEX, grown.index)
-    for name in (TRANSFORM, QUERIES):
-        if (path / name).exists():
-            (ready / name).hardlink_to(path / name)
-    n_bytes = (ready / INDEX).stat().st_size
+    write_index(target, grown.index)
+    n_bytes = target.stat().st_size
     return dataclasses.replace(
         there,
         n_vectors=len(source.rows),

@@ -21,9 +21,8 @@ from bertfeat.devices import n_cpus
 from bertfeat.display import printable
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
-from bertfeat.search.hitrows import hit_object
+from bertfeat.search.hitrows import Context, hit_object
 from bertfeat.search.index import ROW, Index
-from bertfeat.search.kwic import Context
 from bertfeat.search.queryvectors import EncodedQueries
 from bertfeat.store.reader import Store, row_columns
 

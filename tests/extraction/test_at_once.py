@@ -18,7 +18,6 @@ from bertfeat.heads.probefolder import load_probe, save_probe
 from bertfeat.heads.registry import make_head
 from bertfeat.search.storeupdate import update_index
 from tests.support.index_stores import contents, documents, tiny_store
-from tests.support.runner_fakes import Heard
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -79,21 +78,6 @@ def test_an_index_that_another_process_updates_is_refused(tmp_path, stores, whol
     assert one.returncode == 0
     assert contents(index) == whole
     assert [file.name for file in tmp_path.iterdir()] == ["index"]
-
-
-def test_an_index_that_was_updated_before_the_lock_was_taken_is_refused(tmp_path, stores, whole):
-    index = tmp_path / "index"
-    bertfeat.build_index(stores[0], index, level="word", threads=1).close()
-
-    class Meanwhile(Heard):
-        def stage(self, *about):
-            super().stage(*about)
-            if len(self.said) == 1:
-                update_index(index, stores[1]).close()
-
-    with pytest.raises(UserError, match="was changed meanwhile by another process; run the same command again"):
-        update_index(index, stores[1], progress=Meanwhile())
-    assert contents(index) == whole
 
 
 def compete(folder: Path, n_rounds: int) -> dict[bool, list[list[str]]]:

@@ -16,7 +16,7 @@ from bertfeat.ann.description import IndexDescription
 from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.choices import Level
 from bertfeat.errors import InputError, StoreError, UserError
-from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels
+from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels, words_in_context
 from bertfeat.search.filters import condition_mask
 from bertfeat.search.hitrows import HitRows
 from bertfeat.search.index import Index
@@ -51,18 +51,15 @@ def words(built: dict[str, Path]) -> Iterator[Index]:
 
 
 class TestQueries:
-    def test_a_text_of_the_store_finds_itself(self, sentences: Index) -> None:
-        rows = documents()[::7]
-        found = sentences.search([row["text"] for row in rows], 1)
-        assert found.columns == ["query", "rank", "score", "doc_id", "text"]
-        assert found["doc_id"].to_list() == [row["id"] for row in rows]
-        np.testing.assert_allclose(found["score"].to_numpy(), 1, atol=1e-3)
-
-    def test_texts_become_the_vectors_of_the_store(self, sentences: Index, store: Store) -> None:
+    def test_texts_become_the_vectors_of_the_store_and_find_themselves(self, sentences: Index, store: Store) -> None:
         encoded = sentences.encode([row["text"] for row in documents()])
         stored = store.numpy("sentence", FEATURE)
         assert encoded.vectors.dtype == stored.dtype == np.float16
         np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored.astype(np.float32), atol=2e-3)
+        found = sentences.search(encoded, 1)
+        assert found.columns == ["query", "rank", "score", "doc_id", "text"]
+        assert found["doc_id"].to_list() == [row["id"] for row in documents()]
+        np.testing.assert_allclose(found["score"].to_numpy(), 1, atol=1e-3)
 
     @pytest.mark.parametrize("level", ["word", "token"])
     def test_every_marked_word_becomes_its_row(self, built: dict[str, Path], store: Store, level: str) -> None:
@@ -98,11 +95,9 @@ class TestQueries:
     def test_one_text_many_texts_or_vectors(self, sentences: Index, store: Store) -> None:
         texts = [row["text"] for row in documents()[:3]]
         together = sentences.search(texts, 4)
-        for number, text in enumerate(texts):
-            alone = sentences.search(text, 4)
-            same = together.filter(pl.col("query") == number)
-            assert alone["doc_id"].to_list() == same["doc_id"].to_list()
-            np.testing.assert_allclose(alone["score"].to_numpy(), same["score"].to_numpy(), atol=1e-3)
+        alone, same = sentences.search(texts[1], 4), together.filter(pl.col("query") == 1)
+        assert alone["doc_id"].to_list() == same["doc_id"].to_list()
+        np.testing.assert_allclose(alone["score"].to_numpy(), same["score"].to_numpy(), atol=1e-3)
         by_vectors = sentences.search(store.take("sentence", FEATURE, [0, 1, 2]), 4)
         assert by_vectors["doc_id"].to_list() == together["doc_id"].to_list()
         assert sentences.search(store.take("sentence", FEATURE, [2])[0], 4)["query"].to_list() == [0] * 4
@@ -169,7 +164,6 @@ class TestFilters:
             ("n % 2 = 0 AND text LIKE '%spring%'", [row["n"] % 2 == 0 and "spring" in row["text"] for row in rows]),
             # Neither null nor its negation is true.
             ("label <> 'river'", [row["label"] not in (None, "river") for row in rows]),
-            ("n > avg(n)", [row["n"] > (len(rows) - 1) / 2 for row in rows]),
         ):
             assert condition_mask(store, Level.SENTENCE, where).tolist() == wanted
         frame = store.polars("token", ["doc_id", "is_special"])
@@ -193,13 +187,10 @@ class TestFilters:
             ('label = "river"', "no column 'river'; .* texts take single quotes"),
             ("layer_06 = 1", "no column 'layer_06'"),
             ("label =", "not an SQL condition"),
-            ("label = 'a'; DROP TABLE x", "not an SQL condition"),
-            ("", "not an SQL condition"),
             ("foo(label) = 1", "unsupported function 'foo'"),
             ("n", "gives Int64, where a condition is true or false"),
             ("label = 3", "cannot compare string with numeric"),
             ("1 = 1", "names no column"),
-            ("doc_id IN (SELECT 1)", "no column"),
         ],
     )
     def test_mistakes_in_a_condition(self, words: Index, where: str, said: str) -> None:
@@ -220,10 +211,6 @@ class TestFilters:
         assert len(other) == 100
         both = words.search("The [spring] of a clock", 50, same_word=True, where="label = 'coil'")
         assert both["doc_id"].sort().to_list() == [row["id"] for row in documents() if row["label"] == "coil"]
-        # Their order is the same as among all words.
-        everything = words.search("The [SPRING] of a clock", words.n_vectors)
-        likes = everything.filter(pl.col("word").str.to_lowercase() == "spring")["doc_id"].to_list()
-        assert likes == same.filter(pl.col("query") == 0)["doc_id"].to_list()
 
     def test_allowed_positions(self, sentences: Index) -> None:
         allowed = np.zeros(sentences.n_vectors, bool)
@@ -279,6 +266,8 @@ class TestContext:
     def test_whole_texts_have_no_context(self, sentences: Index) -> None:
         with pytest.raises(UserError, match="holds whole texts"):
             sentences.contexts([0])
+        with pytest.raises(UserError, match="special tokens have no context"):
+            words_in_context(sentences.store, [0], level="token")
 
 
 class TestOpening:
@@ -348,6 +337,11 @@ class TestOpening:
         with bertfeat.open_index(index) as found:
             assert not moments
             assert (found.level, len(found.rows)) == ("sentence", found.n_vectors)
+        # The other one, which is there for a moment, lacks a file that is read last.
+        moments += ["before", "after"]
+        (other / "rows.parquet").unlink()
+        with bertfeat.open_index(index) as found:
+            assert (moments, found.level) == ([], "sentence")
         # Before each try, so that no try finds it unchanged.
         moments += ["before"] * 9
         with pytest.raises(UserError, match="is replaced again and again"):
@@ -355,12 +349,6 @@ class TestOpening:
 
 
 class TestEvaluation:
-    def test_flat_finds_everything(self, words: Index) -> None:
-        measured = words.evaluate(n_queries=50)
-        assert [measured[f"recall@{k}"] for k in (1, 10, 100)] == [1, 1, 1]
-        assert measured["n_queries"] == 50
-        assert measured["queries_per_s"] > 0
-
     def test_recall_of_lists_is_that_of_brute_force(self, store: Store, tmp_path: Path) -> None:
         with bertfeat.build_index(
             store, tmp_path / "index", level="word", feature=FEATURE, factory="IVF32,Flat", recall=0.6, threads=1
@@ -406,7 +394,7 @@ class TestEvaluation:
             "n_missing": 1,
             **dict.fromkeys(("ndcg@10", "mrr@10", "recall@100"), pytest.approx(1 / 3)),
         }
-        # A query whose documents all have grade 0 has no part in the mean, so it does not count.
+        # A query whose documents all have grade 0 does not count.
         qrels.write_text(f"q0 0 d000 0\nq1 0 {ids[SENSES['money'][0]]} 1\nmissing 0 d000 0\n")
         assert evaluate_retrieval(sentences, qrels, file) == {**perfect, "n_queries": 1}
         qrels.write_text("z 0 d000 1\n")
@@ -435,12 +423,9 @@ class TestFilesOfQueries:
         ("content", "said"),
         [
             ("", "holds no judgements"),
-            ("query-id corpus-id score\n", "holds no judgements"),
-            ("1 0 a x\n", ":1: '1 0 a x' is not a judgement"),
             ("1 0 a 1\n1 a\n", ":2: '1 a' is not a judgement"),
             ('{"query_id": 1}\n', ":1: .* is not a judgement"),
             ("1 0 a 1\n1 0 a 2\n", ":2: document 'a' has grade 2 for query '1', and 1 in a line before"),
-            ("1 0 a 0.5\n", "is not a judgement"),
         ],
     )
     def test_bad_qrels(self, tmp_path: Path, content: str, said: str) -> None:

@@ -202,14 +202,11 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     for flags, said in (
         ((), "several levels; pass --level word or --level sentence"),
         (("--level", "sentence", "--word", "bank"), "--level sentence: a row is a whole text"),
-        (("--level", "token"), "no level 'token'"),
         (("--word", "zebrafish"), "no row of level word is the word 'zebrafish'"),
         (("--level", "word", "--color", "lable"), "--color 'lable': no such column in the map; did you mean 'label'?"),
-        (("--level", "word", "--columns", "nope"), "no column 'nope'"),
         (("--level", "word", "--columns", "word"), "the map has a column of this name already; pass other --columns"),
         (("--level", "word", "--limit", "2"), "a map takes 3 rows or more"),
         (("--level", "word", "--no-page", "--color", "word"), "--color is for the page"),
-        (("--level", "word", "--metric", "ip"), "'ip' is not one of"),
     ):
         assert said in refused("map", store.path, "-o", out, *flags)
     assert list(tmp_path.iterdir()) == []

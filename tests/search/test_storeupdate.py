@@ -33,7 +33,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> tuple[S
 class TestUpdate:
     @pytest.mark.parametrize(
         ("level", "metric", "transform"),
-        [("sentence", "l2", "none"), ("word", "cosine", "truncate:16"), ("token", "ip", "none")],
+        [("sentence", "l2", "none"), ("word", "cosine", "truncate:16")],
     )
     def test_flat_is_the_same_as_a_new_index(
         self, store: Store, grown: Store, tmp_path: Path, level: str, metric: str, transform: str
@@ -90,7 +90,6 @@ class TestRefused:
         before = contents(tmp_path / "index")
         rows = documents(12)
         for name, changed in {
-            "swapped": [rows[1], rows[0], *rows[2:]],
             "renamed": [{**rows[0], "id": "other"}, *rows[1:]],
             "reworded": [*rows[:5], {**rows[5], "text": rows[5]["text"].upper() + " again"}, *rows[6:]],
         }.items():

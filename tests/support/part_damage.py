@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from bertfeat.choices import Level
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
-from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
+from bertfeat.search.storeindex import write_row_map
 from bertfeat.store import schema
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.reader import open_store
@@ -225,7 +225,7 @@ def reads(rng: random.Random, part: Part) -> Iterator[tuple[str, Callable[[], An
         path = part.root / "rows.parquet"
         path.unlink(missing_ok=True)
         rows = np.arange(n_rows)
-        write = lambda: write_row_map(path, fresh, LEVEL, row_map_batches(fresh, LEVEL, rows))  # noqa: E731
+        write = lambda: write_row_map(path, fresh, LEVEL, rows)  # noqa: E731
         yield "row map", write, lambda _: pq.read_metadata(path).num_rows == n_rows
 
 

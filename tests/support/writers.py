@@ -40,8 +40,7 @@ from bertfeat.probes.sweepresult import Sweep, SweepRow
 from bertfeat.reports import layerplots
 from bertfeat.reports.plots import new_figure, save
 from bertfeat.reports.tables import write_csv, write_report
-from bertfeat.search.rowmapwriter import row_map_batches, write_row_map
-from bertfeat.search.storeindex import build_index
+from bertfeat.search.storeindex import build_index, write_row_map
 from bertfeat.search.storeupdate import update_index
 from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_stores import known_store
@@ -160,7 +159,7 @@ def _exports(root: Path, inputs: Path, new: bool) -> None:
 def _row_map(root: Path, inputs: Path, new: bool) -> None:
     store = bertfeat.open_store(inputs / ("grown" if new else "store"))
     rows = np.arange(store.n_rows("sentence"))
-    write_row_map(root / "rows.parquet", store, "sentence", row_map_batches(store, "sentence", rows))
+    write_row_map(root / "rows.parquet", store, "sentence", rows)
 
 
 WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
