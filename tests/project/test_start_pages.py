@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import pipeline_runs
 from tests.support.command_line import good
 from tests.support.places import ROOT
 from tests.support.shown_output import check_shown
@@ -24,8 +25,11 @@ BLOCKS = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOT
 def run_shell(block: str) -> str:
     out = ""
     for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
         if line.startswith("bertfeat "):
-            out += good(*shlex.split(line)[1:]).out
+            out += good(*words[1:]).out
+        elif line.startswith("python -m bertfeat.pipelines."):
+            out += pipeline_runs.run(words[2].rpartition(".")[2], *words[3:]).out
         else:
             out += subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
     return out
