@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from docs.gallery import run_gallery
 
@@ -29,35 +28,18 @@ def on_startup(**_: Any) -> None:
 
 
 def on_pre_build(config: Any) -> None:  # noqa: ARG001
-    """Draw every picture before mkdocs looks for the files."""
+    """Draw the windows and copy the chart of speed before mkdocs looks for the files."""
     mpl.rcParams.update({"svg.fonttype": "path", "svg.hashsalt": "bertfeat", "font.size": 10})
     PICTURES.mkdir(exist_ok=True)
-    for draw in (draw_flow, draw_windows):
-        figure = draw()
-        name = draw.__name__.removeprefix("draw_")
-        figure.savefig(PICTURES / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
+    draw_windows().savefig(PICTURES / "windows.svg", bbox_inches="tight", metadata={"Date": None})
     shutil.copy(HERE.parent / "benchmarks" / "figures" / "speed.png", PICTURES)
-
-
-def draw_flow() -> Figure:
-    """Draw how a corpus becomes a store, and what reads the store."""
-    figure, axes = _canvas(9, 2.2)
-    steps = ["corpus", "windows", "packs", "encoder", "pooling", "store\n(Parquet)"]
-    for i, step in enumerate(steps):
-        _box(axes, 1.5 * i, 0.8, step)
-        if i:
-            _arrow(axes, (1.5 * i - 0.4, 0.8), (1.5 * i - 0.05, 0.8))
-    for step, y in (("probes", 1.5), ("indexes", 0.8), ("polars, pandas,\nDuckDB", 0.1)):
-        _box(axes, 9.4, y, step, width=1.5)
-        _arrow(axes, (8.6, 0.8), (9.35, y))
-    axes.set_xlim(-0.1, 11)
-    axes.set_ylim(-0.3, 1.9)
-    return figure
 
 
 def draw_windows() -> Figure:
     """Draw the windows of a document of 26 tokens: which tokens each window holds, and which are kept from it."""
-    figure, axes = _canvas(9, 2.2)
+    figure = Figure((9, 2.2))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
     windows = [(0, 12), (8, 20), (16, 26)]
     kept = [(0, 10), (10, 18), (18, 26)]
     for row, ((start, end), (first, last)) in enumerate(zip(windows, kept, strict=True)):
@@ -70,21 +52,3 @@ def draw_windows() -> Figure:
     axes.set_xlim(-4.5, 43)
     axes.set_ylim(-2.3, 1)
     return figure
-
-
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure((width, height))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    return figure, axes
-
-
-def _box(axes: Axes, x: float, y: float, text: str, width: float = 1.05) -> None:
-    axes.add_patch(
-        FancyBboxPatch((x, y - 0.22), width, 0.44, boxstyle="round,pad=0.04", facecolor=LIGHT, edgecolor=BLUE)
-    )
-    axes.text(x + width / 2, y, text, ha="center", va="center")
-
-
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": GREY})

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, plan_build
+from bertfeat.ann.budget import CHUNK_BYTES, plan_build
 from bertfeat.ann.description import AUTO, INDEX, QUERIES, ROWS, TRANSFORM, BuildSettings, IndexDescription
 from bertfeat.ann.indexbuild import build
 from bertfeat.ann.indexfolder import (

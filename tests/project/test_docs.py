@@ -1,4 +1,4 @@
-"""The commands and Python blocks of the README and docs/ run in one folder, in the order of the navigation."""
+"""The commands and Python blocks of the README and docs/, which run in one folder."""
 
 from __future__ import annotations
 
@@ -27,33 +27,44 @@ from docs.modeltable import with_table
 from tests.support import pipeline_runs
 from tests.support.command_line import Result, bertfeat, flags
 from tests.support.places import ROOT, TESTS
+from tests.support.shown_output import check_shown
 
 NAVIGATION = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ["README.md", *(f"docs/{n}" for n in NAVIGATION)]}
+GUIDES = [f"docs/{name}" for name in NAVIGATION]
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ["README.md", *GUIDES]}
 ALL = "\n".join(PAGES.values())
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = {name: [block for block in BLOCK.findall(text) if block[0] in ("bash", "python")] for name, text in PAGES.items()}
 NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
+# What no two runs have alike: the speed of an extraction, and the seconds in the last column of a sweep.
+TIMES = re.compile(r"^tokens per s .*| +\d+\.\d{4}$", re.MULTILINE)
 GIT: list[str | Path] = ["git", "-C"]
 # Of each text under examples/data: enough to show everything, and quick.
 N_LINES = {"peps.txt": 24, "wnut17_dev.conll": 160, "reviews.csv": 81, "reviews_test.csv": 61}
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that looks like the root of the repository, with the heads of its texts; the current one."""
-    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+@pytest.fixture(scope="module")
+def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the root of the repository, with the heads of its texts."""
+    place = tmp_path_factory.mktemp("pages")
+    shutil.copytree(ROOT / "examples" / "data", place / "examples" / "data")
     for name, n_lines in N_LINES.items():
-        text = tmp_path / "examples" / "data" / name
+        text = place / "examples" / "data" / name
         lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
         text.write_text("".join(lines[:n_lines]), encoding="utf-8")
     for name in (".gitignore", "Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
-    subprocess.run([*GIT, tmp_path, "init", "--quiet"], check=True)
-    subprocess.run([*GIT, tmp_path, "add", "."], check=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        shutil.copy(ROOT / name, place)
+    (place / "pipelines").symlink_to(ROOT / "pipelines")
+    subprocess.run([*GIT, place, "init", "--quiet"], check=True)
+    subprocess.run([*GIT, place, "add", "."], check=True)
+    return place
+
+
+@pytest.fixture
+def place(shared_place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, as the current folder."""
+    monkeypatch.chdir(shared_place)
+    return shared_place
 
 
 def run_here(command: str) -> Result | None:
@@ -107,18 +118,38 @@ def run_block(language: str, block: str, page: str, folder: Path) -> str:
     return out.getvalue()
 
 
-def test_all_pages_run_one_after_another_in_one_folder(place: Path) -> None:
-    for page, text in PAGES.items():
-        printed = ""
-        for language, block in BLOCK.findall(text):
-            if language in ("bash", "python"):
-                printed = run_block(language, block, page, place)
-            elif page.startswith("docs/start/") and not block.startswith("python -m "):
-                # What the page shows, with other numbers: here are the heads of the texts only.
-                assert NUMBER.sub("#", block).split() == NUMBER.sub("#", printed).split(), printed
-        listed = [*GIT, place, "ls-files", "--others", "--exclude-standard", "--directory"]
-        left = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
-        assert left == "", f"{page}: add it to .gitignore"
+def test_the_readme_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    printed = ""
+    for language, block in BLOCK.findall(PAGES["README.md"]):
+        if language == "text":
+            check_shown(TIMES.sub("", block), TIMES.sub("", printed))
+        else:
+            printed = run_block(language, block, "README.md", tmp_path)
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_a_page_runs_in_the_folder_of_the_others(page: str, place: Path) -> None:
+    printed = ""
+    for language, block in BLOCK.findall(PAGES[page]):
+        if language in ("bash", "python"):
+            printed = run_block(language, block, page, place)
+        elif page.startswith("docs/start/") and not block.startswith("python -m "):
+            # What the page shows, with other numbers: here are the heads of the texts only.
+            assert NUMBER.sub("#", block).split() == NUMBER.sub("#", printed).split(), printed
+    listed = [*GIT, place, "ls-files", "--others", "--exclude-standard", "--directory"]
+    left = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    assert left == "", f"{page}: add it to .gitignore"
+
+
+def test_the_chart_of_the_readme_has_the_ratios_of_the_tables() -> None:
+    ratios = re.findall(r"is (\d\.\d\d) times", (ROOT / "docs" / "speed.svg").read_text(encoding="utf-8"))
+    rows = [line for line in PAGES["docs/speed.md"].splitlines() if "8,427" in line]
+    assert ratios
+    assert all(ratio in rows[0] for ratio in ratios)
 
 
 def test_a_page_reads_only_what_it_makes_and_no_name_is_made_in_two_ways() -> None:
@@ -128,7 +159,7 @@ def test_a_page_reads_only_what_it_makes_and_no_name_is_made_in_two_ways() -> No
         for command in {" ".join(line.split()) for block in blocks for line in block.splitlines()}:
             for name in re.findall(r"^(?:bertfeat|python -m) .* (?:-o|--out) (\S+)", command):
                 # Options that change nothing in what is made.
-                plain = re.sub(r" --(?:append|dry-run|quiet)\b", "", command)
+                plain = re.sub(r" --(?:append|dry-run|quiet|shards \S+)(?= |$)", "", command)
                 assert "--append" in command or made.setdefault(name, plain) == plain, f"{page}: {name}"
         for name in re.findall(r"bertfeat\.open_store\(\"([\w-]+)\"", text):
             assert re.search(rf" -o {name}\b", text), f"{page}: {name}"
@@ -182,7 +213,7 @@ def test_every_file_and_heading_that_a_page_links_exists(page: str) -> None:
 def test_every_page_is_in_the_navigation_and_the_readme_is_short() -> None:
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert sorted(NAVIGATION) == sorted(pages)
-    assert len(PAGES["README.md"].splitlines()) <= 200
+    assert len(PAGES["README.md"].splitlines()) <= 120
 
 
 def test_every_flag_that_a_page_names_is_one() -> None:
@@ -225,14 +256,14 @@ def test_no_line_of_a_block_is_wider_than_the_page() -> None:
     assert [(page, line) for page, line in lines if page != "README.md" and len(line) > 100] == []
 
 
-def test_every_variable_that_the_package_reads_is_on_the_page_of_the_shell() -> None:
+def test_every_variable_that_the_package_reads_is_on_the_page_of_scripts() -> None:
     named = set()
     for path in sorted((ROOT / "bertfeat").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if "environ" in text:
             named |= set(re.findall(r"\"(_?[A-Z]+(?:_[A-Z]+)+|TMPDIR)\"", text))
     assert {"BERTFEAT_CACHE", "RAY_ADDRESS", "_BERTFEAT_COMPLETE"} <= named
-    assert sorted(name for name in named if f"`{name}`" not in PAGES["docs/shell.md"]) == []
+    assert sorted(name for name in named if f"`{name}`" not in PAGES["docs/scripts.md"]) == []
 
 
 def test_every_test_that_the_guarantees_name_exists() -> None:

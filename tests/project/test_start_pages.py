@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import pipeline_runs
 from tests.support.command_line import good
 from tests.support.places import ROOT
 from tests.support.shown_output import check_shown
@@ -24,8 +25,11 @@ BLOCKS = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOT
 def run_shell(block: str) -> str:
     out = ""
     for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
         if line.startswith("bertfeat "):
-            out += good(*shlex.split(line)[1:]).out
+            out += good(*words[1:]).out
+        elif line.startswith("python -m bertfeat.pipelines."):
+            out += pipeline_runs.run(words[2].rpartition(".")[2], *words[3:]).out
         else:
             out += subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
     return out
@@ -76,9 +80,10 @@ def test_the_layers_of_one_word(tmp_path, monkeypatch):
     names = run_page("bank.md", tmp_path)
     assert names["rows"].tolist() == sorted(names["rows"])
     assert len(names["rows"]) == 8
-    # The sentences on the same topic are closer than those that share the word.
-    vectors = names["vectors"]
-    assert vectors[0] @ vectors[2] > vectors[0] @ vectors[1]
+    # A word behind "bank" moves it in BERT, trained or not, and no bit of it in GPT-2.
+    assert names["moved"]["minilm"][1:].min() > 0.1
+    assert names["moved"]["./bert-random"][1:].min() > 0.01
+    assert names["moved"]["./gpt2-random"].max() == 0
 
 
 @pytest.mark.parametrize("name", ["classifier.md", "bank.md"])
