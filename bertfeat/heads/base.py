@@ -82,9 +82,11 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         check_is_fitted(self, "report_")
         return dict(self.report_)
 
-    def _check_parameters(self, *, has_dev: bool) -> None:
+    def _check_parameters(self, dev: object) -> None:
         """Check the parameters, before anything is read; warn of each that is set and has no effect."""
-        params = self.get_params(deep=False)
+        has_dev, params = dev is not None, self.get_params(deep=False)
+        if has_dev and (not isinstance(dev, tuple | list) or len(dev) != 2):
+            raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
         if self.penalty_name is not None:
             penalties(self.penalty_name, params.pop(self.penalty_name), has_dev=has_dev)
         _check_values(params, self.choices)

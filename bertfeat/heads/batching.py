@@ -127,13 +127,10 @@ class _Pool:
 
 
 def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:
-    """Yield pools of chunks of a stream, in an order; vectors in memory are one pool."""
-    if isinstance(data.vectors, ArrayVectors):
-        yield _Pool(data, [(0, data.vectors.whole())])
-        return
+    """Yield pools of chunks, in an order."""
     held: list[tuple[int, FloatArray]] = []
-    for chunk, array in _read_ahead(data.vectors, order.tolist()):
-        held.append((data.vectors.chunks[chunk].start, array))
+    for first, array in _read_ahead(data.vectors, order.tolist()):
+        held.append((first, array))
         del array
         if len(held) == n_chunks:
             yield _Pool(data, held)
@@ -143,11 +140,15 @@ def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:
 
 
 def _read_ahead(vectors: Vectors, order: Sequence[int]) -> Iterator[tuple[int, FloatArray]]:
+    """Yield the first row and the vectors of chunks, in an order; vectors in memory are one chunk."""
+    if isinstance(vectors, ArrayVectors):
+        yield 0, vectors.whole()
+        return
     waiting: deque[tuple[int, Future[FloatArray]]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="bertfeat-chunks") as thread:
         try:
             for chunk in order:
-                waiting.append((chunk, thread.submit(vectors.read, chunk)))
+                waiting.append((vectors.chunks[chunk].start, thread.submit(vectors.read, chunk)))
                 if len(waiting) > _CHUNKS_AHEAD:
                     yield waiting[0][0], waiting.popleft()[1].result()
             while waiting:

@@ -10,8 +10,7 @@ import numpy as np
 
 from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
-from bertfeat.heads.bootstrap import Interval, bootstrap_interval
-from bertfeat.heads.scores import Scores, score_labels
+from bertfeat.heads.scores import Interval, Scores, bootstrap_interval, score_labels
 from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.probes.predictions import predict_rows
 from bertfeat.records import BoolArray, IntArray

@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import recall_score
 
 from bertfeat.errors import BertfeatWarning, RunError, UserError
-from bertfeat.heads.networks import ScalarMix
 from bertfeat.heads.neural import MLPProbe
+from bertfeat.heads.trainingloop import ScalarMix
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
