@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,9 +25,6 @@ from bertfeat.vectors.standardized import Scaling, standardized
 _BLOCK_ROWS = 2048
 _SEARCH_BLOCK_ROWS = 1024
 
-# See `SearchedProbe.loss_of_rows`.
-Loss = Callable[[IntArray, Float64Array, Float64Array], tuple[float, Float64Array]]
-
 
 class Minimum(NamedTuple):
     """The end of a search: `point` (n_outputs, dim + 1), whether it converged, and the number of iterations."""
@@ -35,44 +32,6 @@ class Minimum(NamedTuple):
     point: Float64Array
     converged: bool
     n_iter: int
-
-
-@dataclass(frozen=True, eq=False)
-class LinearObjective:
-    """A penalized mean loss of linear scores and its gradient; each evaluation reads all vectors `X` (n_rows, dim).
-
-    It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance means the
-    same: `strength` / 2 * |w|^2 + mean loss, with `strength` = 1 / (C * `total_weight`).
-
-    A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column. There is one output
-    for two classes, else one per class.
-    """
-
-    X: Vectors
-    codes: IntArray
-    class_weights: Float64Array
-    loss: Loss
-    strength: float
-    total_weight: float
-    penalizes_intercept: bool
-
-    def __call__(self, point: Float64Array) -> tuple[float, Float64Array]:
-        """Return the value and the gradient at a point, flat as the point is."""
-        table = point.reshape(-1, self.X.shape[1] + 1)
-        total, gradient = 0.0, np.zeros(table.shape)
-        for rows, vectors in chunks_of(self.X):
-            for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
-                block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
-                codes = self.codes[rows.start + start :][: len(block)]
-                loss, slopes = self.loss(codes, self.class_weights, block @ table[:, :-1].T + table[:, -1])
-                total += loss
-                gradient[:, :-1] += slopes.T @ block
-                gradient[:, -1] += slopes.sum(axis=0)
-        n_penalized = table.shape[1] - (not self.penalizes_intercept)
-        penalized = table[:, :n_penalized]
-        gradient /= self.total_weight
-        gradient[:, :n_penalized] += self.strength * penalized
-        return total / self.total_weight + self.strength / 2 * float((penalized**2).sum()), gradient.ravel()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -189,12 +148,41 @@ class SearchedProbe(LinearProbe):
         point = np.zeros(n_outputs * (X.shape[1] + 1))
         # Every search starts where the one before it ended.
         for value in values:
-            objective = LinearObjective(
-                scaled, codes, weights, self.loss_of_rows, 1 / (value * total), total, self._penalizes_intercept
-            )
-            found = minimize(objective, point, method="L-BFGS-B", jac=True, options=options)
+            given = (scaled, codes, weights, 1 / (value * total), total)
+            found = minimize(self.objective, point, given, method="L-BFGS-B", jac=True, options=options)
             point = found.x
             yield Minimum(point.reshape(n_outputs, -1), bool(found.success), int(found.nit))
+
+    def objective(
+        self,
+        point: Float64Array,
+        X: Vectors,
+        codes: IntArray,
+        class_weights: Float64Array,
+        strength: float,
+        total_weight: float,
+    ) -> tuple[float, Float64Array]:
+        """Return `strength` / 2 * |w|^2 + mean loss at a point, and its gradient, flat as the point is.
+
+        It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance means
+        the same. A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column. There
+        is one output for two classes, else one per class.
+        """
+        table = point.reshape(-1, X.shape[1] + 1)
+        total, gradient = 0.0, np.zeros(table.shape)
+        for rows, vectors in chunks_of(X):
+            for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
+                block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
+                own = codes[rows.start + start :][: len(block)]
+                loss, slopes = self.loss_of_rows(own, class_weights, block @ table[:, :-1].T + table[:, -1])
+                total += loss
+                gradient[:, :-1] += slopes.T @ block
+                gradient[:, -1] += slopes.sum(axis=0)
+        n_penalized = table.shape[1] - (not self._penalizes_intercept)
+        penalized = table[:, :n_penalized]
+        gradient /= total_weight
+        gradient[:, :n_penalized] += strength * penalized
+        return total / total_weight + strength / 2 * float((penalized**2).sum()), gradient.ravel()
 
 
 class LogisticRegressionProbe(SearchedProbe):

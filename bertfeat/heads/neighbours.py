@@ -120,21 +120,6 @@ class KNNProbe(RowProbe):
         return self._walk(X, self._scores, np.float32)
 
     def _scores(self, vectors: FloatArray) -> Float64Array:
-        distances, rows = self._nearest(vectors)
-        shares = np.ones(distances.shape)
-        if self.weights == "distance":
-            at_zero = distances == 0
-            shares = np.where(at_zero.any(axis=1, keepdims=True), at_zero, 1 / np.where(at_zero, 1, distances))
-        votes = np.zeros((len(vectors), len(self.classes_)))
-        for place in range(self.k):
-            votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
-        return np.asarray(votes / votes.sum(axis=1, keepdims=True))
-
-    def _nearest(self, vectors: FloatArray) -> tuple[Float64Array, IntArray]:
-        """Return distances and rows of the k nearest training vectors, (n_rows, k); of equal ones the lower row first.
-
-        The cosine distance is 1 minus the cosine, which is 0 for a zero vector.
-        """
         scores, rows = nearest(
             [(self.vectors_, np.arange(len(self.vectors_)))],
             self.scaling_.apply(vectors),
@@ -144,6 +129,14 @@ class KNNProbe(RowProbe):
             max_bytes=_SEARCH_BYTES,
             dtype=np.float64,
         )
-        if self.metric == "euclidean":
-            return scores, rows
-        return np.where(scores > 1 - _COSINE_ROUNDING, 0, 1 - scores), rows
+        distances = scores
+        if self.metric == "cosine":
+            distances = np.where(scores > 1 - _COSINE_ROUNDING, 0, 1 - scores)
+        shares = np.ones(distances.shape)
+        if self.weights == "distance":
+            at_zero = distances == 0
+            shares = np.where(at_zero.any(axis=1, keepdims=True), at_zero, 1 / np.where(at_zero, 1, distances))
+        votes = np.zeros((len(vectors), len(self.classes_)))
+        for place in range(self.k):
+            votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
+        return np.asarray(votes / votes.sum(axis=1, keepdims=True))

@@ -8,7 +8,7 @@ sequences are drawn if there are any. The score of a resample follows from count
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -22,10 +22,12 @@ from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, entity_sets, is_tag_scheme
 from bertfeat.heads.sequences import flatten_labels
+from bertfeat.ragged import run_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
 
-# Values of the resamples of one step: 32 MB of float64.
+# Values of the resamples of one step, 32 MB of float64; the confidence of intervals.
 _STEP_VALUES = 4 << 20
+_LEVEL = 0.95
 
 METRICS = ("accuracy", "macro_f1", "entity_f1")
 
@@ -238,10 +240,6 @@ class Interval:
     n_units: int
 
 
-# The score of each resample, (n_resamples,), from its sums of counts, (n_resamples, n_counts).
-_Score = Callable[[Float64Array], Float64Array]
-
-
 def bootstrap_interval(
     metric: str,
     y_true: npt.ArrayLike,
@@ -249,9 +247,7 @@ def bootstrap_interval(
     *,
     lengths: npt.ArrayLike | None = None,
     predicted: BoolArray | None = None,
-    level: float = 0.95,
     n_resamples: int = 1000,
-    seed: int = 0,
 ) -> Interval:
     """Return the percentile bootstrap interval of accuracy, macro_f1 or entity_f1 (Efron and Tibshirani 1993, 13.3).
 
@@ -260,10 +256,15 @@ def bootstrap_interval(
     pairs = pair_labels(y_true, y_pred, lengths, predicted)
     n_words = np.ones(len(pairs.true), np.int64) if lengths is None else np.asarray(lengths, dtype=np.int64)
     n_words = n_words[n_words > 0]
-    table, score = _counts_of_units(metric, pairs, n_words)
-    scores = [score(weights @ table) for weights in _draws(table.shape, n_resamples, seed)]
-    low, high = np.quantile(np.concatenate(scores), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), level, n_resamples, len(n_words))
+    n_units, table = len(n_words), _counts_of_units(metric, pairs, n_words)
+    step = max(1, _STEP_VALUES // max(table.shape))
+    drawn, scores = resamples(n_units, n_resamples, seed=0), []
+    while weights := [np.bincount(units, minlength=n_units) for units in islice(drawn, step)]:
+        above, below = np.split(np.array(weights, dtype=np.float64) @ table, 2, axis=1)
+        # Labels that do not occur in a resample are left out of its mean.
+        scores.append((above / np.maximum(below, 1)).sum(axis=1) / np.maximum((below > 0).sum(axis=1), 1))
+    low, high = np.quantile(np.concatenate(scores), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Interval(float(low), float(high), _LEVEL, n_resamples, n_units)
 
 
 def resamples(n_units: int, n_resamples: int, seed: int) -> Iterator[IntArray]:
@@ -278,45 +279,20 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def _draws(shape: tuple[int, int], n_resamples: int, seed: int) -> Iterator[Float64Array]:
-    """Yield how often each unit was drawn, (n_drawn, n_units), a few resamples at a time."""
-    n_units, n_counts = shape
-    step = max(1, _STEP_VALUES // max(n_units, n_counts))
-    drawn = resamples(n_units, n_resamples, seed)
-    while weights := [np.bincount(units, minlength=n_units) for units in islice(drawn, step)]:
-        yield np.array(weights, dtype=np.float64)
-
-
-def _counts_of_units(metric: str, pairs: Pairs, lengths: IntArray) -> tuple[sparse.csr_matrix, _Score]:
-    """Return sparse counts (n_units, n_counts), and the function that makes scores of their sums."""
+def _counts_of_units(metric: str, pairs: Pairs, lengths: IntArray) -> sparse.csr_matrix:
+    """Return counts (n_units, 2 * n) of n fractions, first the upper parts, then the lower; the score is their mean."""
     if metric == "entity_f1":
         found = entity_sets(*tags_of(pairs), lengths)
-        table = np.array([[2 * len(right), len(predicted) + len(true)] for right, predicted, true in found], np.float64)
-        return sparse.csr_matrix(table), _ratio
-    unit_of = np.repeat(np.arange(len(lengths)), lengths)
-    is_right = pairs.predicted == pairs.true
+        table = [[2 * len(right), len(predicted) + len(true)] for right, predicted, true in found]
+        return sparse.csr_matrix(np.array(table, np.float64))
+    unit_of, is_right = run_of(lengths), pairs.predicted == pairs.true
     if metric == "accuracy":
-        table = np.stack([np.bincount(unit_of, weights=is_right), lengths], axis=1)
-        return sparse.csr_matrix(table), _ratio
-    return _class_counts(pairs, unit_of, is_right, len(lengths)), _macro_f1
-
-
-def _class_counts(pairs: Pairs, unit_of: IntArray, is_right: BoolArray, n_units: int) -> sparse.csr_matrix:
-    """Return (n_units, 2 * n_labels): right rows of each label, then true and predicted rows of each together."""
+        return sparse.csr_matrix(np.stack([np.bincount(unit_of, weights=is_right), lengths], axis=1))
+    # The F1 of each label: twice its right rows, by its true and its predicted rows together.
     n_labels = len(pairs.labels)
     has_guess = pairs.predicted < n_labels
     units = np.concatenate([unit_of[is_right], unit_of, unit_of[has_guess]])
     columns = np.concatenate([pairs.true[is_right], n_labels + pairs.true, n_labels + pairs.predicted[has_guess]])
+    counts = np.repeat([2.0, 1.0], [is_right.sum(), len(unit_of) + has_guess.sum()])
     # Entries at the same place are added up.
-    return sparse.coo_matrix((np.ones(len(units)), (units, columns)), shape=(n_units, 2 * n_labels)).tocsr()
-
-
-def _ratio(sums: Float64Array) -> Float64Array:
-    return np.asarray(sums[:, 0] / np.maximum(sums[:, 1], 1))
-
-
-def _macro_f1(sums: Float64Array) -> Float64Array:
-    """Return the mean F1 of the labels that occur in a resample."""
-    n_labels = sums.shape[1] // 2
-    tp, n_rows = sums[:, :n_labels], sums[:, n_labels:]
-    return np.asarray((2 * tp / np.maximum(n_rows, 1)).sum(axis=1) / (n_rows > 0).sum(axis=1))
+    return sparse.coo_matrix((counts, (units, columns)), shape=(len(lengths), 2 * n_labels)).tocsr()

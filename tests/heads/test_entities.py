@@ -165,7 +165,6 @@ def test_flat_tags_with_lengths_are_nested_ones() -> None:
     [
         ([["O", ""]], [["O", "O"]], None, "'' is not a tag"),
         ([[1, 0]], [[1, 0]], None, "1 is not a tag|0 is not a tag"),
-        (["O", "B-A"], ["O", "B-A"], None, "pass lengths along with tags that lie end to end"),
         ([["O", "O"]], [["O"]], None, "sequences of different lengths"),
         (["O", "O", "O"], ["O", "O"], [3], "y has 2 labels for 3 rows"),
     ],
