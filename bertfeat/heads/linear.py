@@ -258,7 +258,6 @@ class LinearSVMProbe(SearchedProbe):
     """
 
     head = "svm"
-    has_probabilities = False
     _penalizes_intercept = True
 
     @staticmethod
@@ -294,7 +293,6 @@ class RidgeProbe(LinearProbe):
     """
 
     head = "ridge"
-    has_probabilities = False
     penalty_name = "alpha"
     larger_is_stronger = True
 

@@ -33,7 +33,6 @@ class CentroidProbe(RowProbe):
     """
 
     head = "centroid"
-    has_probabilities = False
     choices: ClassVar = {"metric": ("cosine", "euclidean")}
     _arrays = ("centroids",)
 

@@ -87,10 +87,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
             raise RunError(f"{target}: {error}; fix the cause and save it again") from error
         digest = FileDigest.of(new / WEIGHTS)
         document = ProbeDocument(__version__, probe.head, probe.get_params(deep=False), classes, report, extra, digest)
-        try:
-            (new / DOCUMENT).write_bytes(seal(document))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{folder}: the probe cannot be saved as JSON: {error}") from None
+        (new / DOCUMENT).write_bytes(seal(document))
 
 
 def load_probe(folder: str | Path) -> tuple[Probe, Any]:

@@ -139,9 +139,7 @@ def score_labels(
         predicted: bool (n_rows,): which rows have a prediction; None is all. Entities take a row without one as O.
     """
     pairs = pair_labels(y_true, y_pred, lengths, predicted)
-    known = np.unique(check_labels(classes, what="classes"))
-    if not len(known):
-        raise UserError("classes are empty; pass the labels that training has seen")
+    known = np.unique(classes)
     require_same_kind(pairs.labels, "y_true", known, "the probe")
     is_tagged = lengths is not None and is_tag_scheme(known.tolist())
     labels, counts = pairs.labels.tolist(), _counts(pairs)
@@ -185,8 +183,6 @@ def pair_labels(
         n_rows = np.asarray(lengths, dtype=np.int64)
         y_true, y_pred = flatten_labels(y_true, n_rows), flatten_labels(y_pred, n_rows)
     truth, guesses = check_labels(y_true, what="y_true"), np.asarray(y_pred)
-    if guesses.shape != truth.shape:
-        raise UserError(f"y_pred has shape {guesses.shape}, y_true {truth.shape}; pass one prediction per row")
     if not len(truth):
         raise UserError("there are no rows to score")
     has_guess = np.ones(len(truth), np.bool_) if predicted is None else predicted

@@ -281,10 +281,9 @@ def _run_epoch(
     return float(sum(torch.stack(losses).tolist())) / n_rows
 
 
-def _parameter_groups(network: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    named = list(network.named_parameters())
-    mix = [parameter for name, parameter in named if name.startswith("mix.")]
-    rest = [parameter for name, parameter in named if not name.startswith("mix.")]
+def _parameter_groups(network: Network, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    mix = [] if network.mix is None else list(network.mix.parameters())
+    rest = list(network.body.parameters())
     groups = [
         {"params": [p for p in rest if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in rest if p.ndim <= 1], "weight_decay": 0.0},

@@ -37,7 +37,7 @@ def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[La
     The vectors `X` (n_rows, dim) may be a stream whose chunks end between sequences, of `lengths` (n_sequences,) rows.
     """
     labels = np.empty(X.shape[0], probe.classes_.dtype)
-    probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
+    probabilities = np.empty(X.shape[0], np.float32) if hasattr(probe, "predict_proba") else None
     chunks = chunks_of(X)
     if probe.is_tagger and isinstance(X, ArrayVectors):
         # Its chunks may end inside a sequence.

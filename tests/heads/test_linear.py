@@ -34,7 +34,7 @@ def data(request):
 
 
 def exact(X) -> np.ndarray:
-    """Return vectors standardised by scikit-learn, in float64."""
+    """Return vectors standardized by scikit-learn, in float64."""
     return StandardScaler().fit_transform(X.astype(np.float64))
 
 
@@ -185,7 +185,7 @@ def test_a_search_that_did_not_converge_says_so_in_the_report_alone(cls, streame
     ]
 
 
-# Checks of scikit-learn for behaviour that probes do not have, on purpose.
+# Checks of scikit-learn for behavior that probes do not have, on purpose.
 BAD_INPUT = (
     "classifiers_one_label classifiers_regression_target classifiers_train complex_data dtype_object "
     "estimator_sparse_array estimator_sparse_matrix estimator_sparse_tag estimators_empty_data_messages "
