@@ -37,12 +37,7 @@ def check_head(name: str) -> None:
 
 
 def head_class(name: str) -> type[Probe]:
-    """Return the class of a head.
-
-    Examples:
-        >>> head_class("ridge").__name__
-        'RidgeProbe'
-    """
+    """Return the class of a head."""
     check_head(name)
     module, class_name = HEADS[name]
     found: type[Probe] = getattr(importlib.import_module(module), class_name)

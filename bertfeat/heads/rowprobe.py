@@ -84,10 +84,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         return self
 
     def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:
-        """Set the fitted arrays, from vectors (n_rows, dim) that are not standardized and the class of each, (n_rows,).
-
-        Return a report if dev was used.
-        """
+        """Fit to vectors (n_rows, dim), not standardized, and the class of each, (n_rows,); return a report, or {}."""
         raise NotImplementedError
 
     def _scores(self, vectors: FloatArray) -> npt.NDArray[Any]:
