@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bertfeat.heads.bootstrap import Interval, resamples
 from bertfeat.heads.registry import make_head
+from bertfeat.heads.scores import Interval, resamples
 from bertfeat.probes.scoring import ProbeScore, score_predicted
 from bertfeat.records import Float32Array, Float64Array
 

@@ -142,7 +142,7 @@ def has_unanswerable(questions: Sequence[Question]) -> bool:
 
 def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: int) -> dict[str, Any]:
     """Return mean scores in percent, with bootstrap intervals for which whole articles are drawn."""
-    from bertfeat.heads.bootstrap import resamples
+    from bertfeat.heads.scores import resamples
 
     scores = 100 * score_each(questions, answers)
     summary = dict(zip(("exact_match", "f1"), scores.mean(axis=0).tolist(), strict=True))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
-    "MLPProbe", "RidgeProbe", "base", "bootstrap", "networks", "probefolder", "registry", "scores", "sequences",
+    "MLPProbe", "RidgeProbe", "base", "probefolder", "registry", "scores", "sequences",
 ]  # fmt: skip
 
 

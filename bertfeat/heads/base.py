@@ -55,8 +55,6 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     head: ClassVar[str]
     #: Whether it learns from sequences (`Sequences`, or a list of arrays) and not from rows.
     is_tagger: ClassVar[bool] = False
-    #: Whether `predict_proba` gives probabilities.
-    has_probabilities: ClassVar[bool] = True
     #: Whether another seed gives another result.
     is_random: ClassVar[bool] = False
     #: Whether it can weigh layers in a scalar mix.
@@ -82,12 +80,20 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         check_is_fitted(self, "report_")
         return dict(self.report_)
 
-    def _check_parameters(self, *, has_dev: bool) -> None:
+    def _check_parameters(self, dev: object) -> None:
         """Check the parameters, before anything is read; warn of each that is set and has no effect."""
-        params = self.get_params(deep=False)
+        has_dev, params = dev is not None, self.get_params(deep=False)
+        if has_dev and (not isinstance(dev, tuple | list) or len(dev) != 2):
+            raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
         if self.penalty_name is not None:
             penalties(self.penalty_name, params.pop(self.penalty_name), has_dev=has_dev)
-        _check_values(params, self.choices)
+        for name, value in params.items():
+            if name in self.choices and (not isinstance(value, str) or value not in self.choices[name]):
+                raise UserError(f"{name} {value!r} must be one of {', '.join(self.choices[name])}")
+            if name in _FLAGS and not isinstance(value, bool | np.bool_):
+                raise UserError(f"{name} {value!r} is neither True nor False")
+            if name in _NUMBERS and not (name == "mix" and value is None):
+                _check_number(name, value)
         for name, reason in self._ignored(has_dev=has_dev):
             value = getattr(self, name)
             if value != getattr(type(self), name):
@@ -165,16 +171,6 @@ def class_weights(codes: IntArray, n_classes: int, how: object) -> Float64Array:
     if how not in (None, "balanced"):
         raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")
     return np.asarray(compute_class_weight(how, classes=np.arange(n_classes), y=codes), dtype=np.float64)
-
-
-def _check_values(params: Mapping[str, object], choices: Mapping[str, tuple[str, ...]]) -> None:
-    for name, value in params.items():
-        if name in choices and (not isinstance(value, str) or value not in choices[name]):
-            raise UserError(f"{name} {value!r} must be one of {', '.join(choices[name])}")
-        if name in _FLAGS and not isinstance(value, bool | np.bool_):
-            raise UserError(f"{name} {value!r} is neither True nor False")
-        if name in _NUMBERS and not (name == "mix" and value is None):
-            _check_number(name, value)
 
 
 def is_list(value: object) -> bool:

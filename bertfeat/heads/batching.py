@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -33,6 +34,10 @@ _MAX_EVAL_ROWS = 4096
 _MAX_EVAL_VALUES = 8 << 20
 # The most values that are held out of training: 32 MB of float32.
 _MAX_HELD_OUT_VALUES = 8 << 20
+
+
+# Chunks in memory, in order: the first row and the vectors of each.
+_Pool = list[tuple[int, FloatArray]]
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,12 @@ def batches(
     n_chunks = 1 if isinstance(data.vectors, ArrayVectors) else len(data.vectors.chunks)
     order = np.arange(n_chunks) if rng is None else rng.permutation(n_chunks)
     for pool in _pools(data, order, 1 if rng is None else _POOL_CHUNKS):
-        chosen = pool.sequences if taking_part is None else pool.sequences[taking_part[pool.sequences]]
+        chosen = np.concatenate([_sequences_of(data, first, first + len(array)) for first, array in pool])
+        if taking_part is not None:
+            chosen = chosen[taking_part[chosen]]
         cut = _cut(chosen if rng is None else rng.permutation(chosen), data.lengths, size)
         for i in range(len(cut)) if rng is None else rng.permutation(len(cut)).tolist():
-            yield pool.batch(data, cut[i])
+            yield _batch(data, pool, cut[i])
         del pool  # before the next one is read
 
 
@@ -103,51 +110,42 @@ def hold_out(
     return Sequences(vectors, data.lengths[held]), rows, is_left
 
 
-class _Pool:
-    """Chunks that are held in memory, and the sequences in them that have rows."""
-
-    def __init__(self, data: Sequences, chunks: Sequence[tuple[int, FloatArray]]) -> None:
-        chunks = sorted(chunks, key=lambda chunk: chunk[0])
-        self._firsts = np.array([first for first, _ in chunks], dtype=np.int64)
-        self._arrays = [array for _, array in chunks]
-        numbers = [_sequences_of(data, first, first + len(array)) for first, array in chunks]
-        self.sequences: IntArray = np.concatenate(numbers)
-
-    def batch(self, data: Sequences, sequences: IntArray) -> Batch:
-        """Return a batch of sequences, whose numbers are ascending."""
-        rows = _rows_of(data, sequences)
-        cuts = [*np.searchsorted(rows, self._firsts).tolist(), len(rows)]
-        parts = [
-            np.take(array, rows[start:stop] - first, axis=0)
-            for array, first, start, stop in zip(self._arrays, self._firsts, cuts, cuts[1:], strict=False)
-            if stop > start
-        ]
-        vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return Batch(torch.from_numpy(vectors).float(), rows, data.lengths[sequences])
+def _batch(data: Sequences, pool: _Pool, sequences: IntArray) -> Batch:
+    """Return a batch of sequences, whose numbers are ascending."""
+    rows = _rows_of(data, sequences)
+    cuts = [*np.searchsorted(rows, [first for first, _ in pool]).tolist(), len(rows)]
+    parts = [
+        np.take(array, rows[start:stop] - first, axis=0)
+        for (first, array), start, stop in zip(pool, cuts, cuts[1:], strict=False)
+        if stop > start
+    ]
+    vectors = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return Batch(torch.from_numpy(vectors).float(), rows, data.lengths[sequences])
 
 
 def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:
-    """Yield pools of chunks of a stream, in an order; vectors in memory are one pool."""
-    if isinstance(data.vectors, ArrayVectors):
-        yield _Pool(data, [(0, data.vectors.whole())])
-        return
-    held: list[tuple[int, FloatArray]] = []
-    for chunk, array in _read_ahead(data.vectors, order.tolist()):
-        held.append((data.vectors.chunks[chunk].start, array))
+    """Yield a few chunks at a time; which ones follows from an order of all chunks."""
+    pool: _Pool = []
+    for first, array in _read_ahead(data.vectors, order.tolist()):
+        pool.append((first, array))
         del array
-        if len(held) == n_chunks:
-            yield _Pool(data, held)
-            held = []
-    if held:
-        yield _Pool(data, held)
+        if len(pool) == n_chunks:
+            yield sorted(pool, key=itemgetter(0))
+            pool = []
+    if pool:
+        yield sorted(pool, key=itemgetter(0))
 
 
 def _read_ahead(vectors: Vectors, order: Sequence[int]) -> Iterator[tuple[int, FloatArray]]:
+    """Yield the first row and the vectors of chunks, in an order; vectors in memory are one chunk."""
+    if isinstance(vectors, ArrayVectors):
+        yield 0, vectors.whole()
+        return
     waiting: deque[tuple[int, Future[FloatArray]]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="bertfeat-chunks") as thread:
         try:
             for chunk in order:
-                waiting.append((chunk, thread.submit(vectors.read, chunk)))
+                waiting.append((vectors.chunks[chunk].start, thread.submit(vectors.read, chunk)))
                 if len(waiting) > _CHUNKS_AHEAD:
                     yield waiting[0][0], waiting.popleft()[1].result()
             while waiting:

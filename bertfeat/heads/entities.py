@@ -2,7 +2,7 @@
 
 The rules are those of conlleval.pl (CoNLL-2000 and 2003), with the single-word tag S and the closing tag E of BIOES as
 in seqeval. Any sequence of tags has entities, also a malformed one (I-PER after O starts an entity). The meaning of a
-tag follows from its neighbours, so the rules fit BIO (IOB2), IOB1, IOE and BIOES. L, U, M and W, which BILOU, BMES and
+tag follows from its neighbors, so the rules fit BIO (IOB2), IOB1, IOE and BIOES. L, U, M and W, which BILOU, BMES and
 BMEWO write for E, S, I and S, count as these.
 """
 
@@ -76,7 +76,7 @@ def is_tag_scheme(labels: Iterable[object]) -> bool:
     return (has_outside or has_begin) if typed else (has_outside and has_begin)
 
 
-def entity_scores(y_true: object, y_pred: object, lengths: npt.ArrayLike | None = None) -> EntityScores:
+def entity_scores(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = None) -> EntityScores:
     """Score predicted entities; an entity is right if a true one has the same type and borders.
 
     Tags are one list per sequence, or flat (n_words,) with `lengths`, int (n_sequences,), the words of each.
@@ -90,9 +90,9 @@ def entity_scores(y_true: object, y_pred: object, lengths: npt.ArrayLike | None 
     return EntityScores(*_precision_recall_f1(*totals), macro_f1, *totals, per_type)
 
 
-def entity_sets(y_true: object, y_pred: object, lengths: npt.ArrayLike | None = None) -> list[tuple[_Spans, ...]]:
+def entity_sets(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = None) -> list[tuple[_Spans, ...]]:
     """Return the entities of each sequence: those that are right, predicted and true; see `entity_scores`."""
-    n_words = _lengths_of(y_true) if lengths is None else np.asarray(lengths, dtype=np.int64)
+    n_words = np.asarray([len(tags) for tags in y_true] if lengths is None else lengths, dtype=np.int64)
     truth, predicted = (_by_sequence(flatten_labels(y, n_words), n_words) for y in (y_true, y_pred))
     return [(t & p, p, t) for t, p in zip(truth, predicted, strict=True)]
 
@@ -147,9 +147,3 @@ def _parsed(tag: object) -> tuple[str, str]:
         raise UserError(f"{tag!r} is not a tag; tags are texts such as O, B-PER and I-PER")
     prefix, kind = tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_"
     return _SAME_AS.get(prefix, prefix) if tag[1:2] in ("", "-") else prefix, kind
-
-
-def _lengths_of(sequences: object) -> IntArray:
-    if not isinstance(sequences, Sequence) or any(isinstance(t, str) or not hasattr(t, "__len__") for t in sequences):
-        raise UserError("tags are not a list of sequences; pass lengths along with tags that lie end to end")
-    return np.array([len(tags) for tags in sequences], dtype=np.int64)

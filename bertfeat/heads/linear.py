@@ -5,36 +5,45 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
-from scipy.special import expit, softmax
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import class_weights, penalties
-from bertfeat.heads.objectives import LogisticLoss, Minimum, SquaredHingeLoss, minimize_path
-from bertfeat.heads.rowprobe import Dev, RowProbe, TrainingRows, dev_score
+from bertfeat.heads.rowprobe import Dev, RowProbe, dev_score
 from bertfeat.records import Float32Array, Float64Array, IntArray
-from bertfeat.vectors.array import ArrayVectors, FloatArray, chunks_of
+from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, standardized
 
-# Rows that are turned to float64 and multiplied at a time.
+# Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
+_SEARCH_BLOCK_ROWS = 1024
+
+
+class Minimum(NamedTuple):
+    """The end of a search: `point` (n_outputs, dim + 1), whether it converged, and the number of iterations."""
+
+    point: Float64Array
+    converged: bool
+    n_iter: int
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearProbe(RowProbe):
-    """Base of the linear probes: scores are `coef_` times the standardised vectors, plus `intercept_`.
+    """Base of the linear probes: scores are `coef_` times the standardized vectors, plus `intercept_`.
 
     If the penalty is a list, each value is tried, the strongest first. The value with the best score on dev is kept; of
     equal scores the stronger penalty.
 
     Args:
         class_weight: None, or "balanced" to weight classes inversely to their number of rows.
-        standardize: Whether vectors are standardised first.
+        standardize: Whether vectors are standardized first.
         metric: The score on dev: "accuracy" ("auto" is the same) or "macro_f1".
 
     Attributes:
@@ -58,23 +67,24 @@ class LinearProbe(RowProbe):
         """Return the scores of the classes, float32 (n_rows, n_classes), or that of the second, (n_rows,), of two."""
         return self._walk(X, self._scores, np.float32)
 
-    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
+    def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:
         values = penalties(self.penalty_name, getattr(self, self.penalty_name), has_dev=dev is not None)
-        weights = class_weights(rows.codes, len(rows.classes), self.class_weight)
+        strongest_first = values[::-1] if self.larger_is_stronger else values
+        weights = class_weights(codes, len(self.classes_), self.class_weight)
         metric = "accuracy" if self.metric == "auto" else self.metric
         tried: list[dict[str, Any]] = []
-        points = []
-        strongest_first = values[::-1] if self.larger_is_stronger else values
-        for value, minimum in zip(strongest_first, self._path(rows, weights, strongest_first), strict=True):
+        kept: tuple[dict[str, Any], Float64Array] | None = None
+        for value, minimum in zip(strongest_first, self._path(X, codes, weights, strongest_first), strict=True):
+            self._take(minimum.point)
             entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
             if dev is not None:
-                self._take(minimum.point)
                 entry["dev_score"] = dev_score(self, dev, metric)
             tried.append(entry)
-            points.append(minimum.point)
-        best = max(range(len(tried)), key=lambda n: (tried[n].get("dev_score", 0.0), -n))
-        self._take(points[best])
-        report = dict(tried[best])
+            if kept is None or entry["dev_score"] > kept[0]["dev_score"]:
+                kept = entry, minimum.point
+        assert kept is not None
+        self._take(kept[1])
+        report = dict(kept[0])
         if dev is not None:
             report |= {"metric": metric, "tried": tried}
         if not report["converged"]:
@@ -83,7 +93,7 @@ class LinearProbe(RowProbe):
             report["warnings"] = [f"{where} {what}; raise max_iter, or use a stronger penalty"]
         return report
 
-    def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         """Yield the solution for each value of the penalty, the strongest first, given the weight of each class."""
         raise NotImplementedError
 
@@ -102,7 +112,7 @@ class LinearProbe(RowProbe):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SearchedProbe(LinearProbe):
-    """Base of the linear probes whose minimum is found by steps.
+    """Base of the linear probes whose minimum is found by steps, with L-BFGS.
 
     Further parameters are those of `LinearProbe`.
 
@@ -111,6 +121,9 @@ class SearchedProbe(LinearProbe):
         max_iter: The most iterations for one value of C.
         tol: The search ends when no entry of the mean loss's gradient is larger.
     """
+
+    #: Whether the penalty includes the intercept.
+    _penalizes_intercept: ClassVar[bool] = False
 
     C: float | Sequence[float] = 1.0
     max_iter: int = 1000
@@ -121,11 +134,61 @@ class SearchedProbe(LinearProbe):
         """Number of iterations of the kept search."""
         return int(self.report_["n_iter"])
 
+    @staticmethod
+    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows, and its gradient by their scores (n_rows, n_outputs)."""
+        raise NotImplementedError
+
+    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+        # The settings of scikit-learn's LogisticRegression.
+        options = {"maxiter": self.max_iter, "maxfun": 50 * self.max_iter, "maxls": 50, "gtol": self.tol}
+        options["ftol"] = 64 * np.finfo(float).eps
+        scaled, total = standardized(X, self.scaling_), float(weights[codes].sum())
+        n_outputs = 1 if len(weights) == 2 else len(weights)
+        point = np.zeros(n_outputs * (X.shape[1] + 1))
+        # Every search starts where the one before it ended.
+        for value in values:
+            given = (scaled, codes, weights, 1 / (value * total), total)
+            found = minimize(self.objective, point, given, method="L-BFGS-B", jac=True, options=options)
+            point = found.x
+            yield Minimum(point.reshape(n_outputs, -1), bool(found.success), int(found.nit))
+
+    def objective(
+        self,
+        point: Float64Array,
+        X: Vectors,
+        codes: IntArray,
+        class_weights: Float64Array,
+        strength: float,
+        total_weight: float,
+    ) -> tuple[float, Float64Array]:
+        """Return `strength` / 2 * |w|^2 + mean loss at a point, and its gradient, flat as the point is.
+
+        It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance means
+        the same. A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column. There
+        is one output for two classes, else one per class.
+        """
+        table = point.reshape(-1, X.shape[1] + 1)
+        total, gradient = 0.0, np.zeros(table.shape)
+        for rows, vectors in chunks_of(X):
+            for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
+                block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
+                own = codes[rows.start + start :][: len(block)]
+                loss, slopes = self.loss_of_rows(own, class_weights, block @ table[:, :-1].T + table[:, -1])
+                total += loss
+                gradient[:, :-1] += slopes.T @ block
+                gradient[:, -1] += slopes.sum(axis=0)
+        n_penalized = table.shape[1] - (not self._penalizes_intercept)
+        penalized = table[:, :n_penalized]
+        gradient /= total_weight
+        gradient[:, :n_penalized] += strength * penalized
+        return total / total_weight + strength / 2 * float((penalized**2).sum()), gradient.ravel()
+
 
 class LogisticRegressionProbe(SearchedProbe):
     """Multinomial logistic regression with an L2 penalty; the intercept is free.
 
-    In memory it is scikit-learn's LogisticRegression; a stream is fitted to the same objective with the same optimiser
+    In memory it is scikit-learn's LogisticRegression; a stream is fitted to the same objective with the same optimizer
     (L-BFGS), one pass over the stream for each evaluation. See `SearchedProbe` for the parameters.
 
     Examples:
@@ -140,20 +203,33 @@ class LogisticRegressionProbe(SearchedProbe):
         """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, lambda vectors: _probabilities(self._scores(vectors)), np.float32)
 
-    def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        scaled = standardized(rows.X, self.scaling_)
-        if isinstance(scaled, ArrayVectors):
-            minima = self._path_in_memory(scaled.whole(), rows.codes, values)
+    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+        if isinstance(X, ArrayVectors):
+            minima = self._path_in_memory(self.scaling_.apply(X.whole()), codes, values)
         else:
-            loss = LogisticLoss(rows.codes, weights)
-            minima = minimize_path(
-                scaled, loss, values, penalizes_intercept=False, max_iter=self.max_iter, tol=self.tol
-            )
+            minima = super()._path(X, codes, weights, values)
         for minimum in minima:
             # The softmax does not change if the same number is added to all intercepts: their sum is set to 0.
             if len(minimum.point) > 1:
                 minimum.point[:, -1] -= minimum.point[:, -1].mean()
             yield minimum
+
+    @staticmethod
+    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the cross-entropy of the softmax, or of the logistic function for two classes; see `SearchedProbe`."""
+        weights = class_weights[codes]
+        if scores.shape[1] == 1:
+            margins = scores[:, 0]
+            losses = np.logaddexp(0, margins) - codes * margins
+            slopes = (expit(margins) - codes)[:, None]
+        else:
+            own = (np.arange(len(codes)), codes)
+            normalizer = logsumexp(scores, axis=1, keepdims=True)
+            losses = normalizer[:, 0] - scores[own]
+            slopes = np.exp(scores - normalizer)
+            slopes[own] -= 1
+        slopes *= weights[:, None]
+        return float(weights @ losses), slopes
 
     def _path_in_memory(self, X: FloatArray, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
@@ -182,11 +258,27 @@ class LinearSVMProbe(SearchedProbe):
     """
 
     head = "svm"
-    has_probabilities = False
+    _penalizes_intercept = True
 
-    def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        scaled, loss = standardized(rows.X, self.scaling_), SquaredHingeLoss(rows.codes, weights)
-        return minimize_path(scaled, loss, values, penalizes_intercept=True, max_iter=self.max_iter, tol=self.tol)
+    @staticmethod
+    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the squared hinge of one class against the rest, summed over classes; see `SearchedProbe`.
+
+        As in liblinear, a row has the weight of its class in the score of that class, and the weight 1 in those of the
+        others. With two classes it always has the weight of its class.
+        """
+        if scores.shape[1] == 1:
+            signs = (2.0 * codes - 1)[:, None]
+            weights = class_weights[codes][:, None]
+        else:
+            own = (np.arange(len(codes)), codes)
+            signs = np.full(scores.shape, -1.0)
+            signs[own] = 1
+            weights = np.ones(scores.shape)
+            weights[own] = class_weights[codes]
+        gaps = np.maximum(0, 1 - signs * scores)
+        pulls = weights * gaps
+        return float((pulls * gaps).sum()), -2 * signs * pulls
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -201,14 +293,13 @@ class RidgeProbe(LinearProbe):
     """
 
     head = "ridge"
-    has_probabilities = False
     penalty_name = "alpha"
     larger_is_stronger = True
 
     alpha: float | Sequence[float] = 1.0
 
-    def _path(self, rows: TrainingRows, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        gram, products, mean, target_mean = _normal_equations(rows, self.scaling_, weights)
+    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+        gram, products, mean, target_mean = _normal_equations(X, codes, self.scaling_, weights)
         for value in values:
             penalized = gram.copy()
             np.fill_diagonal(penalized, penalized.diagonal() + value)
@@ -221,27 +312,24 @@ class RidgeProbe(LinearProbe):
 
 
 def _normal_equations(
-    rows: TrainingRows, scaling: Scaling, weights: Float64Array
+    X: Vectors, codes: IntArray, scaling: Scaling, class_weights: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """Return the centred products that ridge needs: (dim, dim), (dim, n_outputs), and the means of both sides."""
-    dim = rows.X.shape[1]
-    n_outputs = 1 if len(weights) == 2 else len(weights)
-    gram = np.zeros((dim, dim))
-    products = np.zeros((dim, n_outputs))
-    vector_sum = np.zeros(dim)
-    target_sum = np.zeros(n_outputs)
-    for chunk, vectors in chunks_of(rows.X):
+    """Return the centered products that ridge needs: (dim, dim), (dim, n_outputs), and the means of both sides."""
+    dim, n_outputs = X.shape[1], 1 if len(class_weights) == 2 else len(class_weights)
+    gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
+    vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
+    for rows, vectors in chunks_of(X):
         for start in range(0, len(vectors), _BLOCK_ROWS):
             block = scaling.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
-            codes = rows.codes[chunk.start + start :][: len(block)]
-            roots = np.sqrt(weights[codes])[:, None]
-            targets = np.where(codes[:, None] == np.arange(n_outputs) + (n_outputs == 1), roots, -roots)
+            own = codes[rows.start + start :][: len(block)]
+            roots = np.sqrt(class_weights[own])[:, None]
+            targets = np.where(own[:, None] == np.arange(n_outputs) + (n_outputs == 1), roots, -roots)
             block *= roots
             gram += block.T @ block
             products += block.T @ targets
             vector_sum += roots[:, 0] @ block
             target_sum += roots[:, 0] @ targets
-    total = weights[rows.codes].sum()
+    total = class_weights[codes].sum()
     mean, target_mean = vector_sum / total, target_sum / total
     gram -= total * np.outer(mean, mean)
     products -= total * np.outer(mean, target_mean)

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.heads.rowprobe import Dev, RowProbe, TrainingRows
+from bertfeat.heads.rowprobe import Dev, RowProbe
 from bertfeat.records import Float32Array, Float64Array, IntArray
-from bertfeat.vectors.array import ArrayVectors, FloatArray, chunks_of
+from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric, nearest
 
-# Working memory of a search for neighbours.
+# Working memory of a search for neighbors.
 _SEARCH_BYTES = 64 << 20
 # Cosines of equal vectors differ from 1 by less, which is rounding.
 _COSINE_ROUNDING = 1e-12
@@ -26,14 +26,13 @@ class CentroidProbe(RowProbe):
 
     Args:
         metric: "cosine" or "euclidean".
-        standardize: Whether vectors are standardised first.
+        standardize: Whether vectors are standardized first.
 
     Attributes:
-        centroids_: float32 (n_classes, dim), the means of the standardised vectors of each class.
+        centroids_: float32 (n_classes, dim), the means of the standardized vectors of each class.
     """
 
     head = "centroid"
-    has_probabilities = False
     choices: ClassVar = {"metric": ("cosine", "euclidean")}
     _arrays = ("centroids",)
 
@@ -41,14 +40,14 @@ class CentroidProbe(RowProbe):
     standardize: bool = True
     centroids_: Float32Array = field(init=False)
 
-    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
-        sums = np.zeros((len(rows.classes), rows.X.shape[1]))
-        for chunk, vectors in chunks_of(rows.X):
+    def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
+        sums = np.zeros((len(self.classes_), X.shape[1]))
+        for rows, vectors in chunks_of(X):
             scaled = self.scaling_.apply(vectors)
-            codes = rows.codes[chunk.start : chunk.stop]
-            for code in np.unique(codes):
-                sums[code] += scaled[codes == code].sum(axis=0, dtype=np.float64)
-        self.centroids_ = (sums / np.bincount(rows.codes)[:, None]).astype(np.float32)
+            own = codes[rows.start : rows.stop]
+            for code in np.unique(own):
+                sums[code] += scaled[own == code].sum(axis=0, dtype=np.float64)
+        self.centroids_ = (sums / np.bincount(codes)[:, None]).astype(np.float32)
         return {}
 
     def decision_function(self, X: object) -> Float32Array:
@@ -83,7 +82,7 @@ class KNNProbe(RowProbe):
         k: The number of rows that vote.
         metric: "cosine" or "euclidean".
         weights: "uniform", or "distance" to weight each vote by one over its distance; a distance of 0 outvotes all.
-        standardize: Whether vectors are standardised first.
+        standardize: Whether vectors are standardized first.
 
     Attributes:
         vectors_: float16 or float32 (n_rows, dim), the training vectors.
@@ -101,18 +100,18 @@ class KNNProbe(RowProbe):
     vectors_: npt.NDArray[Any] = field(init=False)
     codes_: IntArray = field(init=False)
 
-    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
-        n_rows, dim = rows.X.shape
-        if not isinstance(rows.X, ArrayVectors):
+    def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
+        n_rows, dim = X.shape
+        if not isinstance(X, ArrayVectors):
             raise UserError(
                 f"head knn keeps all of its {n_rows} training rows in memory, {n_rows * dim * 4} bytes as float32; "
                 "allow it more memory, train on fewer rows, or use another head, such as centroid or logreg"
             )
         if self.k > n_rows:
             raise UserError(f"k {self.k} is more than the {n_rows} training rows")
-        vectors = rows.X.whole()
+        vectors = X.whole()
         self.vectors_ = vectors if vectors.dtype == np.float16 else vectors.astype(np.float32, copy=False)
-        self.codes_ = rows.codes
+        self.codes_ = codes
         return {}
 
     def predict_proba(self, X: object) -> Float32Array:
@@ -120,21 +119,6 @@ class KNNProbe(RowProbe):
         return self._walk(X, self._scores, np.float32)
 
     def _scores(self, vectors: FloatArray) -> Float64Array:
-        distances, rows = self._nearest(vectors)
-        shares = np.ones(distances.shape)
-        if self.weights == "distance":
-            at_zero = distances == 0
-            shares = np.where(at_zero.any(axis=1, keepdims=True), at_zero, 1 / np.where(at_zero, 1, distances))
-        votes = np.zeros((len(vectors), len(self.classes_)))
-        for place in range(self.k):
-            votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
-        return np.asarray(votes / votes.sum(axis=1, keepdims=True))
-
-    def _nearest(self, vectors: FloatArray) -> tuple[Float64Array, IntArray]:
-        """Return distances and rows of the k nearest training vectors, (n_rows, k); of equal ones the lower row first.
-
-        The cosine distance is 1 minus the cosine, which is 0 for a zero vector.
-        """
         scores, rows = nearest(
             [(self.vectors_, np.arange(len(self.vectors_)))],
             self.scaling_.apply(vectors),
@@ -144,6 +128,14 @@ class KNNProbe(RowProbe):
             max_bytes=_SEARCH_BYTES,
             dtype=np.float64,
         )
-        if self.metric == "euclidean":
-            return scores, rows
-        return np.where(scores > 1 - _COSINE_ROUNDING, 0, 1 - scores), rows
+        distances = scores
+        if self.metric == "cosine":
+            distances = np.where(scores > 1 - _COSINE_ROUNDING, 0, 1 - scores)
+        shares = np.ones(distances.shape)
+        if self.weights == "distance":
+            at_zero = distances == 0
+            shares = np.where(at_zero.any(axis=1, keepdims=True), at_zero, 1 / np.where(at_zero, 1, distances))
+        votes = np.zeros((len(vectors), len(self.classes_)))
+        for place in range(self.k):
+            votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
+        return np.asarray(votes / votes.sum(axis=1, keepdims=True))

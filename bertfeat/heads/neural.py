@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,22 +15,25 @@ from torch import nn
 
 from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.heads.base import Labels, Probe, class_weights, is_list, penalties
+from bertfeat.heads.base import Labels, Probe, class_weights, codes_of, encode_labels, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
-from bertfeat.heads.networks import BiLSTM, Body, Network, RowByRow
-from bertfeat.heads.rowprobe import TrainingRows, check_dev, check_training, check_width, dev_pair
+from bertfeat.heads.rowprobe import check_dev, check_width
 from bertfeat.heads.scores import primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
 from bertfeat.heads.trainingloop import (
+    BiLSTM,
+    Body,
     DevSplit,
     Examples,
-    Measure,
+    Network,
     OnEpoch,
+    RowByRow,
     own_randomness,
     predict_scores,
+    rank,
     train,
 )
-from bertfeat.records import Float32Array, Float64Array
+from bertfeat.records import Float32Array
 from bertfeat.vectors.array import as_vectors
 from bertfeat.vectors.standardized import Scaling, fit_scaling
 
@@ -51,7 +54,7 @@ class NeuralProbe(Probe):
         patience: Epochs without a better score after which training stops.
         mix: The number of layers in the vectors, concatenated with the lowest first, which a learned scalar mix
             reduces to one; None for no mix.
-        standardize: Whether each column of the vectors is standardised first.
+        standardize: Whether each column of the vectors is standardized first.
         class_weight: None, or "balanced" to weight classes inversely to their number of rows.
         metric: The score that stops training: "accuracy", "macro_f1", "loss", for taggers also "entity_f1"; "auto" is
             entity_f1 for taggers of tags such as B-PER, else accuracy.
@@ -112,27 +115,29 @@ class NeuralProbe(Probe):
             UserError: A parameter, the data or dev cannot be used; the message says why.
             RunError: The loss is not finite (the message names the epoch), or there is not enough memory.
         """
-        self._check_parameters(has_dev=dev is not None)
+        self._check_parameters(dev)
         device = _training_device(self.device)
         data = self._sequences(X)
-        rows = check_training(data.vectors, flatten_labels(y, data.lengths))
-        split, examples = self._split(data, rows, dev)
+        classes, codes = encode_labels(flatten_labels(y, data.lengths))
+        weights = class_weights(codes, len(classes), self.class_weight)
+        examples, split = self._split(Examples(data, codes, weights), classes, dev)
         scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
-        best: tuple[dict[str, Any], Measure | None, Network] | None = None
+        totals = np.bincount(codes) * weights
+        best: tuple[dict[str, Any], Network] | None = None
         tried = []
         for decay in penalties("weight_decay", self.weight_decay, has_dev=dev is not None)[::-1]:
             with (
                 memory_errors(device, "training; use a smaller hidden_size or batch_size"),
                 own_randomness(int(self.seed), device),
             ):
-                network = self._build(scaling, len(rows.classes))
-                network.start_at(_shares(examples))
-                report, measure = train(network, examples, split, self, device, weight_decay=decay, on_epoch=on_epoch)
+                network = self._build(scaling, len(classes)).to(device)
+                network.start_at(totals / totals.sum())
+                report = train(network, examples, split, self, weight_decay=decay, on_epoch=on_epoch)
             tried.append(report)
-            if best is None or (measure is not None and best[1] is not None and measure.key > best[1].key):
-                best = report, measure, network
+            if best is None or rank(report) > rank(best[0]):
+                best = report, network
         assert best is not None
-        self.classes_, self.network_ = rows.classes, best[2]
+        self.classes_, self.network_ = classes, best[1]
         self.report_ = best[0] | {"device": str(device)}
         if is_list(self.weight_decay):
             self.report_["tried"] = tried
@@ -188,12 +193,6 @@ class NeuralProbe(Probe):
         """Return results of rows in the shape in which the data came."""
         return flat
 
-    def _metric(self, classes: Labels) -> str:
-        """Return the score that stops training."""
-        if self.metric != "auto":
-            return self.metric
-        return primary_metric(classes.tolist()) if self.is_tagger else "accuracy"
-
     def _labels(self, data: Sequences) -> Labels:
         codes = self._scores(data).argmax(axis=1)
         return np.asarray(self.classes_[codes])
@@ -202,8 +201,7 @@ class NeuralProbe(Probe):
         """Return the scores of the classes before the softmax, float32 (n_rows, n_classes)."""
         check_is_fitted(self, "network_")
         check_width(data.vectors, self.n_features_in_, "X")
-        scores = predict_scores(self.network_, data, len(self.classes_), self.network_.mean.device)
-        return np.asarray(scores.numpy())
+        return np.asarray(predict_scores(self.network_, data).numpy())
 
     def _build(self, scaling: Scaling, n_classes: int) -> Network:
         n_layers, dim = self.mix or 1, len(scaling.mean)
@@ -211,23 +209,26 @@ class NeuralProbe(Probe):
             raise UserError(f"mix {n_layers} does not divide vectors {dim} wide into layers of one width")
         return Network(scaling, self.mix, self._body(dim // n_layers, n_classes))
 
-    def _split(self, data: Sequences, rows: TrainingRows, dev: object) -> tuple[DevSplit | None, Examples]:
-        """Return the dev split, if there is one, and the examples to learn from."""
-        weights, metric = class_weights(rows.codes, len(rows.classes), self.class_weight), self._metric(rows.classes)
-        taking_part = None
+    def _split(self, train: Examples, classes: Labels, dev: tuple[Any, Any] | None) -> tuple[Examples, DevSplit | None]:
+        """Return the examples to learn from, and the dev split if there is one."""
+        metric = self.metric
+        if metric == "auto":
+            metric = primary_metric(classes.tolist()) if self.is_tagger else "accuracy"
         if dev is not None:
-            X, y = dev_pair(dev)
-            held = self._sequences(X)
-            _, labels = check_dev((held.vectors, flatten_labels(y, held.lengths)), data.dim, rows.classes)
+            held = self._sequences(dev[0])
+            _, labels = check_dev(held.vectors, flatten_labels(dev[1], held.lengths), train.data.dim, classes)
+            codes = codes_of(labels, classes)
+            if metric == "loss" and (codes < 0).all():
+                raise UserError("dev holds no label that train has seen, so it has no loss; pass another metric")
         elif self.early_stopping:
             rng = np.random.default_rng(self.seed)
-            strata = None if self.is_tagger else rows.codes
-            held, held_rows, taking_part = hold_out(data, self.validation_fraction, rng, strata)
-            labels = rows.classes[rows.codes[held_rows]]
+            strata = None if self.is_tagger else train.codes
+            held, rows, taking_part = hold_out(train.data, self.validation_fraction, rng, strata)
+            codes = train.codes[rows]
+            labels, train = classes[codes], replace(train, taking_part=taking_part)
         else:
-            return None, Examples(data, rows.codes, weights)
-        split = DevSplit(held, labels, rows.classes, weights, metric)
-        return split, Examples(data, rows.codes, weights, taking_part)
+            return train, None
+        return train, DevSplit(Examples(held, codes, train.class_weights), labels, classes, metric)
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
         if has_dev:
@@ -313,7 +314,7 @@ class Tagger(NeuralProbe):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearTagger(Tagger):
-    """A softmax over the vector of each word, without its neighbours.
+    """A softmax over the vector of each word, without its neighbors.
 
     See `NeuralProbe` and `Tagger` for the parameters.
     """
@@ -362,9 +363,3 @@ def _training_device(spec: str) -> torch.device:
     if spec == "auto":
         spec = "cuda" if torch.cuda.is_available() else "cpu"
     return resolve_device(str(spec))[0]
-
-
-def _shares(examples: Examples) -> Float64Array:
-    """Return the share of each class, (n_classes,), with rows weighted by class."""
-    totals = np.bincount(examples.codes, minlength=len(examples.class_weights)) * examples.class_weights
-    return np.asarray(totals / totals.sum(), dtype=np.float64)

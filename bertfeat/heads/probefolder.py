@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
 WEIGHTS = "weights.safetensors"
+_FILES = (DOCUMENT, WEIGHTS)
 SAVE_AGAIN = "save the probe again"
 
 
@@ -60,11 +62,7 @@ class ProbeDocument:
 def check_target(target: Path, *, overwrite: bool) -> None:
     """Check that a path has nothing but, with `overwrite`, a probe; one that a kill has moved aside returns first."""
     recover(target)
-    _check_place(target, overwrite=overwrite)
-
-
-def _check_place(target: Path, *, overwrite: bool) -> None:
-    check_folder(target, "a probe", (DOCUMENT, WEIGHTS), overwrite=overwrite)
+    check_folder(target, "a probe", _FILES, overwrite=overwrite)
 
 
 def read_document(where: Path) -> ProbeDocument:
@@ -81,7 +79,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
     target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
     check_target(target, overwrite=overwrite)
     classes = Classes(probe.classes_.dtype.str, tuple(probe.classes_.tolist()))
-    with publish_folder(target, lambda: _check_place(target, overwrite=overwrite)) as new:
+    with publish_folder(target, partial(check_folder, target, "a probe", _FILES, overwrite=overwrite)) as new:
         try:
             # safetensors writes the memory of an array, whatever its order.
             save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, new / WEIGHTS)
@@ -89,10 +87,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
             raise RunError(f"{target}: {error}; fix the cause and save it again") from error
         digest = FileDigest.of(new / WEIGHTS)
         document = ProbeDocument(__version__, probe.head, probe.get_params(deep=False), classes, report, extra, digest)
-        try:
-            (new / DOCUMENT).write_bytes(seal(document))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{folder}: the probe cannot be saved as JSON: {error}") from None
+        (new / DOCUMENT).write_bytes(seal(document))
 
 
 def load_probe(folder: str | Path) -> tuple[Probe, Any]:

@@ -39,12 +39,7 @@ def check_head(name: str) -> None:
 
 
 def head_class(name: str) -> type[Probe]:
-    """Return the class of a head.
-
-    Examples:
-        >>> head_class("ridge").__name__
-        'RidgeProbe'
-    """
+    """Return the class of a head."""
     check_head(name)
     if name in HEADS:
         module, class_name = HEADS[name]

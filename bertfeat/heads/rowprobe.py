@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -22,7 +21,7 @@ Dev: TypeAlias = tuple[Vectors, Labels]
 
 
 class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of the probes that label rows one by one, with the vectors standardised first.
+    """Base of the probes that label rows one by one, with the vectors standardized first.
 
     A subclass sets its own arrays in `_fit`, names them in `_arrays`, and computes the scores of rows in `_scores`.
     """
@@ -48,13 +47,14 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         Raises:
             UserError: A parameter, the data or dev cannot be used; the message says why.
         """
-        self._check_parameters(has_dev=dev is not None)
-        rows = check_training(X, y)
-        dim = rows.X.shape[1]
-        dev_rows = None if dev is None else check_dev(dev_pair(dev), dim, rows.classes)
-        self.scaling_ = fit_scaling(rows.X) if self.standardize else Scaling.identity(dim)
-        self.classes_ = rows.classes
-        self.report_ = self._fit(rows, dev_rows)
+        self._check_parameters(dev)
+        classes, codes = encode_labels(y)
+        source = _labelled(X, codes, "X", "y")
+        dim = source.shape[1]
+        dev_rows = None if dev is None else check_dev(*dev, dim, classes)
+        self.scaling_ = fit_scaling(source) if self.standardize else Scaling.identity(dim)
+        self.classes_ = classes
+        self.report_ = self._fit(source, codes, dev_rows)
         if dev_rows is not None and not self.report_:
             self.report_ = {"metric": "accuracy", "dev_score": dev_score(self, dev_rows)}
         return self
@@ -83,12 +83,12 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
             setattr(self, f"{name}_", arrays[name])
         return self
 
-    def _fit(self, rows: TrainingRows, dev: Dev | None) -> dict[str, Any]:
-        """Set the fitted arrays, from vectors that are not standardised yet; return a report if dev was used."""
+    def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:
+        """Fit to vectors (n_rows, dim), not standardized, and the class of each, (n_rows,); return a report, or {}."""
         raise NotImplementedError
 
     def _scores(self, vectors: FloatArray) -> npt.NDArray[Any]:
-        """Return the scores of vectors (n_rows, dim), not standardised yet: (n_rows, n_classes); (n_rows,) of two."""
+        """Return the scores of vectors (n_rows, dim), not standardized: (n_rows, n_classes), or (n_rows,) of two."""
         raise NotImplementedError
 
     def _walk(
@@ -98,10 +98,10 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         check_is_fitted(self, "scaling_")
         source = as_vectors(X)
         check_width(source, self.n_features_in_, "X")
-        pieces = [per_chunk(vectors).astype(dtype, copy=False) for _, vectors in chunks_of(source)]
-        if not pieces:
-            return per_chunk(np.empty((0, self.n_features_in_), np.float32)).astype(dtype, copy=False)
-        return np.concatenate(pieces)
+        pieces = [per_chunk(vectors) for _, vectors in chunks_of(source)]
+        # `concatenate` takes no empty list.
+        pieces = pieces or [per_chunk(np.empty((0, self.n_features_in_), np.float32))]
+        return np.concatenate(pieces, dtype=dtype, casting="same_kind")
 
 
 def _best(scores: npt.NDArray[Any]) -> IntArray:
@@ -109,32 +109,10 @@ def _best(scores: npt.NDArray[Any]) -> IntArray:
     return (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TrainingRows:
-    """Training data: vectors `X` (n_rows, dim), sorted `classes`, and `codes`, each row's class as an index."""
-
-    X: Vectors
-    classes: Labels
-    codes: IntArray
-
-
-def check_training(X: object, y: npt.ArrayLike) -> TrainingRows:
-    """Return vectors and labels as training data, or raise a UserError if they do not fit together."""
-    classes, codes = encode_labels(y)
-    return TrainingRows(_labelled(X, codes, "X", "y"), classes, codes)
-
-
-def dev_pair(dev: object) -> tuple[Any, Any]:
-    """Return a dev split as a pair, or raise a UserError."""
-    if not isinstance(dev, tuple | list) or len(dev) != 2:
-        raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
-    return dev[0], dev[1]
-
-
-def check_dev(dev: tuple[Any, Any], width: int, classes: Labels) -> Dev:
+def check_dev(X: object, y: npt.ArrayLike, width: int, classes: Labels) -> Dev:
     """Return the vectors and labels of a dev split; labels that train has not seen may be among them."""
-    labels = check_labels(dev[1], what="dev's y")
-    source = _labelled(dev[0], labels, "dev's X", "dev's y")
+    labels = check_labels(y, what="dev's y")
+    source = _labelled(X, labels, "dev's X", "dev's y")
     if len(labels) == 0:
         raise UserError("dev has no rows; give a dev split with labelled rows or none")
     check_width(source, width, "dev's X")

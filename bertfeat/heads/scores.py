@@ -1,45 +1,48 @@
-"""Scores of predicted labels: accuracy, F1, the scores of each class, the confusion matrix, and entities of tags.
+"""Scores of predicted labels: accuracy, F1, the scores of each class, the confusion matrix, entities, and intervals.
 
 Every row counts: a row without a vector has no prediction and is an error; so is a row whose label training has not
-seen.
+seen. Intervals are those of the percentile bootstrap. Rows of one sequence are not independent observations, so whole
+sequences are drawn if there are any. The score of a resample follows from counts, which are sums over what was drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
-from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, is_tag_scheme
+from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, entity_sets, is_tag_scheme
 from bertfeat.heads.sequences import flatten_labels
+from bertfeat.ragged import run_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
+
+# Values of the resamples of one step, 32 MB of float64; the confidence of intervals.
+_STEP_VALUES = 4 << 20
+_LEVEL = 0.95
 
 METRICS = ("accuracy", "macro_f1", "entity_f1")
 
 Label = str | int | bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """True and predicted labels of rows, as indices of the labels that occur.
+class Pairs(NamedTuple):
+    """True and predicted labels of rows, int64 (n_rows,), as indices of the sorted `labels` that occur.
 
-    `labels` is sorted; `true` and `predicted` are int64 (n_rows,), and `predicted` is -1 where there is no prediction.
+    `predicted` is the number of labels where there is no prediction, and so always wrong.
     """
 
     labels: Labels
     true: IntArray
     predicted: IntArray
-
-    @property
-    def wrong_where_none(self) -> IntArray:
-        """Predictions in which "no prediction" is one more class, after all labels, and so always wrong."""
-        return np.where(self.predicted < 0, len(self.labels), self.predicted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,12 +139,23 @@ def score_labels(
         predicted: bool (n_rows,): which rows have a prediction; None is all. Entities take a row without one as O.
     """
     pairs = pair_labels(y_true, y_pred, lengths, predicted)
-    known = np.unique(check_labels(classes, what="classes"))
-    if not len(known):
-        raise UserError("classes are empty; pass the labels that training has seen")
+    known = np.unique(classes)
     require_same_kind(pairs.labels, "y_true", known, "the probe")
     is_tagged = lengths is not None and is_tag_scheme(known.tolist())
-    return _scores(pairs, known, entity_scores(*tags_of(pairs), lengths) if is_tagged else None)
+    labels, counts = pairs.labels.tolist(), _counts(pairs)
+    *ratios, support = _label_scores(counts)
+    rows = zip(labels, *(values.tolist() for values in (*ratios, support)), strict=True)
+    is_unseen = codes_of(pairs.labels, known) < 0
+    return Scores(
+        n_rows=len(pairs.true),
+        accuracy=float(np.mean(pairs.true == pairs.predicted)),
+        macro_f1=float(ratios[2].mean()),
+        per_class={label: LabelScores(*scores) for label, *scores in rows},
+        confusion=Confusion(tuple(labels), counts[:, :-1], counts[:, -1]),
+        entities=entity_scores(*tags_of(pairs), lengths) if is_tagged else None,
+        unseen_labels={labels[i]: int(support[i]) for i in np.flatnonzero(is_unseen & (support > 0))},
+        n_without_vector=int(counts[:, -1].sum()),
+    )
 
 
 def primary_metric(labels: Iterable[object]) -> str:
@@ -169,18 +183,14 @@ def pair_labels(
         n_rows = np.asarray(lengths, dtype=np.int64)
         y_true, y_pred = flatten_labels(y_true, n_rows), flatten_labels(y_pred, n_rows)
     truth, guesses = check_labels(y_true, what="y_true"), np.asarray(y_pred)
-    if guesses.shape != truth.shape:
-        raise UserError(f"y_pred has shape {guesses.shape}, y_true {truth.shape}; pass one prediction per row")
     if not len(truth):
         raise UserError("there are no rows to score")
     has_guess = np.ones(len(truth), np.bool_) if predicted is None else predicted
-    if not has_guess.any():
-        labels, true = np.unique(truth, return_inverse=True)
-        return Pairs(labels, true.astype(np.int64), np.full(len(truth), -1, dtype=np.int64))
     given = check_labels(guesses[has_guess], what="y_pred")
-    require_same_kind(truth, "y_true", given, "y_pred")
+    if len(given):
+        require_same_kind(truth, "y_true", given, "y_pred")
     labels = np.unique(np.concatenate([truth, given]))
-    codes = np.full(len(truth), -1, dtype=np.int64)
+    codes = np.full(len(truth), len(labels), dtype=np.int64)
     codes[has_guess] = codes_of(given, labels)
     return Pairs(labels, codes_of(truth, labels), codes)
 
@@ -188,13 +198,13 @@ def pair_labels(
 def tags_of(pairs: Pairs) -> tuple[Labels, Labels]:
     """Return true and predicted tags, (n_rows,) each, O where there is no prediction."""
     tags = np.append(pairs.labels, OUTSIDE)
-    return tags[pairs.true], tags[pairs.wrong_where_none]
+    return tags[pairs.true], tags[pairs.predicted]
 
 
 def _counts(pairs: Pairs) -> IntArray:
     """Return how often each label (rows) has each prediction (columns, the last for rows without one)."""
     n_labels = len(pairs.labels)
-    flat = np.bincount(pairs.true * (n_labels + 1) + pairs.wrong_where_none, minlength=n_labels * (n_labels + 1))
+    flat = np.bincount(pairs.true * (n_labels + 1) + pairs.predicted, minlength=n_labels * (n_labels + 1))
     return flat.reshape(n_labels, n_labels + 1).astype(np.int64)
 
 
@@ -202,23 +212,6 @@ def _label_scores(counts: IntArray) -> tuple[Float64Array, Float64Array, Float64
     """Return precision, recall and F1 of each label, 0 where undefined, and its true rows; (n_labels,) each."""
     right, n_true, n_predicted = counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)
     return right / np.maximum(n_predicted, 1), right / np.maximum(n_true, 1), 2 * right / (n_true + n_predicted), n_true
-
-
-def _scores(pairs: Pairs, classes: Labels, entities: EntityScores | None) -> Scores:
-    labels, counts = pairs.labels.tolist(), _counts(pairs)
-    *ratios, support = _label_scores(counts)
-    rows = zip(labels, *(values.tolist() for values in (*ratios, support)), strict=True)
-    is_unseen = codes_of(pairs.labels, classes) < 0
-    return Scores(
-        n_rows=len(pairs.true),
-        accuracy=float(np.mean(pairs.true == pairs.predicted)),
-        macro_f1=float(ratios[2].mean()),
-        per_class={label: LabelScores(*scores) for label, *scores in rows},
-        confusion=Confusion(tuple(labels), counts[:, :-1], counts[:, -1]),
-        entities=entities,
-        unseen_labels={labels[i]: int(support[i]) for i in np.flatnonzero(is_unseen & (support > 0))},
-        n_without_vector=int((pairs.predicted < 0).sum()),
-    )
 
 
 def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
@@ -230,3 +223,72 @@ def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
         for name, row in zip(names, scores.values(), strict=True)
     ]
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a score, with confidence `level`, from draws of `n_units` sequences or rows."""
+
+    low: float
+    high: float
+    level: float
+    n_resamples: int
+    n_units: int
+
+
+def bootstrap_interval(
+    metric: str,
+    y_true: npt.ArrayLike,
+    y_pred: npt.ArrayLike,
+    *,
+    lengths: npt.ArrayLike | None = None,
+    predicted: BoolArray | None = None,
+    n_resamples: int = 1000,
+) -> Interval:
+    """Return the percentile bootstrap interval of accuracy, macro_f1 or entity_f1 (Efron and Tibshirani 1993, 13.3).
+
+    `score_labels` describes the labels. With `lengths`, which entity_f1 needs, sequences are drawn, not the empty ones.
+    """
+    pairs = pair_labels(y_true, y_pred, lengths, predicted)
+    n_words = np.ones(len(pairs.true), np.int64) if lengths is None else np.asarray(lengths, dtype=np.int64)
+    n_words = n_words[n_words > 0]
+    n_units, table = len(n_words), _counts_of_units(metric, pairs, n_words)
+    step = max(1, _STEP_VALUES // max(table.shape))
+    drawn, scores = resamples(n_units, n_resamples, seed=0), []
+    while weights := [np.bincount(units, minlength=n_units) for units in islice(drawn, step)]:
+        above, below = np.split(np.array(weights, dtype=np.float64) @ table, 2, axis=1)
+        # Labels that do not occur in a resample are left out of its mean.
+        scores.append((above / np.maximum(below, 1)).sum(axis=1) / np.maximum((below > 0).sum(axis=1), 1))
+    low, high = np.quantile(np.concatenate(scores), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Interval(float(low), float(high), _LEVEL, n_resamples, n_units)
+
+
+def resamples(n_units: int, n_resamples: int, seed: int) -> Iterator[IntArray]:
+    """Yield the units of each resample: int64 (n_units,), drawn with replacement."""
+    random = np.random.default_rng(seed)
+    for _ in range(n_resamples):
+        yield random.integers(n_units, size=n_units)
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean of scores over seeds, and their sample deviation (n - 1), None for one score."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def _counts_of_units(metric: str, pairs: Pairs, lengths: IntArray) -> sparse.csr_matrix:
+    """Return counts (n_units, 2 * n) of n fractions, first the upper parts, then the lower; the score is their mean."""
+    if metric == "entity_f1":
+        found = entity_sets(*tags_of(pairs), lengths)
+        table = [[2 * len(right), len(predicted) + len(true)] for right, predicted, true in found]
+        return sparse.csr_matrix(np.array(table, np.float64))
+    unit_of, is_right = run_of(lengths), pairs.predicted == pairs.true
+    if metric == "accuracy":
+        return sparse.csr_matrix(np.stack([np.bincount(unit_of, weights=is_right), lengths], axis=1))
+    # The F1 of each label: twice its right rows, by its true and its predicted rows together.
+    n_labels = len(pairs.labels)
+    has_guess = pairs.predicted < n_labels
+    units = np.concatenate([unit_of[is_right], unit_of, unit_of[has_guess]])
+    columns = np.concatenate([pairs.true[is_right], n_labels + pairs.true, n_labels + pairs.predicted[has_guess]])
+    counts = np.repeat([2.0, 1.0], [is_right.sum(), len(unit_of) + has_guess.sum()])
+    # Entries at the same place are added up.
+    return sparse.coo_matrix((counts, (units, columns)), shape=(len(lengths), 2 * n_labels)).tocsr()

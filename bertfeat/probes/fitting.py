@@ -19,8 +19,8 @@ from bertfeat._version import __version__
 from bertfeat.choices import Level
 from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import Probe, encode_labels, require_same_kind
-from bertfeat.heads.bootstrap import mean_and_deviation
 from bertfeat.heads.registry import head_class, heads_with_mix, make_head
+from bertfeat.heads.scores import mean_and_deviation
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features

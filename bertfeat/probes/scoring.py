@@ -10,8 +10,7 @@ import numpy as np
 
 from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
-from bertfeat.heads.bootstrap import Interval, bootstrap_interval
-from bertfeat.heads.scores import Scores, score_labels
+from bertfeat.heads.scores import Interval, Scores, bootstrap_interval, score_labels
 from bertfeat.heads.sequences import Sequences
 from bertfeat.probes.learningrows import LabelledRows
 from bertfeat.ragged import starts_of
@@ -117,7 +116,7 @@ def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[La
     (n_sequences,); the chunks of a stream end between them.
     """
     labels = np.empty(X.shape[0], probe.classes_.dtype)
-    probabilities = np.empty(X.shape[0], np.float32) if probe.has_probabilities else None
+    probabilities = np.empty(X.shape[0], np.float32) if hasattr(probe, "predict_proba") else None
     chunks = chunks_of(X)
     if probe.is_tagger and isinstance(X, ArrayVectors):
         # The chunks of vectors in memory may end inside a sequence.

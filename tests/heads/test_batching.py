@@ -94,7 +94,7 @@ class WatchedStream(ArrayStream):
 def test_few_chunks_are_in_memory_at_a_time():
     x, y = labelled(900)
     stream = WatchedStream(x, range(30, 900, 30))
-    probe = MLPProbe(**SMALL, max_epochs=2).fit(stream, y)
+    probe = MLPProbe(**SMALL, max_epochs=1).fit(stream, y)
     probe.predict(stream)
     gc.collect()
     assert stream.alive == 0

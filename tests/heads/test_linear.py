@@ -19,7 +19,6 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.heads.linear import LinearSVMProbe, LogisticRegressionProbe, RidgeProbe
-from bertfeat.heads.objectives import LinearObjective, LogisticLoss, SquaredHingeLoss
 from tests.support.probe_streams import ArrayStream, noisy_rows
 
 BORDERS = (1, 150, 151, 400)
@@ -35,7 +34,7 @@ def data(request):
 
 
 def exact(X) -> np.ndarray:
-    """Return vectors standardised by scikit-learn, in float64."""
+    """Return vectors standardized by scikit-learn, in float64."""
     return StandardScaler().fit_transform(X.astype(np.float64))
 
 
@@ -85,8 +84,9 @@ def test_the_svm_is_liblinears_and_ridge_is_scikit_learns(data, probe, oracle, a
     np.testing.assert_array_equal(probe.predict(X), oracle.predict(exact(X)))
 
 
-# The SVM takes the same way in both.
-@pytest.mark.parametrize(("cls", "standardize"), [(LogisticRegressionProbe, True), (RidgeProbe, False)])
+@pytest.mark.parametrize(
+    ("cls", "standardize"), [(LogisticRegressionProbe, True), (LinearSVMProbe, True), (RidgeProbe, False)]
+)
 def test_a_stream_and_memory_find_the_same_solution_at_the_defaults(cls, standardize):
     X, y = load_digits(return_X_y=True)
     X = X.astype(np.float32) / 16
@@ -101,23 +101,16 @@ def test_a_stream_and_memory_find_the_same_solution_at_the_defaults(cls, standar
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.parametrize(
-    ("loss", "penalizes_intercept"), [(LogisticLoss, False), (SquaredHingeLoss, True)], ids=["logistic", "hinge"]
-)
-def test_gradients_are_those_of_the_value(loss, penalizes_intercept, n_classes):
+@pytest.mark.parametrize("cls", [LogisticRegressionProbe, LinearSVMProbe])
+def test_gradients_are_those_of_the_value(cls, n_classes):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3)).astype(np.float32)
-    codes = rng.integers(n_classes, size=40)
-    objective = LinearObjective(
-        ArrayStream(X, (7, 30)),
-        loss(codes, rng.uniform(0.5, 2, n_classes)),
-        strength=0.3,
-        penalizes_intercept=penalizes_intercept,
-    )
-    assert objective.shape == (1 if n_classes == 2 else n_classes, 4)
-    point = rng.normal(size=objective.shape).ravel()
-    by_steps = approx_fprime(point, lambda at: objective(at)[0], 1e-6)
-    np.testing.assert_allclose(objective(point)[1], by_steps, atol=1e-5)
+    codes, weights = rng.integers(n_classes, size=40), rng.uniform(0.5, 2, n_classes)
+    stream, total = ArrayStream(X, (7, 30)), weights[codes].sum()
+    given = (stream, codes, weights, 0.3, total)
+    point = rng.normal(size=4 * (1 if n_classes == 2 else n_classes))
+    by_steps = approx_fprime(point, lambda at: cls().objective(at, *given)[0], 1e-6)
+    np.testing.assert_allclose(cls().objective(point, *given)[1], by_steps, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
@@ -192,7 +185,7 @@ def test_a_search_that_did_not_converge_says_so_in_the_report_alone(cls, streame
     ]
 
 
-# Checks of scikit-learn for behaviour that probes do not have, on purpose.
+# Checks of scikit-learn for behavior that probes do not have, on purpose.
 BAD_INPUT = (
     "classifiers_one_label classifiers_regression_target classifiers_train complex_data dtype_object "
     "estimator_sparse_array estimator_sparse_matrix estimator_sparse_tag estimators_empty_data_messages "
@@ -205,7 +198,7 @@ OTHERWISE = {f"check_{name}": "bad input is a UserError, not a ValueError" for n
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("cls", [LogisticRegressionProbe, RidgeProbe])
+@pytest.mark.parametrize("cls", [LogisticRegressionProbe, LinearSVMProbe, RidgeProbe])
 def test_scikit_learns_own_checks_pass(cls):
     results = check_estimator(cls(), expected_failed_checks=OTHERWISE, on_fail=None)
     assert {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"} == {}

@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import recall_score
 
 from bertfeat.errors import BertfeatWarning, RunError, UserError
-from bertfeat.heads.networks import ScalarMix
 from bertfeat.heads.neural import MLPProbe
+from bertfeat.heads.trainingloop import ScalarMix
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -66,7 +66,7 @@ def test_it_does_well_on_digits_in_memory_and_streamed(digits):
     streamed = clone(probe).fit(stream, y)
     assert in_memory > 0.95
     assert streamed.score(ArrayStream(x_test, borders=[150, 300]), y_test) == pytest.approx(in_memory, abs=0.025)
-    # One pass to standardise, one to hold rows out, and one per epoch.
+    # One pass to standardize, one to hold rows out, and one per epoch.
     assert stream.n_passes == 2 + streamed.fit_report()["n_epochs"]
 
 
@@ -83,13 +83,13 @@ def test_the_mix_finds_the_layer_that_tells():
     json.dumps(probe.fit_report(), allow_nan=False)
 
 
-def test_standardising_is_per_column_under_a_mix():
+def test_standardizing_is_per_column_under_a_mix():
     x, y = layers(0)
     skewed = x * np.repeat([1e-3, 1e3, 50, 1], 6) + np.repeat([0, -500, 80, 3], 6)
     plain, moved = (MLPProbe(**SMALL, mix=4).fit(data.astype(np.float32), y) for data in (x, skewed))
     assert moved.fit_report()["mix"]["weights"][0] > 0.8
     assert moved.score(skewed, y) == pytest.approx(plain.score(x, y), abs=0.02)
-    # Not standardised, what the first layer tells is lost under the others.
+    # Not standardized, what the first layer tells is lost under the others.
     assert MLPProbe(**SMALL, mix=4, standardize=False).fit(skewed, y).score(skewed, y) < moved.score(skewed, y) - 0.1
 
 
@@ -102,21 +102,6 @@ def test_class_weights_raise_the_recall_of_a_rare_class():
         for how in (None, "balanced")
     }
     assert recall["balanced"] > recall[None] + 0.2
-
-
-def test_state_goes_to_another_probe_and_predicts_the_same(digits):
-    x, y, x_test, _ = digits
-    probe = MLPProbe(**SMALL, max_epochs=2, mix=2, n_layers=2).fit(x, y)
-    arrays = probe.get_state()
-    assert all(type(array) is np.ndarray and array.dtype == np.float32 for array in arrays.values())
-    other = clone(probe)
-    other.classes_, other.report_ = probe.classes_, json.loads(json.dumps(probe.fit_report(), allow_nan=False))
-    before = torch.random.get_rng_state()
-    other.set_state(arrays)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    np.testing.assert_array_equal(other.predict_proba(x_test), probe.predict_proba(x_test))
-    assert other.fit_report() == probe.fit_report()
-    assert other.n_features_in_ == 64
 
 
 def test_wrong_parameters_are_named_in_fit():

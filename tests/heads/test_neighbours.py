@@ -1,4 +1,4 @@
-"""Centroids and nearest neighbours against scikit-learn's and against brute force, ties and zeros included."""
+"""Centroids and nearest neighbors against scikit-learn's and against brute force, ties and zeros included."""
 
 # ruff: noqa: N803, N806
 from __future__ import annotations
@@ -24,7 +24,7 @@ def digits(dtype=np.float32):
 
 
 def scaled_as(X, other) -> np.ndarray:
-    """Return vectors standardised by scikit-learn as others are, in float64."""
+    """Return vectors standardized by scikit-learn as others are, in float64."""
     return StandardScaler().fit(X.astype(np.float64)).transform(other.astype(np.float64))
 
 

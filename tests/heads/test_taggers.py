@@ -152,15 +152,6 @@ def test_tags_are_scored_and_stopped_by_entities():
     assert clone(tagger).set_params(metric="accuracy", max_epochs=1).fit(x, y).fit_report()["metric"] == "accuracy"
 
 
-def test_the_mix_finds_the_layer_that_tells():
-    rng = np.random.default_rng(0)
-    x, y = kinds_of(150, seed=1)
-    noise = [[rng.normal(size=sentence.shape).astype(np.float32) for _ in range(2)] for sentence in x]
-    stacked = [np.hstack([a, sentence, b]) for (a, b), sentence in zip(noise, x, strict=True)]
-    weights = LinearTagger(lr=0.01, mix=3).fit(stacked, y).fit_report()["mix"]["weights"]
-    assert weights[1] == max(weights) > 0.6
-
-
 def test_scikit_learn_splits_lists_and_sequences():
     x, y = kinds_of(60, seed=1)
     tagger = LinearTagger(lr=0.01, max_epochs=10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ from sklearn.metrics import f1_score
 from bertfeat.errors import RunError
 from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
 from bertfeat.heads.sequences import Sequences
-from bertfeat.heads.trainingloop import Measure, own_randomness
+from bertfeat.heads.trainingloop import own_randomness, rank
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -29,10 +27,12 @@ def blobs(n_rows: int, seed: int, noise: float = 1.2):
 
 
 def test_an_equal_score_with_a_lower_loss_is_better():
-    ascending = [Measure("entity_f1", 0.0, 2.0), Measure("entity_f1", 0.0, 1.5), Measure("entity_f1", 0.1, 9.0)]
-    assert all(better.key > worse.key for worse, better in itertools.pairwise(ascending))
-    assert Measure("loss", 1.5, 1.5).key > Measure("loss", 2.0, 2.0).key
-    assert Measure("accuracy", 0.5, 1.0).key > Measure("accuracy", 0.5, None).key
+    def key(metric, score, loss):
+        return rank({"metric": metric, "dev_score": score, "dev_loss": loss})
+
+    assert key("entity_f1", 0.0, 2.0) < key("entity_f1", 0.0, 1.5) < key("entity_f1", 0.1, 9.0)
+    assert key("loss", 1.5, 1.5) > key("loss", 2.0, 2.0)
+    assert key("accuracy", 0.5, 1.0) > key("accuracy", 0.5, None)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "loss"])
