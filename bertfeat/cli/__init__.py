@@ -15,22 +15,24 @@ from bertfeat.errors import UserError
 
 __all__ = ["failures", "main", "options", "run"]
 
+# The commands of the first screen come first.
+_N_FIRST = 8
 # name -> (module and attribute, one-line help); the modules may import heavy things, this table may not.
 _COMMANDS = {
     "extract": ("extract.extract", "Run an encoder over a corpus and keep its hidden states."),
-    "import": ("imports.import_", "Make a store of vectors that another program made."),
     "inspect": ("inspect.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
+    "verify": ("verify.verify", "Check the digest of every file of a store."),
     "probe": ("probe.probe", "Fit, score and apply classifiers on the features of a store."),
     "index": ("index.index", "Build, update and measure indexes of a store's vectors."),
     "search": ("search.search", "Find the most similar texts, or words in context."),
-    "serve": ("serve.serve", "Search an index in a browser on this machine."),
-    "layers": ("layers.layers", "Measure the geometry of each layer of a store, or of two stores."),
     "map": ("layers.map_", "Draw the rows of a store: coordinates, neighbors and a page."),
-    "static": ("export.static", "Write the mean vector of each word type of a store."),
     "export": ("export.export", "Write vectors of a store as files of other tools."),
+    "import": ("extract.import_", "Make a store of vectors that another program made."),
+    "serve": ("search.serve", "Search an index in a browser on this machine."),
+    "layers": ("layers.layers", "Measure the geometry of each layer of a store, or of two stores."),
+    "static": ("export.static", "Write the mean vector of each word type of a store."),
     "card": ("export.card", "Write the card of a store for a hub of data sets."),
     "compact": ("verify.compact", "Join the small parts of many appends."),
-    "verify": ("verify.verify", "Check the digest of every file of a store."),
     "models": ("models.models", "List the model types of text of the installed transformers."),
     "convert": ("models.convert", "Write the weights of a pickle-only model as safetensors."),
 }
@@ -52,9 +54,12 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands with their one-line help, without importing them."""
+        """List the first commands with their one-line help, and the names of the others, without importing any."""
+        names = list(_COMMANDS)
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, _COMMANDS[name][1]) for name in names[:_N_FIRST]])
+        with formatter.section("More"):
+            formatter.write_text(f"{', '.join(names[_N_FIRST:])}; see bertfeat COMMAND --help")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -78,7 +83,15 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     "-V", "--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit."
 )
 def group(verbose: bool) -> None:
-    """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""
+    """Run a transformer over your texts once, keep every layer of every token in Parquet, and answer questions from the
+    files in seconds.
+
+    \b
+    Three jobs:
+      hidden states as files that can be trusted          extract, inspect, verify
+      which layer or model is good enough for my labels   extract, probe
+      search my texts well on this machine                extract, index, search
+    """
     if verbose:
         raise click.UsageError("--verbose before a command goes with --version; write it after the command's name")
 

@@ -26,7 +26,11 @@ def index() -> None:
     """Build, update and measure indexes, which find the most similar rows of a store."""
 
 
-@index.command(name="build", cls=options.GroupedCommand)
+@index.command(
+    name="build",
+    cls=options.GroupedCommand,
+    common="output overwrite level feature factory metric transform recall tune_queries max_memory as_json",
+)
 @click.argument("store", metavar="STORE")
 @options.writes("INDEX", "Folder of the index.")
 @options.value("What", "--level", "LEVEL", "sentence, word or token.  [default: the only one stored]")

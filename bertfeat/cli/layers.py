@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from bertfeat.cli import options
+from bertfeat.config import names_in
 from bertfeat.errors import require
 
 
@@ -43,7 +44,11 @@ def layers(store: str, other: str | None, output: str, overwrite: bool, **settin
     return options.Printed(values, f"{found.table()}\n\n{output}: layers.html, {found.n_rows:,} rows")
 
 
-@click.command(name="map", cls=options.GroupedCommand)
+@click.command(
+    name="map",
+    cls=options.GroupedCommand,
+    common="output overwrite level feature word sample columns method color no_page as_json",
+)
 @click.argument("store", metavar="STORE")
 @options.writes("FILE", "Parquet file; the page has its name with .html. Either name does.")
 @options.value("What", "--level", "LEVEL", "sentence, word or token.  [default: the only one stored]")
@@ -68,6 +73,6 @@ def map_(store: str, output: str, columns: str | None, no_page: bool, **settings
     """
     from bertfeat.search.storemap import map_store
 
-    kept = None if columns is None else options.names_in(columns)
+    kept = None if columns is None else names_in(columns)
     made = map_store(store, output, columns=kept, page=not no_page, progress=options.watched(), **settings).to_dict()
     return {"output": made.pop("path"), **made}

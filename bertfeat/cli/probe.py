@@ -14,6 +14,8 @@ from bertfeat.errors import BertfeatWarning, require
 from bertfeat.heads.registry import ROW_HEADS, TAGGERS, check_head
 
 _LABELS = "in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."
+# Options of a fit and of a sweep that `--help` shows.
+_COMMON = "output overwrite level label labels dev head param class_weight seeds as_json"
 # What the result of a fit shows.
 _OF_A_FIT = (
     *("head", "params", "feature", "level", "label", "n_rows", "n_documents", "n_classes", "n_without_label"),
@@ -48,7 +50,7 @@ def probe() -> None:
     """
 
 
-@probe.command(name="fit", cls=options.GroupedCommand)
+@probe.command(name="fit", cls=options.GroupedCommand, common=f"feature {_COMMON}")
 @click.argument("store", metavar="STORE")
 @options.writes("PROBE", "Folder of the probe.")
 @options.value("Data", "--feature", "NAME", "Feature.  [default: the only one, or concat_last4]")
@@ -103,7 +105,11 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
     return options.Printed({"probe": probe, "store": store, **found.to_dict()}, "\n".join(found.lines()))
 
 
-@probe.command(name="predict", cls=options.GroupedCommand)
+@probe.command(
+    name="predict",
+    cls=options.GroupedCommand,
+    common="output overwrite columns errors label labels text_column id_column device",
+)
 @click.argument("probe", metavar="PROBE")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @options.writes("FILE", "File to write: .parquet or .csv.")
@@ -130,7 +136,7 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
     from bertfeat.storage import as_path
 
     asked = {name: settings.pop(name) for name in ("errors", "label", "labels")}
-    asked |= {"columns": options.names_in(settings.pop("columns")), "overwrite": overwrite}
+    asked |= {"columns": settings.pop("columns") or (), "overwrite": overwrite}
     is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
     if is_store:
         options.refuse_given(settings, "is for reading text; INPUT is a store")
@@ -158,7 +164,7 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
 predict.params = [param for param in predict.params if param.name != "keep_columns"]
 
 
-@probe.command(name="sweep", cls=options.GroupedCommand)
+@probe.command(name="sweep", cls=options.GroupedCommand, common=f"features hold_out {_COMMON}")
 @click.argument("store", metavar="STORE")
 @options.writes("FOLDER", "Folder of the table and the plots.")
 @options.value("Data", "--features", "A,B", "Features or layers; mix_last4 is a scalar mix.  [default: all]")

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from bertfeat.cli.failures import with_flags
-from bertfeat.cli.options import names_in, show
+from bertfeat.cli.options import show
+from bertfeat.config import names_in
 from bertfeat.corpus.linestreams import read_lines, strip_line_end
 from bertfeat.display import counted, display_width, first_columns, padded, printable, table_cells
 from bertfeat.durable.placecheck import check_file, check_folder_above
@@ -73,7 +74,7 @@ def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any],
 
 
 def _table(
-    hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], settings: dict[str, Any]
+    hits: list[dict[str, Any]], contexts: list[Context] | None, further: Sequence[str], settings: dict[str, Any]
 ) -> Iterator[str]:
     """Yield a header and a line for each hit; the last column is the text."""
     names = [name for name in dict.fromkeys(["rank", "score", "doc_id", *further]) if contexts or name != "text"]

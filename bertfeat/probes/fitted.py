@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from bertfeat.choices import Level
+from bertfeat.config import names_in
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.corpus.inputs import STDIN, may_be_file
 from bertfeat.display import html_table, model_text
@@ -34,7 +35,6 @@ from bertfeat.probes.predictions import (
     Written,
     check_output,
     kept_settings,
-    names_in,
     predict_rows,
     write_frames,
 )

@@ -116,12 +116,6 @@ class OutputColumns:
         return wrong, int(given.sum())
 
 
-def names_in(columns: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of columns, from a list or a text with commas, each once."""
-    listed = columns.split(",") if isinstance(columns, str) else columns
-    return tuple(dict.fromkeys(name.strip() for name in listed if name.strip()))
-
-
 def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: type[Reader]) -> dict[str, Any]:
     """Return the settings of an extraction whose store has some columns, among them that of gold labels.
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from bertfeat.choices import Level, VectorEncoding
 from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
-from bertfeat.errors import StoreError, UserError, did_you_mean
+from bertfeat.errors import StoreError, UserError, no_column
 from bertfeat.forks import check_polars
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, Plan
 from bertfeat.storage import AnyPath, ObjectPath
@@ -449,8 +449,7 @@ def check_columns(store: Store, level: Level, names: Sequence[str]) -> None:
 def _check_known(store: Store, level: str, names: Sequence[str], there: Sequence[str]) -> None:
     for name in names:
         if name not in there:
-            hint = did_you_mean(name, there) or f"columns are {', '.join(there)}"
-            raise UserError(f"{store.path}: no column {name!r} at level {level}; {hint}")
+            raise UserError(f"{store.path}: {no_column(name, there, f' at level {level}')}")
 
 
 def read_columns(store: Store, level: Level, names: Sequence[str]) -> pl.DataFrame:

@@ -19,7 +19,7 @@ def error_of(*arguments: str | Path) -> tuple[int, dict[str, object]]:
     result = bertfeat(*arguments)
     (error,) = result.json.values()
     assert result.err == f"bertfeat: {error['message']}\n"
-    assert list(error) == ["kind", "message", "path", "row"]
+    assert list(error) == ["kind", "message", "path", "row", "settings"]
     return result.code, error
 
 

@@ -69,7 +69,7 @@ MISTAKES = {
     "good.txt --level word --level sentence -o out": ["--level is given more than once"],
     "good.txt --levels word -o out": ["'--levels'", "--level"],
     "good.txt --max-length many -o out": ["'--max-length'", "'many'"],
-    "good.txt --shard-bytes lots -o out": ["'--shard-bytes'", "'lots'", "256MB"],
+    "good.txt --shard-bytes lots -o out": ["--shard-bytes 'lots'", "256MB"],
     "good.txt --workers 0 -o out": ["--workers 0"],
     "good.txt --device tpu -o out": ["--device 'tpu'", "cuda"],
     "good.txt --keep-columns a -o out": ["--keep-columns", "--level"],

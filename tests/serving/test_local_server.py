@@ -17,7 +17,6 @@ from urllib.parse import quote
 import pytest
 
 import bertfeat
-from bertfeat.cli import serve as serve_command
 from bertfeat.serving import searchpage
 from bertfeat.serving.answers import Answers
 from bertfeat.serving.searchpage import SearchPage, web_server
@@ -184,6 +183,7 @@ def test_mistakes_are_one_line(index: Path, tmp_path: Path, monkeypatch: pytest.
     # The model of this store does not exist.
     bertfeat.build_index(other, tmp_path / "known", threads=1).close()
     assert "known" in refused("serve", tmp_path / "known", "--port", "0")
-    monkeypatch.setattr(serve_command, "find_spec", lambda name: None if name != "jinja2" else name)
+    for name in ("starlette", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
     said = refused("serve", index, "--port", "0")
     assert "needs starlette and uvicorn: pip install 'bertfeat[serve]'" in said
