@@ -11,7 +11,6 @@ import click
 
 from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
-from bertfeat.errors import UserError
 
 __all__ = ["failures", "main", "options", "run"]
 
@@ -66,7 +65,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
     if ctx.params["verbose"]:
-        click.echo(importlib.import_module("bertfeat.cli.bugreport").bug_report())
+        click.echo(importlib.import_module("bertfeat.cli.models").bug_report())
     else:
         click.echo(f"bertfeat, version {__version__}")
     ctx.exit()
@@ -91,7 +90,7 @@ def group(verbose: bool) -> None:
       hidden states as files that can be trusted          extract, inspect, verify
       which layer or model is good enough for my labels   extract, probe
       search my texts well on this machine                extract, index, search
-    """
+    """  # noqa: D301
     if verbose:
         raise click.UsageError("--verbose before a command goes with --version; write it after the command's name")
 
@@ -109,8 +108,6 @@ def run() -> None:
 def main() -> None:
     """Run the command line; exit codes are 0 done, 1 a check found something, 2 user's input, 3 run failed."""
     with report_failures() as outcome:
-        if sys.flags.optimize > 1:
-            raise UserError("python -OO drops the docstrings that transformers reads when it is imported; use -O")
         if "_BERTFEAT_COMPLETE" in os.environ:
             group(prog_name="bertfeat", standalone_mode=False)
         # Not click's main, which ends with 1 without a word where any pipe or connection is closed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from bertfeat.display import counted, facts
 
 if TYPE_CHECKING:
     from bertfeat.ann.description import IndexDescription
+    from bertfeat.search.index import Index
 
 # What the result of a build shows.
 _OF_A_BUILD = (
@@ -71,10 +71,8 @@ def build(store: str, output: str, overwrite: bool, factory: str, **values: Any)
 
     with reporting(options.watched()) as progress:
         built = build_index(store, output, factory=factory, **values, overwrite=overwrite, progress=progress)
-    with built:
-        summary = index_summary(built.path, built.description)
     result = "already built; nothing to do" if built.was_complete else None
-    return options.Printed({**summary, "was_complete": built.was_complete}, index_text(summary, result=result))
+    return _printed(built, result, was_complete=built.was_complete)
 
 
 @index.command(name="update", cls=options.GroupedCommand)
@@ -93,10 +91,16 @@ def update(index: str, store: str) -> options.Printed:
 
     with reporting(options.watched()) as progress:
         updated = update_index(index, store, progress=progress)
-    with updated:
-        summary, n_added = index_summary(updated.path, updated.description), updated.n_added
+    n_added = updated.n_added
     result = f"{counted(n_added, 'vector')} added" if n_added else "no new rows; nothing to do"
-    return options.Printed({**summary, "n_added": n_added}, index_text(summary, result=result))
+    return _printed(updated, result, n_added=n_added)
+
+
+def _printed(index: Index, result: str | None, **more: Any) -> options.Printed:
+    with index:
+        summary = index_summary(index.path, index.description)
+    shown = {"result": result, **{name: summary[name] for name in _OF_A_BUILD}}
+    return options.Printed({**summary, **more}, facts(shown))
 
 
 @index.command(name="eval", cls=options.GroupedCommand)
@@ -156,8 +160,3 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
     # The fields of the origin are in the summary itself.
     del values["source"]
     return values
-
-
-def index_text(summary: Mapping[str, Any], result: str | None = None) -> str:
-    """Return what is printed of an index that was built or opened."""
-    return facts({"result": result, **{name: summary[name] for name in _OF_A_BUILD}})

@@ -1,15 +1,19 @@
-"""`bertfeat models` and `convert`, and what `bertfeat inspect` shows of a model."""
+"""`bertfeat models` and `convert`, and the versions that a bug report needs."""
 
 from __future__ import annotations
 
-import shlex
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
 import click
 
+from bertfeat._version import __version__
 from bertfeat.cli.options import RUN, GroupedCommand, Printed, option, prints, value
-from bertfeat.errors import CheckpointError
+from bertfeat.display import facts
 
 
 @click.command(name="models", cls=GroupedCommand)
@@ -57,52 +61,34 @@ def convert(model: str, output: str, revision: str | None) -> dict[str, Any]:
     return {"output": output, "was_complete": before is not None, **to_values(made)}
 
 
-def inspect_model(name: str) -> dict[str, Any]:
-    """Return what a model is and asks for as JSON values."""
-    from bertfeat.encoder.checkpoint import open_checkpoint
-    from bertfeat.encoder.conversion import read_note
+def bug_report() -> str:
+    """Return the versions of bertfeat, Python and every dependency, by extra, and what computes."""
+    import torch
 
-    checkpoint, embedding, problem = open_checkpoint(name), None, None
-    try:
-        if (sentence := checkpoint.sentence_model()) is None:
-            problem = "its folder describes none (no modules.json)"
-        else:
-            embedding = {
-                "description": sentence.describe(),
-                "dim": sentence.dim(checkpoint.hidden_size),
-                "modes": list(sentence.modes),
-                "include_prompt": sentence.include_prompt,
-                "tuned_length": sentence.max_length,
-                "sha256": sentence.sha256,
-            }
-    except CheckpointError as error:
-        # The other poolings work without it.
-        problem = str(error)
-    prompts, note, words = checkpoint.prompts(), read_note(checkpoint.folder), None
-    prompt = f" --prompt-name {shlex.quote(prompts.document_name)}" if prompts.document_name else ""
-    if checkpoint.static is not None and (words := checkpoint.static.words) is not None:
-        problem = "word vectors have none; the mean of the known words is stored"
-    of_words = ("layout", "n_words", "n_repeated", "n_left_out", "is_uncased") if words else ()
-    return {
-        "model": checkpoint.name,
-        "folder": str(checkpoint.folder),
-        "revision": checkpoint.revision,
-        "converted_from": note and " at ".join(filter(None, (note.source, note.revision))),
-        "family": checkpoint.family.model_type,
-        "model_class": checkpoint.facts.model_class if checkpoint.facts else None,
-        "note": checkpoint.family.note,
-        "n_layers": checkpoint.n_layers,
-        "hidden_size": checkpoint.hidden_size,
-        "max_length": None if checkpoint.static else checkpoint.max_length,
-        "usual_length": None if checkpoint.static else checkpoint.family.usual_length(checkpoint.max_length),
-        "n_parameters": checkpoint.n_values,
-        "is_bfloat16": checkpoint.is_bfloat16,
-        "weights_sha256": checkpoint.weights_sha256,
-        "tokenizer_sha256": checkpoint.tokenizer_sha256,
-        "embedding": embedding,
-        "embedding_problem": problem,
-        "prompts": dict(prompts.texts),
-        "default_prompt_name": prompts.default_name,
-        "flags": f"--level sentence --pooling {'model' if embedding else 'mean'}{prompt}",
-        **{name: getattr(words, name) for name in of_words},
+    from bertfeat.devices import resolve_device
+    from bertfeat.memory import free_memory
+
+    values: dict[str, Any] = {
+        "bertfeat": __version__,
+        "Python": f"{platform.python_version()} ({platform.python_implementation()}), {platform.platform()}",
+        "cores": f"{os.cpu_count()} ({torch.backends.cpu.get_cpu_capability()})",
+        "threads": torch.get_num_threads(),
+        "free memory bytes": free_memory(),
+        "devices": [
+            f"{one} ({torch.cuda.get_device_name(one)})" if one.type == "cuda" else str(one)
+            for one in resolve_device("auto")
+        ],
     }
+    for requirement in requires("bertfeat") or ():
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        if extra is None or extra[1] not in ("dev", "docs", "web"):
+            name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+            values.setdefault(f"extra {extra[1]}" if extra else "requires", []).append(_installed(name))
+    return facts(values)
+
+
+def _installed(name: str) -> str:
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return f"{name} (not installed)"

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, get_type_hints
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
-from click.types import StringParamType
 
 from bertfeat.cli.failures import Outcome
 from bertfeat.config import ExtractConfig, flag, parse_size
@@ -31,19 +29,8 @@ ONCE |= {"level", "pooling", "word_pooling", "feature", "mix", "label", "where",
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
 _KINDS = get_type_hints(ExtractConfig)
 _SIZES = {"shard_bytes": "256MB", "cache_size": "10GB"}
-_METAVARS = {
-    "model": "MODEL",
-    "layers": "LAYERS",
-    "delimiter": "C",
-    "prompt": "TEXT",
-    "device": "DEVICE",
-    "shards": "I/N",
-    "ray_address": "ADDRESS",
-    "cache": "FOLDER",
-    "levels": "A,B",
-    "combine": "A,B",
-    "keep_columns": "A,B",
-}
+_METAVARS = {"delimiter": "C", "prompt": "TEXT", "shards": "I/N", "ray_address": "ADDRESS", "cache": "FOLDER"}
+_METAVARS |= {name: name.upper() for name in ("model", "layers", "device")}
 
 
 class _GroupedOption(click.Option):
@@ -52,14 +39,6 @@ class _GroupedOption(click.Option):
     def __init__(self, *names: Any, heading: str = "", **attributes: Any) -> None:
         super().__init__(*names, **attributes)
         self.heading = heading
-
-
-class _Text(StringParamType):
-    """A text, which a shell completes as the name of a file."""
-
-    def shell_complete(self, *arguments: Any) -> list[CompletionItem[Any]]:
-        """Return the values that fit at the cursor."""
-        return [CompletionItem(arguments[-1], type="file")]
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -80,11 +59,11 @@ class GroupedCommand(click.Command):
         self._common = set(common.split())
         for param in self.params:
             if param.type is click.STRING:
-                param.type = _Text()
+                # A shell completes a text as the name of a file.
+                param.type = click.Path(readable=False)
         if self._common:
-            text = f"Show all {len(self.params)} options and exit."
             show: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
-            self.params.append(click.Option([_HELP_ALL], help=text, **show))
+            self.params.append(click.Option([_HELP_ALL], help="Show all options and exit.", **show))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; an option whose first value would be lost without a word is given once."""
@@ -212,10 +191,10 @@ def refuse_given(names: Container[str | None], reason: str) -> None:
 
 def _settings(heading: str, **texts: str) -> Option:
     """Return options for settings of an extraction; their types and defaults are those of `ExtractConfig`."""
-    return together(*(_setting(heading, name, text) for name, text in texts.items()))
+    return together(*(option(heading, flag(name), name, help=text, **_as(name)) for name, text in texts.items()))
 
 
-def _setting(heading: str, name: str, text: str) -> Option:
+def _as(name: str) -> dict[str, Any]:
     kind, default = _KINDS[name], _DEFAULTS[name]
     attributes: dict[str, Any] = {"metavar": _METAVARS.get(name, "NAME"), "default": default}
     if kind is bool:
@@ -227,9 +206,8 @@ def _setting(heading: str, name: str, text: str) -> Option:
     elif kind == int | None:
         attributes = {"type": int, "metavar": "N"}
     elif isinstance(default, tuple):
-        attributes["default"] = ",".join(default) or None
-    has_default = attributes.get("default") is not None
-    return option(heading, flag(name), name, show_default=has_default, help=text, **attributes)
+        attributes = {"metavar": "A,B", "default": ",".join(default) or None}
+    return {"show_default": attributes.get("default") is not None, **attributes}
 
 
 corpus_options = _settings(

@@ -60,7 +60,18 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
       bertfeat search sentences.index --queries questions.jsonl -o hits.parquet -k 100
       tail -f questions.txt | bertfeat search sentences.index --queries - --json
     """  # noqa: D301
-    _check_flags(text, queries, settings)
+    context, is_file = click.get_current_context(), queries not in (None, "-")
+    if (text is None) == (queries is None):
+        raise click.UsageError("write one TEXT to search for, or pass --queries FILE", context)
+    if not is_file:
+        refuse_given(("output", "text_column", "id_column", "overwrite"), "is for --queries FILE")
+    elif settings["output"] is None:
+        raise click.UsageError("--queries FILE needs a file for the hits: -o HITS.parquet", context)
+    if settings["same_word"] and settings["exclude_same_word"]:
+        raise click.UsageError("--same-word and --exclude-same-word leave nothing to find; pass one of them", context)
+    if settings["full"] and (is_file or settings["as_json"]):
+        what = "a file of hits" if is_file else "--json"
+        warnings.warn(BertfeatWarning(f"`full` has no effect on {what}"), stacklevel=1)
     from bertfeat.search.index import open_index
 
     with open_index(index, store=store) as opened:
@@ -73,24 +84,6 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
             answer_queries(opened, settings)
         elif queries is not None:
             search_file(opened, queries, settings)
-
-
-def _check_flags(text: str | None, queries: str | None, settings: dict[str, Any]) -> None:
-    context = click.get_current_context()
-    if (text is None) == (queries is None):
-        raise click.UsageError("write one TEXT to search for, or pass --queries FILE", context)
-    if queries in (None, "-"):
-        refuse_given(("output", "text_column", "id_column", "overwrite"), "is for --queries FILE")
-    elif settings["output"] is None:
-        raise click.UsageError("--queries FILE needs a file for the hits: -o HITS.parquet", context)
-    is_file = queries not in (None, "-")
-    for name, is_without in (("full", is_file or settings["as_json"]), ("context", is_file)):
-        source = context.get_parameter_source(name)
-        if is_without and source is not None and source.name == "COMMANDLINE":
-            what = "a file of hits" if is_file else "--json"
-            warnings.warn(BertfeatWarning(f"`{name}` has no effect on {what}"), stacklevel=1)
-    if settings["same_word"] and settings["exclude_same_word"]:
-        raise click.UsageError("--same-word and --exclude-same-word leave nothing to find; pass one of them", context)
 
 
 @click.command(name="serve", cls=GroupedCommand)

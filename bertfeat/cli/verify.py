@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bertfeat.cli import options
-
-if TYPE_CHECKING:
-    from bertfeat.store.verification import VerifyReport
 
 
 @click.command(name="verify", cls=options.GroupedCommand)
@@ -29,44 +26,34 @@ def verify(store: str, deep: bool, documents: int, inputs: tuple[str, ...]) -> o
     if not deep:
         options.refuse_given(("documents", "inputs"), "goes with --deep; add it")
     from bertfeat.display import counted, facts
-    from bertfeat.errors import CheckFailed
+    from bertfeat.errors import BertfeatError, CheckFailed
     from bertfeat.store import verification
     from bertfeat.store.storedescription import StoreDescription
 
     if deep:
         StoreDescription.at(store).require_model("--deep", "leave it out to check the digests")
-    checked = verification.verify(store, progress=options.watched())
-    report, n_again = checked, None
-    remedy = "" if report.is_good else _remedy(store, report)
-    if report.is_good and deep:
+    report = verification.verify(store, progress=options.watched())
+    counts: dict[str, Any] = {"n_parts": report.n_parts, "n_rows": report.n_rows, "n_bytes": report.n_bytes}
+    remedy = "encoded again they differ: other versions, another machine, or an edited store"
+    if not report.is_good:
+        try:
+            shards = verification.mark_for_redoing(store, report)
+            what = counted(len(shards), "shard") if shards else "what is missing or wrong"
+            remedy = f"run the command that made it, or append the same inputs, again to redo {what}"
+        except BertfeatError as error:
+            remedy = f"not marked for redoing: {error}"
+    elif deep:
         from bertfeat.corpus import Paths
         from bertfeat.extraction.deepcheck import recheck
 
         report = recheck(store, Paths(inputs) or None, n_documents=documents)
-        n_again = report.n_rows
-        remedy = "encoded again they differ: other versions, another machine, or an edited store"
-    counts: dict[str, Any] = {"n_parts": checked.n_parts, "n_rows": checked.n_rows, "n_bytes": checked.n_bytes}
-    counts["n_rows_encoded_again"] = n_again
+        counts["n_rows_encoded_again"] = report.n_rows
     problems = [{"shard": p.shard, "part": p.part, "reason": p.reason} for p in report.problems]
-    values = {"good": report.is_good, "problems": problems, **counts}
+    values = {"good": report.is_good, "problems": problems, "n_rows_encoded_again": None, **counts}
     if report.is_good:
         return options.Printed(values, f"{store}: good\n{facts(counts)}")
-    failure = CheckFailed(f"{store}: {counted(len(report.problems), 'problem')}; {remedy}")
+    failure = CheckFailed(f"{store}: {counted(len(problems), 'problem')}; {remedy}")
     return options.Printed(values, "\n".join(map(str, report.problems)), failure)
-
-
-def _remedy(store: str, report: VerifyReport) -> str:
-    """Mark damaged shards; return the remedy."""
-    from bertfeat.display import counted
-    from bertfeat.errors import BertfeatError
-    from bertfeat.store.verification import mark_for_redoing
-
-    try:
-        shards = mark_for_redoing(store, report)
-    except BertfeatError as error:
-        return f"not marked for redoing: {error}"
-    what = counted(len(shards), "shard") if shards else "what is missing or wrong"
-    return f"run the command that made it, or append the same inputs, again to redo {what}"
 
 
 @click.command(name="compact", cls=options.GroupedCommand)
@@ -86,5 +73,5 @@ def compact(store: str, shard_bytes: str | None) -> options.Printed:
 
     before = open_store(store)
     made = compaction.compact(before, shard_bytes=shard_bytes, progress=options.watched())
-    result = " became ".join(counted(len(store.manifest.shards), "shard") for store in (before, made))
+    result = " became ".join(counted(len(one.manifest.shards), "shard") for one in (before, made))
     return options.Printed(summary := store_summary(made), run_text(summary, result))
