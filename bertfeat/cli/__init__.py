@@ -14,10 +14,8 @@ from bertfeat.cli.failures import report_failures
 
 __all__ = ["failures", "main", "options", "run"]
 
-# The commands of the first screen come first.
-_N_FIRST = 8
-# name -> (module and attribute, one-line help); the modules may import heavy things, this table may not.
-_COMMANDS = {
+# The first screen: name -> (module and attribute, help). The modules may import heavy things, these tables may not.
+_FIRST = {
     "extract": ("extract.extract", "Run an encoder over a corpus and keep its hidden states."),
     "inspect": ("inspect.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
     "verify": ("verify.verify", "Check the digest of every file of a store."),
@@ -26,39 +24,33 @@ _COMMANDS = {
     "search": ("search.search", "Find the most similar texts, or words in context."),
     "map": ("layers.map_", "Draw the rows of a store: coordinates, neighbors and a page."),
     "export": ("export.export", "Write vectors of a store as files of other tools."),
-    "import": ("extract.import_", "Make a store of vectors that another program made."),
-    "serve": ("search.serve", "Search an index in a browser on this machine."),
-    "layers": ("layers.layers", "Measure the geometry of each layer of a store, or of two stores."),
-    "static": ("export.static", "Write the mean vector of each word type of a store."),
-    "card": ("export.card", "Write the card of a store for a hub of data sets."),
-    "compact": ("verify.compact", "Join the small parts of many appends."),
-    "models": ("models.models", "List the model types of text of the installed transformers."),
-    "convert": ("models.convert", "Write the weights of a pickle-only model as safetensors."),
 }
+_MORE = {"import": "extract.import_", "serve": "search.serve", "layers": "layers.layers", "static": "export.static"}
+_MORE |= {"card": "export.card", "compact": "verify.compact", "models": "models.models", "convert": "models.convert"}
+_PLACES = {name: place for name, (place, _) in _FIRST.items()} | _MORE
 
 
 class _LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names in the order of the table."""
-        return list(_COMMANDS)
+        """Return the names in the order of the tables."""
+        return list(_PLACES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import a command."""
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _PLACES:
             return None
-        module, name = _COMMANDS[cmd_name][0].split(".")
+        module, name = _PLACES[cmd_name].split(".")
         command: click.Command = getattr(importlib.import_module(f"bertfeat.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the first commands with their one-line help, and the names of the others, without importing any."""
-        names = list(_COMMANDS)
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name][1]) for name in names[:_N_FIRST]])
+            formatter.write_dl([(name, text) for name, (_, text) in _FIRST.items()])
         with formatter.section("More"):
-            formatter.write_text(f"{', '.join(names[_N_FIRST:])}; see bertfeat COMMAND --help")
+            formatter.write_text(f"{', '.join(_MORE)}; see bertfeat COMMAND --help")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -74,7 +66,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 # click takes the names of `commands` for the nearest one to a mistyped name.
 @click.group(
     cls=_LazyGroup,
-    commands=dict.fromkeys(_COMMANDS),
+    commands=dict.fromkeys(_PLACES),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--verbose", is_flag=True, is_eager=True, help="With --version: what a bug report needs.")

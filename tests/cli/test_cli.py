@@ -304,9 +304,7 @@ class TestProcess:
         [
             ("inspect STORE >/dev/full", 3, "standard output cannot be written: no space left on device"),
             ("--version >/dev/full 2>/dev/full", 3, ""),
-            ("models --jso --json >/dev/full", 2, "No such option"),
             ("verify STORE <&- >&- 2>&-", 0, ""),
-            ("models --jso --json 2>/dev/full >&-", 2, ""),
             ("extract - -o STORE/none --model MODEL --layers -1 <&-", 2, "standard input is closed"),
         ],
     )
