@@ -18,15 +18,15 @@ __all__ = ["failures", "main", "options", "run"]
 _FIRST = {
     "extract": ("extract.extract", "Run an encoder over a corpus and keep its hidden states."),
     "inspect": ("inspect.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
-    "verify": ("verify.verify", "Check the digest of every file of a store."),
+    "verify": ("inspect.verify", "Check the digest of every file of a store."),
     "probe": ("probe.probe", "Fit, score and apply classifiers on the features of a store."),
-    "index": ("index.index", "Build, update and measure indexes of a store's vectors."),
+    "index": ("search.index", "Build, update and measure indexes of a store's vectors."),
     "search": ("search.search", "Find the most similar texts, or words in context."),
-    "map": ("layers.map_", "Draw the rows of a store: coordinates, neighbors and a page."),
+    "map": ("export.map_", "Draw the rows of a store: coordinates, neighbors and a page."),
     "export": ("export.export", "Write vectors of a store as files of other tools."),
 }
-_MORE = {"import": "extract.import_", "serve": "search.serve", "layers": "layers.layers", "static": "export.static"}
-_MORE |= {"card": "export.card", "compact": "verify.compact", "models": "models.models", "convert": "models.convert"}
+_MORE = {"import": "extract.import_", "serve": "search.serve", "layers": "export.layers", "static": "export.static"}
+_MORE |= {"card": "export.card", "compact": "inspect.compact", "models": "inspect.models", "convert": "inspect.convert"}
 _PLACES = {name: place for name, (place, _) in _FIRST.items()} | _MORE
 
 
@@ -57,7 +57,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
     if ctx.params["verbose"]:
-        click.echo(importlib.import_module("bertfeat.cli.models").bug_report())
+        click.echo(importlib.import_module("bertfeat.cli.inspect").bug_report())
     else:
         click.echo(f"bertfeat, version {__version__}")
     ctx.exit()
