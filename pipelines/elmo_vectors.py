@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -27,14 +26,12 @@ FILE = click.Path(exists=True, dir_okay=False)
 _INDEX = "sentence_to_index"
 
 
-@recipe()
+@recipe("h5py")
 @click.option("--vectors", type=FILE, required=True, help="The .hdf5 file.")
 @click.option("--ids", type=FILE, help="A .conll, .conllu, .txt, .csv, ...")
 @click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
 def main(vectors: str, ids: str | None, out: str) -> None:
     """Write the vectors of words in an HDF5 file as a table."""
-    if find_spec("h5py") is None:
-        raise UserError("this recipe needs h5py: pip install 'bertfeat[hdf5]'")
     write_table(Path(out), "elmo_vectors", "word", _sentences(vectors), ids)
 
 

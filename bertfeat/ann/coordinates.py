@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from enum import StrEnum
-from importlib.util import find_spec
 
 import numpy as np
 
 from bertfeat.ann.transforms import Projection, principal_axes
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, require
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.moments import Moments
@@ -26,8 +25,8 @@ def parse_method(name: str) -> MapMethod:
     """Return the method of a name; raise a UserError if it is unknown or its library is not installed."""
     if name not in list(MapMethod):
         raise UserError(f"method {name!r}: unknown; choose one of {', '.join(MapMethod)}")
-    if name == MapMethod.UMAP and find_spec("umap") is None:
-        raise UserError("UMAP needs umap-learn, which is not installed; pip install 'bertfeat[umap]', or use PCA")
+    if name == MapMethod.UMAP:
+        require("umap", what="method umap needs")
     return MapMethod(name)
 
 

@@ -11,57 +11,53 @@ import click
 
 from bertfeat._version import __version__
 from bertfeat.cli.failures import report_failures
-from bertfeat.errors import UserError
 
 __all__ = ["failures", "main", "options", "run"]
 
-# name -> (module and attribute, one-line help); the modules may import heavy things, this table may not.
-_COMMANDS = {
+# The first screen: name -> (module and attribute, help). The modules may import heavy things, these tables may not.
+_FIRST = {
     "extract": ("extract.extract", "Run an encoder over a corpus and keep its hidden states."),
-    "import": ("imports.import_", "Make a store of vectors that another program made."),
     "inspect": ("inspect.inspect", "Show what a store, a probe, a sweep, an index or a model is."),
+    "verify": ("inspect.verify", "Check the digest of every file of a store."),
     "probe": ("probe.probe", "Fit, score and apply classifiers on the features of a store."),
-    "index": ("index.index", "Build, update and measure indexes of a store's vectors."),
+    "index": ("search.index", "Build, update and measure indexes of a store's vectors."),
     "search": ("search.search", "Find the most similar texts, or words in context."),
-    "serve": ("serve.serve", "Search an index in a browser on this machine."),
-    "layers": ("layers.layers", "Measure the geometry of each layer of a store, or of two stores."),
-    "map": ("layers.map_", "Draw the rows of a store: coordinates, neighbors and a page."),
-    "static": ("export.static", "Write the mean vector of each word type of a store."),
+    "map": ("export.map_", "Draw the rows of a store: coordinates, neighbors and a page."),
     "export": ("export.export", "Write vectors of a store as files of other tools."),
-    "card": ("export.card", "Write the card of a store for a hub of data sets."),
-    "compact": ("verify.compact", "Join the small parts of many appends."),
-    "verify": ("verify.verify", "Check the digest of every file of a store."),
-    "models": ("models.models", "List the model types of text of the installed transformers."),
-    "convert": ("models.convert", "Write the weights of a pickle-only model as safetensors."),
 }
+_MORE = {"import": "extract.import_", "serve": "search.serve", "layers": "export.layers", "static": "export.static"}
+_MORE |= {"card": "export.card", "compact": "inspect.compact", "models": "inspect.models", "convert": "inspect.convert"}
+_PLACES = {name: place for name, (place, _) in _FIRST.items()} | _MORE
 
 
 class _LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names in the order of the table."""
-        return list(_COMMANDS)
+        """Return the names in the order of the tables."""
+        return list(_PLACES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import a command."""
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _PLACES:
             return None
-        module, name = _COMMANDS[cmd_name][0].split(".")
+        module, name = _PLACES[cmd_name].split(".")
         command: click.Command = getattr(importlib.import_module(f"bertfeat.cli.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands with their one-line help, without importing them."""
+        """List the first commands with their one-line help, and the names of the others, without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in _FIRST.items()])
+        with formatter.section("More"):
+            formatter.write_text(f"{', '.join(_MORE)}; see bertfeat COMMAND --help")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
     if ctx.params["verbose"]:
-        click.echo(importlib.import_module("bertfeat.cli.bugreport").bug_report())
+        click.echo(importlib.import_module("bertfeat.cli.inspect").bug_report())
     else:
         click.echo(f"bertfeat, version {__version__}")
     ctx.exit()
@@ -70,7 +66,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 # click takes the names of `commands` for the nearest one to a mistyped name.
 @click.group(
     cls=_LazyGroup,
-    commands=dict.fromkeys(_COMMANDS),
+    commands=dict.fromkeys(_PLACES),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("--verbose", is_flag=True, is_eager=True, help="With --version: what a bug report needs.")
@@ -78,7 +74,15 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     "-V", "--version", is_flag=True, expose_value=False, callback=_print_version, help="Show the version and exit."
 )
 def group(verbose: bool) -> None:
-    """Contextual features from BERT-like encoders: extract once to Parquet, probe and search many times."""
+    """Run a transformer over your texts once, keep every layer of every token in Parquet, and answer questions from the
+    files in seconds.
+
+    \b
+    Three jobs:
+      hidden states as files that can be trusted          extract, inspect, verify
+      which layer or model is good enough for my labels   extract, probe
+      search my texts well on this machine                extract, index, search
+    """  # noqa: D301
     if verbose:
         raise click.UsageError("--verbose before a command goes with --version; write it after the command's name")
 
@@ -96,8 +100,6 @@ def run() -> None:
 def main() -> None:
     """Run the command line; exit codes are 0 done, 1 a check found something, 2 user's input, 3 run failed."""
     with report_failures() as outcome:
-        if sys.flags.optimize > 1:
-            raise UserError("python -OO drops the docstrings that transformers reads when it is imported; use -O")
         if "_BERTFEAT_COMPLETE" in os.environ:
             group(prog_name="bertfeat", standalone_mode=False)
         # Not click's main, which ends with 1 without a word where any pipe or connection is closed.

@@ -18,12 +18,10 @@ from typing import Any
 import click
 
 from bertfeat.config import flag
-from bertfeat.errors import BertfeatError, BertfeatWarning, CheckFailed, is_out_of_memory
+from bertfeat.errors import SETTING, BertfeatError, BertfeatWarning, CheckFailed, is_out_of_memory
 
 _INTERRUPTED = 130
 RUN_FAILED = 3
-# A setting, perhaps with a value, as messages name it: `text_column`, `pooling='mean'`.
-_SETTING = re.compile(r"(?<![^\s(])`([a-z][a-z_]*)(?:=([^`]*))?`(?=[\s,;:).]|$)")
 
 
 @dataclass
@@ -40,9 +38,9 @@ def report_failures(command: click.Command | None = None) -> Iterator[Outcome]:
 
     Settings become flags in the line; with a `command`, only those that it has as options.
 
-    If the command has `--json`, an error is also one line of JSON on standard output:
-    `{"error": {"kind": ..., "message": ..., "path": ..., "row": ...}}`. A check that fails has printed its report.
-    Output to a closed pipe (`| head`) is not an error.
+    If the command has `--json`, an error is also one line of JSON on standard output: `{"error": {"kind": ...,
+    "message": ..., "path": ..., "row": ..., "settings": [...]}}`. A check that fails has printed its report. Output to
+    a closed pipe (`| head`) is not an error.
     """
     outcome = Outcome()
     _replace_closed_streams()
@@ -126,7 +124,7 @@ def with_flags(message: str, command: click.Command | None = None) -> str:
             return found[0]
         return " ".join([flag(name), *([] if value in (None, "True") else [shlex.quote(value.strip("'"))])])
 
-    return _SETTING.sub(as_flag, message)
+    return SETTING.sub(as_flag, message)
 
 
 def _fail(message: str, code: int, kind: BaseException | str, outcome: Outcome) -> None:
@@ -135,8 +133,9 @@ def _fail(message: str, code: int, kind: BaseException | str, outcome: Outcome) 
     if outcome.as_json and not isinstance(kind, CheckFailed):
         name = kind if isinstance(kind, str) else type(kind).__name__
         place = {"path": getattr(kind, "path", None), "row": getattr(kind, "row", None)}
+        error = {"kind": name, "message": line, **place, "settings": getattr(kind, "settings", [])}
         with suppress(OSError):
-            click.echo(json.dumps({"error": {"kind": name, "message": line, **place}}, default=str))
+            click.echo(json.dumps({"error": error}, default=str))
     with suppress(OSError):
         click.echo(f"bertfeat: {line}", err=True)
     _end(code)

@@ -10,19 +10,18 @@ from typing import Any, NamedTuple, get_type_hints
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
-from click.types import StringParamType
 
 from bertfeat.choices import Choice
 from bertfeat.cli.failures import Outcome
 from bertfeat.config import ExtractConfig, flag, parse_size
 from bertfeat.display import facts
-from bertfeat.errors import BertfeatError, ConfigError
+from bertfeat.errors import BertfeatError
 
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 RUN = "Run"
 _LAST = "Other options"
+_HELP_ALL = "--help-all"
 # Options whose values are lost if they are repeated, because click keeps the last one. Those of a run, such as
 # --device, may be repeated: an alias may hold one that a later one replaces.
 ONCE = {"levels", "layers", "combine", "keep_columns", "columns", "features"}
@@ -30,19 +29,8 @@ ONCE |= {"level", "pooling", "word_pooling", "feature", "mix", "label", "where",
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
 _KINDS = get_type_hints(ExtractConfig)
 _SIZES = {"shard_bytes": "256MB", "cache_size": "10GB"}
-_METAVARS = {
-    "model": "MODEL",
-    "layers": "LAYERS",
-    "delimiter": "C",
-    "prompt": "TEXT",
-    "device": "DEVICE",
-    "shards": "I/N",
-    "ray_address": "ADDRESS",
-    "cache": "FOLDER",
-    "levels": "A,B",
-    "combine": "A,B",
-    "keep_columns": "A,B",
-}
+_METAVARS = {"delimiter": "C", "prompt": "TEXT", "shards": "I/N", "ray_address": "ADDRESS", "cache": "FOLDER"}
+_METAVARS |= {name: name.upper() for name in ("model", "layers", "device")}
 
 
 class _GroupedOption(click.Option):
@@ -53,40 +41,29 @@ class _GroupedOption(click.Option):
         self.heading = heading
 
 
-class _Text(StringParamType):
-    """A text, which a shell completes as the name of a file."""
-
-    def shell_complete(self, *arguments: Any) -> list[CompletionItem[Any]]:
-        """Return the values that fit at the cursor."""
-        return [CompletionItem(arguments[-1], type="file")]
-
-
-class ByteSize(click.ParamType[int]):
-    """A number of bytes, optionally with a decimal unit: 256MB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes as a number.
-
-        Examples:
-            >>> ByteSize().convert("1.5 GB", None, None)
-            1500000000
-        """
-        try:
-            return parse_size(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
+def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        ctx.meta[_HELP_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists its options under headings, and which refuses to take the last of several choices."""
+    """A command whose help lists its options under headings, and which refuses to take the last of several choices.
 
-    def __init__(self, *args: Any, **attributes: Any) -> None:
+    `common` has the names of the options that `--help` shows, if there are many; `--help-all` shows all of them.
+    """
+
+    def __init__(self, *args: Any, common: str = "", **attributes: Any) -> None:
         super().__init__(*args, **attributes)
+        self._common = set(common.split())
         for param in self.params:
             if param.type is click.STRING:
-                param.type = _Text()
+                # A shell completes a text as the name of a file.
+                param.type = click.Path(readable=False)
+        if self._common:
+            show: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
+            self.params.append(click.Option([_HELP_ALL], help="Show all options and exit.", **show))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; an option whose first value would be lost without a word is given once."""
@@ -104,9 +81,10 @@ class GroupedCommand(click.Command):
         """Write the options, group by group, in the order of their declaration."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
-                groups.setdefault(getattr(param, "heading", _LAST), []).append(record)
+            heading, record = getattr(param, "heading", _LAST), param.get_help_record(ctx)
+            is_shown = not self._common or param.name in self._common or heading == _LAST or _HELP_ALL in ctx.meta
+            if record is not None and isinstance(param, click.Option) and is_shown:
+                groups.setdefault(heading, []).append(record)
         for heading, records in groups.items():
             with formatter.section(heading):
                 formatter.write_dl(records, col_max=30)
@@ -184,8 +162,13 @@ def count(heading: str, name: str, default: int | None, text: str, least: int = 
 
 
 def size(heading: str, name: str, default: str | None, text: str) -> Option:
-    """Return an option that takes a number of bytes."""
-    return option(heading, name, type=ByteSize(), default=default, show_default=bool(default), help=text)
+    """Return an option that takes a number of bytes, perhaps with a decimal unit."""
+    shown = {"metavar": "SIZE", "default": default, "show_default": bool(default)}
+    return option(heading, name, callback=_bytes, help=text, **shown)
+
+
+def _bytes(_: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    return None if text is None else parse_size(text, str(param.name))
 
 
 def choice(heading: str, name: str, choices: Sequence[str], text: str) -> Option:
@@ -198,11 +181,6 @@ def together(*options: Option) -> Option:
     return lambda command: functools.reduce(lambda made, one: one(made), reversed(options), command)
 
 
-def names_in(text: str | None) -> list[str]:
-    """Return the names between the commas of the value of an option."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
 def refuse_given(names: Container[str | None], reason: str) -> None:
     """Refuse options of the command line that would be ignored."""
     context = click.get_current_context()
@@ -213,10 +191,10 @@ def refuse_given(names: Container[str | None], reason: str) -> None:
 
 def _settings(heading: str, **texts: str) -> Option:
     """Return options for settings of an extraction; their types and defaults are those of `ExtractConfig`."""
-    return together(*(_setting(heading, name, text) for name, text in texts.items()))
+    return together(*(option(heading, flag(name), name, help=text, **_as(name)) for name, text in texts.items()))
 
 
-def _setting(heading: str, name: str, text: str) -> Option:
+def _as(name: str) -> dict[str, Any]:
     kind, default = _KINDS[name], _DEFAULTS[name]
     attributes: dict[str, Any] = {"metavar": _METAVARS.get(name, "NAME"), "default": default}
     if kind is bool:
@@ -224,13 +202,12 @@ def _setting(heading: str, name: str, text: str) -> Option:
     elif isinstance(kind, type) and issubclass(kind, Choice):
         attributes = {"type": click.Choice([str(member) for member in kind.names()]), "default": str(default)}
     elif name in _SIZES:
-        attributes = {"type": ByteSize(), "default": _SIZES[name]}
+        attributes = {"metavar": "SIZE", "callback": _bytes, "default": _SIZES[name]}
     elif kind == int | None:
         attributes = {"type": int, "metavar": "N"}
     elif isinstance(default, tuple):
-        attributes["default"] = ",".join(default) or None
-    has_default = attributes.get("default") is not None
-    return option(heading, flag(name), name, show_default=has_default, help=text, **attributes)
+        attributes = {"metavar": "A,B", "default": ",".join(default) or None}
+    return {"show_default": attributes.get("default") is not None, **attributes}
 
 
 corpus_options = _settings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -14,10 +15,12 @@ from bertfeat.errors import BertfeatWarning, require
 from bertfeat.heads.registry import ROW_HEADS, TAGGERS, check_head
 
 _LABELS = "in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."
+# Options of a fit and of a sweep that `--help` shows.
+_COMMON = "output overwrite level label labels dev head param class_weight seeds as_json"
 # What the result of a fit shows.
 _OF_A_FIT = (
-    *("head", "params", "feature", "level", "label", "n_rows", "n_documents", "n_classes", "n_without_label"),
-    *("n_without_vector", "streamed", "n_seeds_asked", "seeds", "seed", "scores", "fit_report"),
+    *("probe", "head", "params", "feature", "level", "label", "n_rows", "n_documents", "n_classes", "n_without_label"),
+    *("n_without_vector", "streamed", "n_seeds_asked", "seeds", "seed", "scores", "fit_report", "unseen_labels"),
 )
 
 _fit_options = options.together(
@@ -48,7 +51,7 @@ def probe() -> None:
     """
 
 
-@probe.command(name="fit", cls=options.GroupedCommand)
+@probe.command(name="fit", cls=options.GroupedCommand, common=f"feature {_COMMON}")
 @click.argument("store", metavar="STORE")
 @options.writes("PROBE", "Folder of the probe.")
 @options.value("Data", "--feature", "NAME", "Feature.  [default: the only one, or concat_last4]")
@@ -70,7 +73,7 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
 
     params = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
-    _check_store_and_head(store, settings)
+    _check(store, settings=settings)
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import fit_probe
 
@@ -79,9 +82,8 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
     values = {"probe": output, **fitted.summary()}
     for said in values["fit_report"].get("warnings", []):
         warnings.warn(BertfeatWarning(said), stacklevel=1)
-    named = {**values["spec"], **values}
-    shown = {name: named[name] for name in ("probe", *_OF_A_FIT)}
-    return options.Printed(values, facts({**shown, "unseen_labels": (values["dev"] or {}).get("unseen_labels")}))
+    named = {**values["spec"], **(values["dev"] or {}), **values}
+    return options.Printed(values, facts(named, _OF_A_FIT))
 
 
 @probe.command(name="score", cls=options.GroupedCommand, short_help="Score a probe on a labelled store.")
@@ -97,14 +99,18 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
     Accuracy, macro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
     Labels that the probe has not seen, and rows without a vector, count as errors.
     """
-    _check_probe_and_store(probe, store)
+    _check(store, probe=probe)
     from bertfeat.probes.fitted import load_probe
 
     found = load_probe(probe).score(store, label=label, labels=labels, bootstrap=not no_intervals)
     return options.Printed({"probe": probe, "store": store, **found.to_dict()}, "\n".join(found.lines()))
 
 
-@probe.command(name="predict", cls=options.GroupedCommand)
+@probe.command(
+    name="predict",
+    cls=options.GroupedCommand,
+    common="output overwrite columns errors label labels text_column id_column device",
+)
 @click.argument("probe", metavar="PROBE")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @options.writes("FILE", "File to write: .parquet or .csv.")
@@ -131,35 +137,28 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
     from bertfeat.storage import as_path
 
     asked = {name: settings.pop(name) for name in ("errors", "label", "labels")}
-    asked |= {"columns": options.names_in(settings.pop("columns")), "overwrite": overwrite}
-    is_store = len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir()
-    if is_store:
+    asked |= {"columns": settings.pop("columns") or (), "overwrite": overwrite}
+    store = inputs[0] if len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir() else None
+    if store is not None:
         options.refuse_given(settings, "is for reading text; INPUT is a store")
-    _check_probe_and_store(probe, inputs[0] if is_store else None)
+    _check(store, probe=probe)
     from bertfeat.corpus import Paths
     from bertfeat.probes.fitted import load_probe
 
     fitted = load_probe(probe)
-    given = {} if is_store else {name: one for name, one in settings.items() if one is not None}
-    what = inputs[0] if is_store else Paths(inputs)
-    written = fitted.predict(what, output, **asked, progress=options.watched(), **given)
-    return {
-        "output": output,
-        "probe": probe,
-        "level": str(fitted.level),
-        "n_rows": written.n_rows,
-        "n_without_prediction": written.n_without,
-        "counts": {str(name): count for name, count in sorted(written.counts.items())},
-        "n_bad_rows": written.n_set_aside,
-        "n_gold": written.n_gold,
-    }
+    given = {} if store else {name: one for name, one in settings.items() if one is not None}
+    written = fitted.predict(store or Paths(inputs), output, **asked, progress=options.watched(), **given)
+    counts = {str(name): count for name, count in sorted(written.counts.items())}
+    found = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}
+    found |= {"n_bad_rows": written.n_set_aside, "n_gold": written.n_gold}
+    return {"output": output, "probe": probe, "level": str(fitted.level), **found}
 
 
 # --columns stands for this option of an extraction.
 predict.params = [param for param in predict.params if param.name != "keep_columns"]
 
 
-@probe.command(name="sweep", cls=options.GroupedCommand)
+@probe.command(name="sweep", cls=options.GroupedCommand, common=f"features hold_out {_COMMON}")
 @click.argument("store", metavar="STORE")
 @options.writes("FOLDER", "Folder of the table and the plots.")
 @options.value("Data", "--features", "A,B", "Features or layers; mix_last4 is a scalar mix.  [default: all]")
@@ -182,7 +181,7 @@ def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any)
 
     params = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
-    _check_store_and_head(store, settings)
+    _check(store, settings=settings)
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import sweep_probes
 
@@ -191,23 +190,18 @@ def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any)
     return options.Printed({"output": output, **found.to_dict()}, f"{found.table()}\n\n{output}: {found.best_line()}")
 
 
-def _check_store_and_head(store: str, settings: dict[str, Any]) -> None:
-    """Report a missing store, level or head before scikit-learn loads, which takes a second."""
-    from bertfeat.store.storedescription import StoreDescription
-
-    require("sklearn")
-    StoreDescription.at(store).choose_level(settings["level"])
-    check_head(settings["head"])
-
-
-def _check_probe_and_store(probe: str, store: str | None) -> None:
-    """Report a missing or damaged probe or store before scikit-learn loads."""
+def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str, Any] | None = None) -> None:
+    """Report a wrong probe, store, level or head before scikit-learn loads, which takes a second."""
     from bertfeat.probes.probedescription import describe_probe
     from bertfeat.store.storedescription import StoreDescription
 
-    describe_probe(probe)
-    if store is not None:
-        StoreDescription.at(store)
+    require("sklearn")
+    if probe is not None:
+        describe_probe(probe)
+    description = None if store is None else StoreDescription.at(store)
+    if description is not None and settings is not None:
+        description.choose_level(settings["level"])
+        check_head(settings["head"])
 
 
 def head_params(settings: dict[str, Any]) -> dict[str, Any]:

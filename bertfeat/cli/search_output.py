@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from bertfeat.cli.failures import with_flags
-from bertfeat.cli.options import names_in, show
+from bertfeat.cli.options import show
+from bertfeat.config import names_in
 from bertfeat.corpus.linestreams import read_lines, strip_line_end
 from bertfeat.display import counted, display_width, first_columns, padded, printable, table_cells
 from bertfeat.durable.placecheck import check_file, check_folder_above
@@ -23,7 +24,7 @@ from bertfeat.errors import UserError
 from bertfeat.exports.framefiles import ENDINGS, frame_writer
 from bertfeat.levels import LEVELS
 from bertfeat.search.hitrows import Context, hit_object
-from bertfeat.search.queryfiles import Query, QueryFile
+from bertfeat.search.queryfiles import QueryFile
 from bertfeat.search.queryvectors import EncodedQueries
 from bertfeat.storage import local_path
 
@@ -46,7 +47,7 @@ def hit_lines(index: Index, query: str | EncodedQueries, settings: dict[str, Any
         found_all = f"{counted(len(hits), 'hit')}; nothing else {fits}" if hits else f"nothing {fits}"
         click.echo(f"bertfeat: {index.path}: {found_all}", err=True)
     if hits:
-        yield from _table(hits, contexts, names_in(settings["columns"]), settings)
+        yield from _table(hits, contexts, settings)
 
 
 def hit_objects(index: Index, query: str | EncodedQueries, settings: dict[str, Any]) -> list[dict[str, Any]]:
@@ -59,40 +60,37 @@ def _hits(
     index: Index, query: str | EncodedQueries, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[Context] | None]:
     """Return the hits of one query, and their contexts if they are words or tokens."""
-    frame = found(index, query, settings, "row")
+    frame = _found(index, query, settings, "row")
     contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
     return list(frame.drop("query", *({"row"} - {*names_in(settings["columns"])})).iter_rows(named=True)), contexts
 
 
-def found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
+def _found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
     """Search with the values of the flags; hits have the shown columns, those of `--columns`, and further ones."""
     filters = {name: settings[name] for name in _FILTERS}
     names = dict.fromkeys([*LEVELS[index.level].shown, *names_in(settings["columns"]), *columns])
     return index.search(queries, settings["k"], columns=list(names), **filters)
 
 
-def _table(
-    hits: list[dict[str, Any]], contexts: list[Context] | None, further: list[str], settings: dict[str, Any]
-) -> Iterator[str]:
+def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, settings: dict[str, Any]) -> Iterator[str]:
     """Yield a header and a line for each hit; the last column is the text."""
-    names = [name for name in dict.fromkeys(["rank", "score", "doc_id", *further]) if contexts or name != "text"]
+    names = dict.fromkeys(["rank", "score", "doc_id", *names_in(settings["columns"])])
     if contexts is None:
+        names.pop("text", None)
         last, texts = "text", [hit["text"] or "" for hit in hits]
     else:
         reach = max(display_width(context.left) for context in contexts)
         last, texts = "context", [context.aligned(min(reach, settings["context"])) for context in contexts]
-    cells, is_right = table_cells(names, [[_cell(hit[name], name) for name in names] for hit in hits])
+
+    def cell(name: str, value: object) -> object:
+        return value if name == "score" else first_columns(printable("" if value is None else str(value)), _MAX_CELL)
+
+    cells, is_right = table_cells(list(names), [[cell(name, hit[name]) for name in names] for hit in hits])
     widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
     is_cut = sys.stdout.isatty() and not settings["full"]
     limit = shutil.get_terminal_size().columns if is_cut else sys.maxsize
     for line, text in zip(cells, [last, *texts], strict=True):
         yield first_columns("  ".join([*map(padded, line, widths, is_right), text]), limit).rstrip()
-
-
-def _cell(value: object, name: str) -> object:
-    if name == "score":
-        return value
-    return first_columns(printable("" if value is None else str(value)), _MAX_CELL)
 
 
 def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
@@ -106,18 +104,13 @@ def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:
     n_hits = 0
     with publish_file(out) as sink, frame_writer(out, sink) as write:
         for batch in file.batches():
-            frame = _search_batch(index, batch, settings)
-            write(frame)
+            encoded = index.encode([query.text for query in batch], [query.name for query in batch])
+            frame = _found(index, encoded, settings)
+            ids = pl.Series("query_id", [query.query_id for query in batch])
+            write(frame.select(ids.gather(frame["query"]).alias("query_id"), pl.exclude("query")))
             n_hits += len(frame)
     values = {"output": str(out), "n_queries": file.n_queries, "n_hits": n_hits, "seconds": time.monotonic() - started}
     show(values, as_json=settings["as_json"], quiet=settings["quiet"])
-
-
-def _search_batch(index: Index, batch: list[Query], settings: dict[str, Any]) -> pl.DataFrame:
-    encoded = index.encode([query.text for query in batch], [query.name for query in batch])
-    frame = found(index, encoded, settings)
-    ids = pl.Series("query_id", [query.query_id for query in batch])
-    return frame.select(ids.gather(frame["query"]).alias("query_id"), pl.exclude("query"))
 
 
 def answer_queries(index: Index, settings: dict[str, Any]) -> None:
@@ -129,7 +122,7 @@ def answer_queries(index: Index, settings: dict[str, Any]) -> None:
     if sys.stdin is None:
         raise UserError("standard input is closed; pipe in one query per line")
     # A wrong flag is reported now, and not once per query.
-    found(index, EncodedQueries(np.zeros((0, index.spec.dim), index.spec.store_dtype), ()), settings)
+    _found(index, EncodedQueries(np.zeros((0, index.spec.dim), index.spec.store_dtype), ()), settings)
     index.load_model()
     n_failed = 0
     for _, number, line in read_lines(sys.stdin.buffer, 0, 1):

@@ -26,13 +26,8 @@ _OF_A_RUN = ("n_bytes", "tokens_per_s", "n_bad_rows", "n_empty_documents", "n_un
 _NOTES = ("n_empty_documents", "n_halvings", "n_cached_documents")
 
 
-def inspect_store(path: str) -> dict[str, Any]:
-    """Return what is in a store, also an unfinished one, as JSON values."""
-    return store_summary(StoreDescription.at(path, allow_incomplete=True))
-
-
 def store_summary(store: StoreDescription) -> dict[str, Any]:
-    """Return what is in a store as JSON values."""
+    """Return what is in a store, perhaps an unfinished one, as JSON values."""
     totals, receipts = store.manifest.totals, store.receipts()
     counts, seconds, notes = totals.counts, Counter[str](), Counter[str]()
     for receipt in receipts:
@@ -43,7 +38,15 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "store": str(store.path),
         "complete": store.is_complete,
         "version": store.version,
-        "levels": {str(level): _level(store, level) for level in store.levels},
+        "levels": {
+            str(level): {
+                "n_rows": store.n_rows(level),
+                "n_bytes": totals.n_bytes.get(level, 0),
+                "columns": {column.name: column.type for column in store.schema(level).columns},
+                "features": {feature.name: feature.dim for feature in store.schema(level).features},
+            }
+            for level in store.levels
+        },
         **{name: counts.get(name, 0) for name in ("n_documents", "n_tokens", "n_truncated_tokens", "n_windows")},
         **{name: counts[name] for name in ("n_unknown_tokens",) if name in counts},
         "n_bad_rows": totals.n_bad_rows,
@@ -59,29 +62,17 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
     }
 
 
-def _level(store: StoreDescription, level: Level) -> dict[str, Any]:
-    schema = store.schema(level)
-    return {
-        "n_rows": store.n_rows(level),
-        "n_bytes": store.manifest.totals.n_bytes.get(level, 0),
-        "columns": {column.name: column.type for column in schema.columns},
-        "features": {feature.name: feature.dim for feature in schema.features},
-    }
-
-
 def _appends(store: StoreDescription, receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
     """Return each append since the last compaction, in order; `receipts` tell when it was finished."""
     manifest, found = store.manifest, []
     times = {receipt.shard: receipt.created_at for receipt in receipts}
     for before, after in pairwise(state for state in manifest.history if state.n_shards is not None):
         shards = manifest.shards[before.n_shards : after.n_shards]
-        inputs = [file.path for file in manifest.inputs[before.n_inputs : after.n_inputs]]
-        n_documents = sum(shard.counts.get("n_documents", 0) for shard in shards)
-        times_of = [times.get(shard.shard) for shard in shards[-1:]] or [None]
-        found.append(
-            {"n_documents": n_documents, "n_shards": len(shards), "inputs": inputs, "finished_at": times_of[0]}
-        )
-    return [append for append in found if append["inputs"]]
+        if inputs := [file.path for file in manifest.inputs[before.n_inputs : after.n_inputs]]:
+            n_documents = sum(shard.counts.get("n_documents", 0) for shard in shards)
+            time = times.get(shards[-1].shard) if shards else None
+            found.append({"n_documents": n_documents, "n_shards": len(shards), "inputs": inputs, "finished_at": time})
+    return found
 
 
 def _unfinished_append(store: StoreDescription) -> list[str]:
@@ -95,26 +86,27 @@ def _unfinished_append(store: StoreDescription) -> list[str]:
 
 
 class RunLog(Bar):
-    """A bar that, with `verbose`, first prints what computes.
+    """A bar that knows whether shards had to be done, and how many documents came from a cache.
 
-    Attributes:
-        has_started: Whether there were shards to do; False for a store that was complete before.
-        n_cached_documents: How many documents came from a cache.
+    With `verbose`, it first prints what computes.
     """
 
     def __init__(self, config: ExtractConfig, *, draws: bool | None, verbose: bool = False) -> None:
         super().__init__(draws=draws)
-        self.has_started = False
-        self.n_cached_documents = 0
-        self._config = config
-        self._verbose = verbose
+        self.has_started, self.n_cached_documents = False, 0
+        self._config, self._verbose = config, verbose
 
     def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        """Print what computes, then start to count."""
+        """Print model, device, types and the work, then start to count."""
         self.has_started = True
         if self._verbose:
+            names = ("family", "layers", "device_kind", "compute_dtype", "store_dtype")
+            values = {"model": model_text(plan.metadata), **{name: plan.metadata[name] for name in names}}
+            values |= {name: getattr(self._config, name) for name in ("device", "workers", "cache")}
+            values |= {"max_batch_tokens": plan.fields["max_batch_tokens"], "n_rows": plan.n_rows}
+            values |= {"n_shards": len(plan.shards), "n_shards_done_before": len(receipts)}
             self.clear()
-            click.echo(facts(self._computing(plan, len(receipts)), indent="bertfeat: "), err=True)
+            click.echo(facts(values, indent="bertfeat: "), err=True)
         super().start(plan, receipts)
 
     def committed(self, receipt: Receipt) -> None:
@@ -122,20 +114,12 @@ class RunLog(Bar):
         self.n_cached_documents += receipt.notes.get("n_cached_documents", 0)
         super().committed(receipt)
 
-    def _computing(self, plan: Plan, n_done: int) -> dict[str, Any]:
-        """Return model, device, types, and the work."""
-        names = ("family", "layers", "device_kind", "compute_dtype", "store_dtype")
-        values = {"model": model_text(plan.metadata), **{name: plan.metadata[name] for name in names}}
-        values |= {name: getattr(self._config, name) for name in ("device", "workers", "cache")}
-        values |= {"max_batch_tokens": plan.fields["max_batch_tokens"], "n_rows": plan.n_rows}
-        return {**values, "n_shards": len(plan.shards), "n_shards_done_before": n_done}
-
 
 def run_result(
     store: StoreDescription, log: RunLog, config: ExtractConfig | None = None, before: StoreDescription | None = None
 ) -> Printed:
     """Return the result of an extraction or import; `before` is the store that an append found."""
-    summary = store_summary(store)
+    summary, more = store_summary(store), dict[str, Any]()
     done = None if log.has_started else "already complete; nothing to do"
     if log.has_started and before is not None:
         n = summary["n_documents"] - before.manifest.totals.counts.get("n_documents", 0)
@@ -143,26 +127,19 @@ def run_result(
     if config and not store.is_complete:
         n_left = summary["n_shards_planned"] - summary["n_shards"]
         done = f"share {config.shards} is done; {counted(n_left, 'shard')} left to others"
-    n_cached = log.n_cached_documents if config and config.cache and log.has_started else None
-    tip = _sentence_tip(store) if log.has_started and before is None else None
-    return Printed({**summary, "was_complete": not log.has_started}, run_text(summary, done, n_cached, tip))
+    if config and config.cache and log.has_started:
+        more["n_documents_from_the_cache"] = log.n_cached_documents
+    if log.has_started and before is None:
+        more["tip"] = _sentence_tip(store)
+    return Printed({**summary, "was_complete": not log.has_started}, run_text(summary, done, **more))
 
 
-def run_text(
-    summary: Mapping[str, Any], result: str | None, n_cached: int | None = None, tip: str | None = None
-) -> str:
+def run_text(summary: Mapping[str, Any], result: str | None, *, tip: str | None = None, **more: Any) -> str:
     """Return what is printed of a store that a run made."""
     meta, rows = summary["metadata"], {level: info["n_rows"] for level, info in summary["levels"].items()}
-    pooling = {"pooling": meta["pooling"], "sentence_model": meta.get("sentence_model"), "prompt": meta.get("prompt")}
     counts = {name: summary.get(name) or None for name in _OF_A_RUN}
-    shown = {
-        "store": summary["store"],
-        "result": result,
-        "rows": rows,
-        **counts,
-        "n_documents_from_the_cache": n_cached,
-    }
-    return facts({**shown, **(pooling if Level.SENTENCE in rows else {}), "tip": tip})
+    pooling = {name: meta.get(name) for name in ("pooling", "sentence_model", "prompt") if Level.SENTENCE in rows}
+    return facts({"store": summary["store"], "result": result, "rows": rows, **counts, **more, **pooling, "tip": tip})
 
 
 def _sentence_tip(store: StoreDescription) -> str | None:

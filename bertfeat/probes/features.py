@@ -51,7 +51,7 @@ def choose_features(
     if features is None:
         return _all_features(store, level, with_mixes=has_mix)
     if isinstance(features, str):
-        names = names_in("features", features)
+        names = names_in(features)
         features = [int(name) if name.removeprefix("-").isdecimal() else name for name in names]
     if not features:
         raise UserError("features is empty; name one or more, or leave it out for all")

@@ -172,7 +172,7 @@ class FittedProbe:
             RunError: The run failed, or the system refused a write; no files are left.
         """
         out = None if output is None else check_output(output, overwrite=overwrite)
-        names = names_in("columns", columns)
+        names = names_in(columns)
         asks_gold = errors or label is not None or labels is not None or self.label in names
         gold = (label or self.label) if asks_gold else None
         store, texts, n_set_aside = _store_of(what), _texts_of(what), 0

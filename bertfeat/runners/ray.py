@@ -18,12 +18,11 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfeat import devices
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import RunError, UserError, require
 from bertfeat.progress import Progress
 from bertfeat.records import Receipt, ShardSpec
 from bertfeat.runners.overlap import TaskThread
@@ -161,10 +160,7 @@ def check_ray(address: str | None) -> None:
     Raises:
         UserError: Ray is not installed, and the message has the command that installs it; or nothing listens there.
     """
-    spec = find_spec("ray")
-    # A folder with that name on the path is also found, but has no file as its origin.
-    if spec is None or spec.origin is None:
-        raise UserError("`runner='ray'` needs Ray, which is not installed; run: pip install 'bertfeat[ray]'")
+    require("ray", what="`runner='ray'` needs")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         return

@@ -7,7 +7,7 @@ import functools
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.errors import UserError, did_you_mean
+from bertfeat.errors import UserError, no_column
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray
 from bertfeat.store.reader import Store, read_columns, row_columns
@@ -53,8 +53,8 @@ def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
         named = list(dict.fromkeys(condition.meta.root_names()))
         for name in named:
             if name not in own and name not in others:
-                there = did_you_mean(name, [*own, *others]) or f"columns are {', '.join([*own, *others])}"
-                raise _wrong(where, f"no column {name!r}; {there}; texts take single quotes, as in doc_id = 'a'")
+                quotes = "texts take single quotes, as in doc_id = 'a'"
+                raise _wrong(where, f"{no_column(name, [*own, *others])}; {quotes}")
         if not named:
             raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
         frame = read_columns(store, level, named)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from bertfeat.errors import BertfeatError, RunError, StorageError
+from bertfeat.errors import BertfeatError, RunError, StorageError, require
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 class _Package(NamedTuple):
     name: str
-    extra: str
     credentials: str
 
 
-_S3 = _Package("s3fs", "s3", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
-_GCS = _Package("gcsfs", "gcs", "GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login")
+_S3 = _Package("s3fs", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
+_GCS = _Package("gcsfs", "GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login")
 PACKAGES = {"s3": _S3, "gs": _GCS, "gcs": _GCS}
 
 # Names of error classes, because only fsspec imports the libraries that define them, when they are needed.
@@ -38,13 +37,8 @@ def open_filesystem(scheme: str) -> AbstractFileSystem:
     Raises:
         StorageError: The package of the scheme is not installed.
     """
-    package = PACKAGES[scheme]
-    try:
-        return _filesystem(scheme, os.getpid())
-    except ImportError as error:
-        raise StorageError(
-            f"{scheme}:// needs the package {package.name} ({error}); run pip install 'bertfeat[{package.extra}]'"
-        ) from error
+    require(PACKAGES[scheme].name, what=f"{scheme}:// needs", kind=StorageError)
+    return _filesystem(scheme, os.getpid())
 
 
 @functools.cache

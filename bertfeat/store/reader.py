@@ -16,7 +16,7 @@ import pyarrow as pa
 from bertfeat.choices import Level, VectorEncoding
 from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
-from bertfeat.errors import StoreError, UserError, did_you_mean
+from bertfeat.errors import StoreError, UserError, no_column
 from bertfeat.forks import check_polars
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, Plan
 from bertfeat.storage import AnyPath, ObjectPath
@@ -450,8 +450,7 @@ def check_known(place: object, names: Sequence[str], known: Sequence[str], at: s
     """Raise a UserError that names the first of some columns that a table at a place does not have."""
     for name in names:
         if name not in known:
-            hint = did_you_mean(name, known) or f"columns are {', '.join(known) or 'none'}"
-            raise UserError(f"{place}: no column {name!r}{at}; {hint}")
+            raise UserError(f"{place}: {no_column(name, known, at)}")
 
 
 def read_columns(store: Store, level: Level, names: Sequence[str]) -> pl.DataFrame:

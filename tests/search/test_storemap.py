@@ -221,8 +221,8 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path, monkeypatch: pytest.
     assert not out.exists()
     store.map(out, level="word", overwrite=True, limit=3)
     assert (tmp_path / "m.html").read_text() != "mine"
-    monkeypatch.setattr(coordinates, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"umap-learn, which is not installed; pip install 'bertfeat\[umap\]'"):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(UserError, match=r"umap-learn: pip install 'bertfeat\[umap\]'"):
         store.map(tmp_path / "2.parquet", level="word", method="umap")
     for name, value in (("method", "tsne"), ("metric", "ip"), ("neighbors", 0), ("sample", 0)):
         with pytest.raises(UserError, match=name):

@@ -167,5 +167,7 @@ def test_mistakes_are_one_line(index: Path, tmp_path: Path, monkeypatch: pytest.
     # The model of this store does not exist.
     bertfeat.build_index(other, tmp_path / "known", threads=1).close()
     assert "known" in refused("serve", tmp_path / "known", "--port", "0")
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "needs uvicorn: pip install 'bertfeat[serve]'" in refused("serve", index, "--port", "0")
+    for name in ("starlette", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    said = refused("serve", index, "--port", "0")
+    assert "needs starlette and uvicorn: pip install 'bertfeat[serve]'" in said

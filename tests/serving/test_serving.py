@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 import bertfeat
 from bertfeat.choices import Level
-from bertfeat.cli.index import index_summary
+from bertfeat.cli.search import index_summary
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
 from bertfeat.serving.answers import Answers, Facet, _choices, find_facets, passage

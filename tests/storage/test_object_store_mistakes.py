@@ -60,8 +60,7 @@ class TestMistakes:
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
         line = self.one_line("inspect", f"{scheme}://features/out")
-        assert f"{scheme}:// needs the package {package}" in line
-        assert line.endswith(f"run pip install 'bertfeat[{extra}]'")
+        assert line.endswith(f"{scheme}:// needs {package}: pip install 'bertfeat[{extra}]'")
 
     def test_wrong_places(self, tmp_path):
         for place, reason in (
