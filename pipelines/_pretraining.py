@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +74,13 @@ def cut_windows(documents: Sequence[Texts], tokenizer: Any, max_length: int) -> 
             ids += found
             words += [n_before + (word or 0) for word in encoded.word_ids(number)]
     n_windows = -(-len(ids) // room) or 1
-    ends = template.prefix.ids, template.suffix.ids
+    first, last = template.prefix.ids, template.suffix.ids
     windows = [
-        {
-            "input_ids": np.concatenate([ends[0], inside, ends[1]]),
-            "words": np.concatenate([np.zeros_like(ends[0]), numbers, np.zeros_like(ends[1])]),
-        }
+        {"input_ids": np.concatenate([first, inside, last]), "words": np.pad(numbers, (len(first), len(last)))}
         for inside, numbers in zip(
-            *(np.array_split(np.array(one, np.int64), n_windows) for one in (ids, words)), strict=True
+            np.array_split(np.array(ids, np.int64), n_windows),
+            np.array_split(np.array(words, np.int64), n_windows),
+            strict=True,
         )
     ]
     known = [window for window in windows if not np.isin(window["input_ids"], tokenizer.all_special_ids).all()]
@@ -125,23 +123,16 @@ class Masking:
         return [{name: values[0].tolist() for name, values in batch.items()} for batch in batches]
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The mean loss of a masked word, and the share of masked words that are guessed."""
-
-    loss: float
-    masked_accuracy: float
-
-
 def judge(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the loss of each masked word and whether it is guessed: (n_windows, n_tokens, 2)."""
     losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
     return torch.stack([losses, (logits.argmax(-1) == labels).float()], dim=-1)
 
 
-def scores_of(predicted: Any) -> Scores:
-    """Return the scores of what `judge` says of held-out windows."""
-    return Scores(*predicted.predictions[predicted.label_ids != NO_LABEL].mean(axis=0, dtype=np.float64).tolist())
+def scores_of(predicted: Any) -> dict[str, float]:
+    """Return the mean loss and the share of guessed words of what `judge` says of held-out windows."""
+    means = predicted.predictions[predicted.label_ids != NO_LABEL].mean(axis=0, dtype=np.float64).tolist()
+    return dict(zip(("loss", "masked_accuracy"), means, strict=True))
 
 
 def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: int) -> None:

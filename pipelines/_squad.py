@@ -6,7 +6,6 @@ files with unanswerable questions.
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections import Counter
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bertfeat.errors import UserError
@@ -54,18 +54,50 @@ class Prediction:
     no_answer_score: float | None = None
 
 
+class _Answer(msgspec.Struct):
+    text: str
+    answer_start: int
+
+
+class _Entry(msgspec.Struct):
+    id: str | int
+    question: str
+    answers: list[_Answer] = []
+    is_impossible: bool = False
+
+
+class Paragraph(msgspec.Struct):
+    """A paragraph of a file, and its questions."""
+
+    context: str
+    qas: list[_Entry]
+
+
+class _Article(msgspec.Struct):
+    paragraphs: list[Paragraph]
+
+
+class _File(msgspec.Struct):
+    data: list[_Article]
+
+
+def read_articles(path: str | Path) -> list[list[Paragraph]]:
+    """Return the paragraphs of each article of a file in the format of SQuAD 1.1 or 2.0."""
+    try:
+        file = msgspec.json.decode(Path(path).read_bytes(), type=_File)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UserError(f"{path}: not a SQuAD file ({error}); pass a file such as train-v1.1.json") from error
+    return [article.paragraphs for article in file.data]
+
+
 def read_squad(path: str | Path) -> list[Question]:
     """Return the questions of a file in the format of SQuAD 1.1 or 2.0."""
-    try:
-        questions = [
-            _question(path, number, paragraph["context"], entry)
-            for number, article in enumerate(json.loads(Path(path).read_bytes())["data"])
-            for paragraph in article["paragraphs"]
-            for entry in paragraph["qas"]
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise UserError(f"{path}: not a SQuAD file ({said}); pass a file such as train-v1.1.json") from error
+    questions = [
+        _question(path, number, paragraph.context, entry)
+        for number, article in enumerate(read_articles(path))
+        for paragraph in article
+        for entry in paragraph.qas
+    ]
     counts = Counter(question.id for question in questions).most_common(1)
     if not counts or counts[0][1] > 1:
         said = f"{counts[0][1]} questions have the id {counts[0][0]!r}" if counts else "has no questions"
@@ -73,22 +105,21 @@ def read_squad(path: str | Path) -> list[Question]:
     return questions
 
 
-def _question(path: str | Path, article: int, context: str, entry: Mapping[str, Any]) -> Question:
-    """Check a question of a file, and return it."""
+def _question(path: str | Path, article: int, context: str, entry: _Entry) -> Question:
     answers = []
-    for answer in entry.get("answers", ()):
-        start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
-        if start < 0 or not answer["text"].strip() or context[start:end] != answer["text"]:
+    for answer in entry.answers:
+        start, end = answer.answer_start, answer.answer_start + len(answer.text)
+        if start < 0 or not answer.text.strip() or context[start:end] != answer.text:
             raise UserError(
-                f"{path}: question {entry['id']!r}: its paragraph has {context[max(0, start) : end]!r:.60} at "
-                f"answer_start {start}, not {answer['text']!r:.60}; correct the file"
+                f"{path}: question {entry.id!r}: its paragraph has {context[max(0, start) : end]!r:.60} at "
+                f"answer_start {start}, not {answer.text!r:.60}; correct the file"
             )
         # Whitespace around an answer is of no token, and of no score.
-        start += len(answer["text"]) - len(answer["text"].lstrip())
-        answers.append((start, start + len(answer["text"].strip())))
-    if not answers and not entry.get("is_impossible"):
-        raise UserError(f"{path}: question {entry['id']!r} has no answer; add one, or is_impossible: true")
-    return Question(str(entry["id"]), entry["question"], context, article, tuple(answers))
+        start += len(answer.text) - len(answer.text.lstrip())
+        answers.append((start, start + len(answer.text.strip())))
+    if not answers and not entry.is_impossible:
+        raise UserError(f"{path}: question {entry.id!r} has no answer; add one, or is_impossible: true")
+    return Question(str(entry.id), entry.question, context, article, tuple(answers))
 
 
 def hold_out_articles(

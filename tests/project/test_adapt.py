@@ -130,9 +130,9 @@ def test_the_held_out_loss_is_that_of_the_head(masked: TaskModel) -> None:
         label_ids = batch["labels"].numpy()
 
     scores = scores_of(Predicted)
-    assert scores.loss == pytest.approx(float(out.loss), rel=1e-5)
+    assert scores["loss"] == pytest.approx(float(out.loss), rel=1e-5)
     right = (out.logits.argmax(-1) == batch["labels"])[batch["labels"] != NO_LABEL]
-    assert scores.masked_accuracy == pytest.approx(float(right.float().mean()))
+    assert scores["masked_accuracy"] == pytest.approx(float(right.float().mean()))
 
 
 @pytest.mark.parametrize("family", ["roberta", "albert", "modernbert", "distilbert"])
@@ -182,7 +182,7 @@ def test_a_killed_run_ends_with_the_same_model(tiny_folder: Path, tmp_path: Path
     assert n_steps > 8
     for step in (3, n_steps // 2 + 2):
         kill_at(monkeypatch, step)
-        assert run(*asked, "--out", tmp_path / "killed").code == 3
+        assert run(*asked, "--output", tmp_path / "killed").code == 3
         assert not (tmp_path / "killed" / "result.json").exists()
     monkeypatch.undo()
     again = result_of(tmp_path / "killed", *asked)
@@ -199,7 +199,7 @@ def test_a_killed_run_ends_with_the_same_model(tiny_folder: Path, tmp_path: Path
     assert [point["step"] for point in whole["curve"]] == [0, n_steps // 2, n_steps]
     assert whole["after"]["loss"] < whole["before"]["loss"]
     assert "is the model to start from" in refusal(
-        "adapt", *TINY, "--model", weights[0].parent, "--out", tmp_path / "whole"
+        "adapt", *TINY, "--model", weights[0].parent, "--output", tmp_path / "whole"
     )
     assert whole["after"]["loss"] == pytest.approx(min(point["held_out_loss"] for point in whole["curve"][1:]))
 
@@ -251,7 +251,7 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
     taken.mkdir(parents=True)
     (taken / "config.json").write_text("{}")  # a model that another program made
     assert "is there and was not made by a recipe" in refusal(
-        "adapt", "--corpus", PEPS, "--model", tiny_folder, "--out", taken.parent
+        "adapt", "--corpus", PEPS, "--model", tiny_folder, "--output", taken.parent
     )
     for asked, message in [
         ((), "pass --model, or --from-scratch with a config.json, and not both"),
@@ -268,6 +268,6 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
         (("--from-scratch", bad["heads"]), "not a config of transformers"),
     ]:
         corpus = () if "--corpus" in asked else ("--corpus", PEPS)
-        line = refusal("adapt", *corpus, *asked, "--out", tmp_path / "out")
+        line = refusal("adapt", *corpus, *asked, "--output", tmp_path / "out")
         assert message in line
     assert not list((tmp_path / "out").rglob("*.safetensors"))

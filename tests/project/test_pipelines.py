@@ -36,13 +36,13 @@ def test_table7(words: Path, tmp_path: Path, minilm_folder: Path) -> None:
     vectors = tmp_path / "glove.txt"
     vectors.write_text("the 0.5 1\nof -1 0.25\n")
     files = ("--train", words / "train.tsv", "--dev", words / "devel.tsv", "--test", words / "test.tsv")
-    said = refusal("table7", *files, "--out", tmp_path / "none", "--static", minilm_folder)
+    said = refusal("table7", *files, "--output", tmp_path / "none", "--static", minilm_folder)
     assert "is a contextual model; name word vectors" in said
-    said = refusal("table7", *files, "--out", tmp_path / "none", "--model", vectors)
+    said = refusal("table7", *files, "--output", tmp_path / "none", "--model", vectors)
     assert "holds static vectors, without layers to compare; pass it as --static" in said
     assert not (tmp_path / "none").exists()
     asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3, "--static", vectors)
-    done = run("table7", *files, "--out", tmp_path, *asked)
+    done = run("table7", *files, "--output", tmp_path, *asked)
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
     assert [row["features"] for row in found["rows"]] == [
@@ -126,7 +126,7 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("One.\n")
     of_words = ("--is-split-into-words", "--document-context")
-    classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--out", tmp_path / "out")
+    classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--output", tmp_path / "out")
     files = ("--train", words / "train.tsv", "--dev", words / "devel.tsv")
     for asked, message in [
         ((*classifier, "one"), "holds one class alone"),
@@ -149,7 +149,7 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
 def test_table7_names_a_byte_that_is_not_utf8_and_no_flag_that_it_lacks(tmp_path: Path) -> None:
     latin = tmp_path / "latin.conll"
     latin.write_bytes("Jürgen O\n\n".encode("latin-1"))
-    ran = run("table7", "--train", latin, "--dev", latin, "--out", tmp_path / "out")
+    ran = run("table7", "--train", latin, "--dev", latin, "--output", tmp_path / "out")
     assert ran.code == 2
     *_, last = ran.err.splitlines()
     assert last.startswith(f"bertfeat: {latin}:1: line 1: byte 0xfc at position 1 is not UTF-8")
@@ -175,7 +175,6 @@ import click, contextlib, importlib, io, json, sys
 for name in ("accelerate", "sklearn", "scipy", "joblib", "threadpoolctl", "matplotlib", "jinja2"):
     sys.modules[name] = None
 import bertfeat
-from bertfeat.cli.failures import report_failures
 found = {}
 for name in sys.argv[2:]:
     main = importlib.import_module(f"bertfeat.pipelines.{name}").main
@@ -183,14 +182,14 @@ for name in sys.argv[2:]:
     for param in main.params:
         if param.required:
             kind = param.type
-            value = kind.choices[0] if isinstance(kind, click.Choice) else "out" if param.name == "out" else sys.argv[1]
+            place = "out" if param.name in ("output", "target") else sys.argv[1]
+            value = kind.choices[0] if isinstance(kind, click.Choice) else place
             asked += [param.opts[0], value]
     for words in (["--help"], asked):
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             try:
-                with report_failures(main):
-                    main(words, standalone_mode=False)
+                main(words)
                 code = 0
             except SystemExit as done:
                 code = done.code
@@ -205,7 +204,7 @@ def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Pat
     needs |= {"adapt": "accelerate and matplotlib", "semantic_search": plots}
     needs |= dict.fromkeys(("finetune", "question_answering"), "accelerate and scikit-learn")
     needs |= dict.fromkeys(("sentence_pairs", "table7"), probes)
-    needs |= dict.fromkeys(("elmo_vectors", "google_vectors", "masked_words", "near_duplicates", "random_weights"))
+    needs |= dict.fromkeys(("masked_words", "near_duplicates", "random_weights", "vector_table"))
     assert needs.keys() == {path.stem for path in (ROOT / "pipelines").glob("[!_]*.py")}
     (tmp_path / "empty.csv").touch()
     command = [sys.executable, "-c", BARE, "empty.csv", *needs]

@@ -109,7 +109,7 @@ def test_files_of_sentence_transformers_come_along_without_trained_dense_layers(
 def test_a_folder_that_is_there_stays_unless_a_recipe_made_it(tmp_path: Path) -> None:
     folder, target = build_model("bert", tmp_path / "model"), tmp_path / "made"
     first = content(made(folder, 0, target))
-    assert "is there already; choose another --out, or pass --overwrite" in refusal(
+    assert "is there already; choose another --output, or pass --overwrite" in refusal(
         "random_weights", folder, "--seed", 1, "-o", target
     )
     assert content(target) == first

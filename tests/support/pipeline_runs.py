@@ -28,7 +28,7 @@ def run(name: str, *arguments: object) -> Result:
 
 def result_of(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
     """Run a pipeline that must succeed, with its output in `folder`; return its result.json."""
-    ran = run(name, *arguments, "--out", folder)
+    ran = run(name, *arguments, "--output", folder)
     assert ran.code == 0, ran.err
     result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert result["pipeline"] == name
