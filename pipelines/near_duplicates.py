@@ -49,19 +49,11 @@ N_SHOWN = 20
 @output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
 def main(
-    corpus: str,
-    transform: str,
-    threshold: float,
-    factory: str | None,
-    output: Path,
-    limit: int | None,
-    text_column: str,
-    id_column: str | None,
-    **encoding: Any,
+    corpus: str, transform: str, threshold: float, factory: str | None, output: Path, limit: int | None, **encoding: Any
 ) -> Result:
     """Find clusters of near-identical documents."""
     spec = str(TransformSpec.parse(transform))
-    file = QueryFile(corpus, text_column=text_column, id_column=id_column)
+    file = QueryFile(corpus, **{name: encoding.pop(name) for name in ("text_column", "id_column")})
     rows = [(row.query_id, row.text) for batch in file.batches() for row in batch][:limit]
     documents = pl.DataFrame(rows, schema=["doc_id", "text"], orient="row", infer_schema_length=None)
     # The row of a text in the store is its place in `texts`.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ import polars as pl
 import pytest
 
 from bertfeat.pipelines import _vectortable
-from tests.support.pipeline_runs import refusal, run
+from tests.support.pipeline_runs import refusal
 from tests.support.vector_files import (
     PIECES,
     RECIPE,
@@ -168,17 +166,3 @@ def test_a_damaged_gzip_file_is_one_line(tmp_path: Path) -> None:
     ]:
         path.write_bytes(content)
         assert f"g.jsonl.gz{wanted}" in said(path)
-
-
-def test_a_full_disk_is_not_blamed_on_the_file_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("h5py")
-    path = write_hdf5(tmp_path / "p.hdf5", sentence_arrays())
-
-    def fail(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "write", fail)
-    ran = run(RECIPE, "--vectors", path, "--output", tmp_path / "out")
-    assert ran.code == 3, ran.err
-    assert "vectors.parquet: no space left on device after 0 bytes; free space and run" in ran.err
-    assert not (tmp_path / "out").exists()

@@ -18,7 +18,6 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from tests.support.families import all_model_types, build_model, random_pack
 from tests.support.pipeline_runs import refusal, run
-from tests.support.places import ROOT
 from tests.support.static_files import write_vectors
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -71,24 +70,6 @@ def test_attention_of_the_hub_is_not_asked_for(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "attn_implementation": "kernels-community/none"}))
     found = load_file(made(folder, 7, tmp_path / "made") / "model.safetensors")
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def test_trained_weights_probe_better_than_random_ones(tmp_path: Path) -> None:
-    """The baseline is one: names among the words of tweets, from MiniLM's vectors in context."""
-    blocks = (ROOT / "examples/data/wnut17_dev.conll").read_text(encoding="utf-8").strip().split("\n\n")
-    files = {tmp_path / "train.conll": blocks[:50], tmp_path / "dev.conll": blocks[50:90]}
-    for path, some in files.items():
-        path.write_text("\n\n".join(some) + "\n", encoding="utf-8")
-    found = []
-    for model in ("minilm", str(made("minilm", 0, tmp_path / "random"))):
-        train, dev = (
-            bertfeat.extract(
-                path, path.with_name(f"{path.stem}-{Path(model).name}"), levels="word", layers=4, model=model
-            )
-            for path in files
-        )
-        found.append(bertfeat.fit_probe(train, "label", level="word", head="ridge").score(dev).scores.entities.f1)
-    assert found[0] > found[1] + 0.1
 
 
 def test_files_of_sentence_transformers_come_along_without_trained_dense_layers(

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from scipy.stats import spearmanr
 
 import bertfeat
 from bertfeat.pipelines._scores import fit_and_score
@@ -90,7 +89,7 @@ def test_a_question_and_its_paragraph_are_near(belongs: Path, tmp_path: Path) ->
 def test_quantities_are_compared_by_their_ranks(tmp_path: Path) -> None:
     rows = []
     sentences = dict.fromkeys(part for paragraph, _ in paragraphs_and_questions() for part in paragraph.split(". "))
-    for number, sentence in enumerate(sentences):
+    for number, sentence in enumerate([*sentences][:120]):
         words = sentence.split()
         kept = max(1, len(words) * (1 + number % 4) // 4)
         rows.append((" ".join(words), " ".join(words[:kept]), kept / len(words)))
@@ -101,14 +100,6 @@ def test_quantities_are_compared_by_their_ranks(tmp_path: Path) -> None:
     assert by_name["cosine"]["metric"] == "spearman"
     assert by_name["cosine"]["spearman"] > 0.6
     assert by_name["cosine"]["intervals"]["spearman"]["low"] <= by_name["cosine"]["spearman"]
-
-
-def test_the_correlation_is_that_of_scipy() -> None:
-    random = np.random.default_rng(1)
-    vectors = {split: random.standard_normal((n, 1)).astype(np.float32) for split, n in SIZES.items()}
-    labels = {split: X[:, 0].round(1) + random.standard_normal(len(X)) for split, X in vectors.items()}
-    found = fit_and_score(vectors, labels)[1]["test"]
-    assert abs(found.value) == pytest.approx(abs(spearmanr(vectors["test"][:, 0], labels["test"]).statistic))
 
 
 def test_the_fine_tuned_model_is_one_more_row(belongs: Path, tmp_path: Path) -> None:
