@@ -8,26 +8,26 @@ task with unanswerable questions, the first token, [CLS] in BERT, stands for no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import transformers
 
 from bertfeat.errors import UserError
-from bertfeat.pipelines._models import TaskModel, freeze
+from bertfeat.pipelines._models import TaskModel, freeze, rows_of
 from bertfeat.pipelines._squad import Prediction, Question, has_unanswerable, score_each
 from bertfeat.pipelines._training import Settings, make_trainer, train
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class Window(NamedTuple):
     """A question with its paragraph as tokens, or with a part of it, and what a model reads of it.
 
     Arrays over tokens, (n_tokens,): `starts` and `ends`, in characters of the paragraph; `in_paragraph`; `may_start`,
-    whether an answer may start there: of several windows with a token, only in the one with most context.
+    whether an answer may start there: of several windows with a token, only in the one with most context. `place` is
+    the first and the last token of the first answer, (-1, -1) where the window does not have all of it.
     """
 
     question: Question
@@ -35,21 +35,8 @@ class Window:
     ends: IntArray
     in_paragraph: BoolArray
     may_start: BoolArray
+    place: tuple[int, int]
     inputs: dict[str, Any]
-    is_first: bool = True
-    is_last: bool = True
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The first and the last token of the first answer; (-1, -1) where the window does not have all of it."""
-        start, end = next(iter(self.question.answers), (0, 0))
-        inside = np.flatnonzero(self.in_paragraph)
-        hit = inside[(self.starts[inside] < end) & (self.ends[inside] > start)]
-        if not len(hit):
-            return -1, -1
-        is_cut_before = hit[0] == inside[0] and self.starts[hit[0]] > start and not self.is_first
-        is_cut_after = hit[-1] == inside[-1] and self.ends[hit[-1]] < end and not self.is_last
-        return (-1, -1) if is_cut_before or is_cut_after else (int(hit[0]), int(hit[-1]))
 
 
 def best_answers(
@@ -126,7 +113,7 @@ def learn(
         made_of=[
             opened.checkpoint.weights_sha256,
             [max_length, max_answer_tokens, frozen],
-            [[asdict(one) for one in part] for part in learned.values()],
+            list(learned.values()),
         ],
         dev=inputs["chosen_on"] or None,
         score=score,
@@ -171,17 +158,22 @@ def cut_questions(questions: Sequence[Question], tokenizer: Any, max_length: int
         return_offsets_mapping=True,
     )
     of, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
-    inputs = [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
-    windows = []
+    inputs, windows = rows_of(encoded), []
     for number, (before, row, after) in enumerate(zip([None, *of], of, [*of[1:], None], strict=False)):
+        is_first, is_last = before != row, after != row
         starts, ends = np.array(offsets[number]).T
         in_paragraph = np.array([text == 1 for text in encoded.sequence_ids(number)]) & (ends > starts)
         # The border of two windows is the middle of their overlap.
         inside, may_start = np.flatnonzero(in_paragraph), in_paragraph.copy()
-        may_start[inside[: (stride + 1) // 2 if before == row else 0]] = False
-        may_start[inside[len(inside) - stride // 2 if after == row else len(inside) :]] = False
-        arrays = (starts, ends, in_paragraph, may_start)
-        window = Window(questions[row], *arrays, inputs[number], before != row, after != row)
-        window.inputs["start_positions"], window.inputs["end_positions"] = np.maximum(window.place, 0).tolist()
-        windows.append(window)
+        may_start[inside[: 0 if is_first else (stride + 1) // 2]] = False
+        may_start[inside[len(inside) if is_last else len(inside) - stride // 2 :]] = False
+        start, end = next(iter(questions[row].answers), (0, 0))
+        hit = inside[(starts[inside] < end) & (ends[inside] > start)]
+        is_whole = len(hit) > 0 and not (
+            (hit[0] == inside[0] and starts[hit[0]] > start and not is_first)
+            or (hit[-1] == inside[-1] and ends[hit[-1]] < end and not is_last)
+        )
+        place = (int(hit[0]), int(hit[-1])) if is_whole else (-1, -1)
+        inputs[number]["start_positions"], inputs[number]["end_positions"] = np.maximum(place, 0).tolist()
+        windows.append(Window(questions[row], starts, ends, in_paragraph, may_start, place, inputs[number]))
     return windows

@@ -17,7 +17,15 @@ import transformers
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, encode_labels, require_same_kind
-from bertfeat.pipelines._models import NO_LABEL, TaskModel, check_model_place, freeze, open_task_model, replace_model
+from bertfeat.pipelines._models import (
+    NO_LABEL,
+    TaskModel,
+    check_model_place,
+    freeze,
+    open_task_model,
+    replace_model,
+    rows_of,
+)
 from bertfeat.pipelines._scores import Score, correlate
 from bertfeat.pipelines._training import TASKS, History, Settings, make_trainer, train
 from bertfeat.probes.learningrows import as_labels, is_given
@@ -245,7 +253,7 @@ def make_examples(
         )
         n_cut = sum(bool(one.overflowing) for one in encoded.encodings)
         encoded["labels"] = targets.tolist()
-        return Examples(texts, _rows(encoded), np.ones(len(targets), np.bool_), n_cut)
+        return Examples(texts, rows_of(encoded), np.ones(len(targets), np.bool_), n_cut)
     groups = itertools.groupby(texts.documents, lambda document: document.group if context else document.index)
     sentences = [[word for document in group for word in document.words or ()] for _, group in groups]
     encoded = tokenizer(
@@ -265,11 +273,7 @@ def make_examples(
         is_read[word] = True
     encoded["labels"] = labels
     del encoded["overflow_to_sample_mapping"]
-    return Examples(texts, _rows(encoded), is_read[texts.is_labelled], 0)
-
-
-def _rows(encoded: Any) -> list[dict[str, Any]]:
-    return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+    return Examples(texts, rows_of(encoded), is_read[texts.is_labelled], 0)
 
 
 def _places(encoded: Any, sentences: Sequence[Sequence[str]]) -> dict[int, tuple[int, int, int]]:

@@ -110,6 +110,11 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
     return TaskModel(checkpoint, model, tokenizer, new)
 
 
+def rows_of(encoded: Any) -> list[dict[str, Any]]:
+    """Return the inputs of each window of a batch of a tokenizer."""
+    return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+
+
 def freeze(opened: TaskModel, layers: str) -> tuple[int, ...]:
     """Keep layers as they are while the others are trained; layer 0 is the embeddings. Return the layers."""
     n_layers = opened.checkpoint.n_layers

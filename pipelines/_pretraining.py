@@ -41,11 +41,12 @@ def read_texts(path: str, **settings: Any) -> list[Texts]:
 
 def hold_out(documents: Sequence[Texts], share: float) -> tuple[list[Texts], list[Texts]]:
     """Split documents at random, always alike: those to train on, and that share of them, at least one."""
-    if len(documents) < 2:
-        raise InputError(f"documents of the corpus: {len(documents)}; one to train on and one to hold out are needed")
-    order = np.random.default_rng(0).permutation(len(documents)).tolist()
-    n_held = min(max(1, round(share * len(documents))), len(documents) - 1)
-    return [documents[row] for row in sorted(order[n_held:])], [documents[row] for row in sorted(order[:n_held])]
+    n = len(documents)
+    if n < 2:
+        raise InputError(f"documents of the corpus: {n}; one to train on and one to hold out are needed")
+    order = np.random.default_rng(0).permutation(n)
+    held = set(order[: min(max(1, round(share * n)), n - 1)].tolist())
+    return [documents[row] for row in range(n) if row not in held], [documents[row] for row in sorted(held)]
 
 
 def open_masked_model(name: str, seed: int) -> TaskModel:

@@ -59,14 +59,16 @@ def correlate(
     true: Float64Array, predicted: Float64Array, *, n_without_label: int = 0, bootstrap: bool
 ) -> Correlations:
     """Compare predicted quantities of rows with true ones, both (n_rows,)."""
+    found: dict[str, Any] = {}
     intervals = {}
-    for name in ("spearman", "pearson") if bootstrap else ():
-        drawn = resamples(len(true), _N_RESAMPLES, 0)
-        scores = [_correlation(name, true[rows], predicted[rows]) for rows in drawn]
-        low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-        intervals[name] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
-    spearman, pearson = (_correlation(name, true, predicted) for name in ("spearman", "pearson"))
-    return Correlations(len(true), spearman, pearson, intervals, n_without_label)
+    for name in ("spearman", "pearson"):
+        found[name] = _correlation(name, true, predicted)
+        if bootstrap:
+            drawn = resamples(len(true), _N_RESAMPLES, 0)
+            scores = [_correlation(name, true[rows], predicted[rows]) for rows in drawn]
+            low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+            intervals[name] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
+    return Correlations(len(true), **found, intervals=intervals, n_without_label=n_without_label)
 
 
 def _correlation(name: str, true: Float64Array, predicted: Float64Array) -> float:

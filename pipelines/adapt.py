@@ -85,14 +85,15 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
     history = train(trainer)
     after = scores_of(trainer.predict(scored))
     replace_model(opened, output / "model")
-    n_steps = history.step // history.epoch
+    steps = [history.step // history.epoch * number for number in range(1, history.epoch + 1)]
+    held = [-score for score in history.scores]
     curve: list[dict[str, float]] = [{"step": 0, "held_out_loss": before["loss"]}]
-    for number, (loss, score) in enumerate(zip(history.losses, history.scores, strict=True), start=1):
-        curve.append({"step": n_steps * number, "held_out_loss": -score, "loss": loss})
-    lines = {
-        title: [(point["step"], point[name]) for point in curve if name in point]
-        for name, title in {"loss": "training, mean of the epoch", "held_out_loss": "held out"}.items()
+    for step, score, loss in zip(steps, held, history.losses, strict=True):
+        curve.append({"step": step, "held_out_loss": score, "loss": loss})
+    lines: dict[str, list[tuple[float, float]]] = {
+        "training, mean of the epoch": [*zip(steps, history.losses, strict=True)]
     }
+    lines["held out"] = [(point["step"], point["held_out_loss"]) for point in curve]
     plot_lines(lines, output / "curve", axis_names=("step", "loss"))
     ids = np.concatenate([window["input_ids"] for window in windows])
     guess = int(np.bincount(ids[~np.isin(ids, opened.tokenizer.all_special_ids)]).argmax())

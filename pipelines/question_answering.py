@@ -74,8 +74,8 @@ def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | No
 
     def add(name: str, predictions: Sequence[Prediction], training: Mapping[str, Any] | None = None) -> None:
         """Score the answers to the questions of dev, and write them."""
-        columns = {field: [getattr(one, field) for one in predictions] for field in Prediction.__slots__}
-        frame = pl.DataFrame(columns, schema_overrides={"no_answer_score": pl.Float64})
+        overrides = {"no_answer_score": pl.Float64}
+        frame = pl.DataFrame(predictions, Prediction._fields, schema_overrides=overrides, orient="row")
         write(output / "predictions" / f"{name}.parquet", frame)
         # What the official scripts read.
         answers = {one.id: one.answer for one in predictions}

@@ -2,8 +2,6 @@
 
     python -m bertfeat.pipelines.semantic_search --corpus xquad.en.json -o xquad  # SQuAD: question, paragraph
     python -m bertfeat.pipelines.semantic_search --corpus corpus.jsonl --queries queries.jsonl --qrels q.tsv -o docs
-    python -m bertfeat.pipelines.semantic_search --corpus docs.csv --queries queries.tsv --qrels qrels.txt -o docs \
-        --layers 4..6 --poolings mean --transforms none,center,whiten:128 --limit 5000
 
 Documents and queries are encoded once for each pooling; search is exact, by cosine, and transforms are fitted to the
 documents, as `bertfeat index build --transform` does. With `--include-special-tokens --max-length 256 --on-overlong
@@ -126,12 +124,11 @@ def _read(corpus: str, queries: str | None, qrels: str | None, columns: dict[str
         return _read_squad(corpus)
     if not (queries and qrels):
         raise click.UsageError("pass --queries and --qrels; only a SQuAD .json file needs neither")
-    documents, questions = (_read_texts(path, columns) for path in (corpus, queries))
+    documents, questions = (
+        {str(row.query_id): row.text for batch in QueryFile(path, **columns).batches() for row in batch}
+        for path in (corpus, queries)
+    )
     return documents, questions, read_qrels(qrels)
-
-
-def _read_texts(path: str, columns: dict[str, Any]) -> Texts:
-    return {str(row.query_id): row.text for batch in QueryFile(path, **columns).batches() for row in batch}
 
 
 def _read_squad(path: str) -> tuple[Texts, Texts, Qrels]:

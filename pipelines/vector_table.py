@@ -4,13 +4,12 @@
     python -m bertfeat.pipelines.vector_table --vectors features.jsonl --ids train.conll -o bert
     bertfeat import bert/vectors.parquet -o store --level word
 
-HDF5, as allennlp and structural-probes write it, has a dataset for each sentence, `0`, `1`, ..., of shape (layers,
-words, values) or (words, values); allennlp's `sentence_to_index` gives the words. JSON lines, as google-research/bert's
-extract_features.py writes them, have the vectors of word pieces. There a word has the vector of its first piece, as in
-the paper of BERT; with --level sentence, a text has the mean of its pieces without [CLS] and [SEP]. Layers are numbered
-as in the file, the lowest of negative numbers from 0. With --ids, words are compared sentence by sentence; those of
-pieces may differ in case and accents, and [UNK] stands for the rest of its word. Writes vectors.parquet and
-result.json.
+HDF5, of allennlp and structural-probes, has a dataset for each sentence, `0`, `1`, ..., of shape (layers, words,
+values) or (words, values); `sentence_to_index` may give the words. JSON lines, of google-research/bert's
+extract_features.py, have word pieces: a word has the vector of its first piece, as in the paper of BERT, and a text
+(--level sentence) the mean of its pieces without [CLS] and [SEP]. The lowest of negative layers becomes layer 0. With
+--ids, words are compared sentence by sentence; pieces may differ from them in case and accents, and [UNK] stands for
+the rest of its word.
 """
 
 from __future__ import annotations
@@ -124,12 +123,7 @@ def _of_pieces(said: str, given: Words, sentence: Sentence) -> Sentence:
 
 
 def joined(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return the words that pieces make, and the place of the first piece of each.
-
-    Examples:
-        >>> joined(["word", "##piece", "s"])
-        (['wordpiece', 's'], [0, 2])
-    """
+    """Return the words that pieces make, and the place of the first piece of each."""
     words, firsts = list[str](), list[int]()
     for place, token in enumerate(tokens):
         if words and token.startswith(CONTINUES):

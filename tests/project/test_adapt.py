@@ -240,10 +240,9 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
     (maskless / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     one = tmp_path / "one.jsonl"
     one.write_text('{"text": "one document alone, of some words"}\n')
-    bad = {name: tmp_path / f"{name}.json" for name in ("list", "untyped", "large", "unknown", "heads")}
-    texts = ("[]", "{}", '{"model_type": "bert", "vocab_size": "x"}', '{"model_type": "brt"}')
+    bad = {name: tmp_path / f"{name}.json" for name in ("list", "unknown", "heads")}
     heads = json.dumps({**CONFIG, "num_attention_heads": 5})
-    for path, text in zip(bad.values(), (*texts, heads), strict=True):
+    for path, text in zip(bad.values(), ("[]", '{"model_type": "brt"}', heads), strict=True):
         path.write_text(text)
     tiny = ("--model", tiny_folder)
     taken = tmp_path / "taken" / "model"
@@ -261,8 +260,6 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
         (("--model", gpt2), "transformers has no head for masked words for gpt2"),
         (("--model", maskless), "its tokenizer has no mask token"),
         (("--from-scratch", bad["list"]), "the JSON is not an object"),
-        (("--from-scratch", bad["untyped"]), "not a config of transformers"),
-        (("--from-scratch", bad["large"]), "not a config of transformers"),
         (("--from-scratch", bad["unknown"]), "not a config of transformers"),
         (("--from-scratch", bad["heads"]), "not a config of transformers"),
     ]:

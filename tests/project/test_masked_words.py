@@ -153,14 +153,6 @@ def test_surprisal_is_that_of_the_causal_head(gpt2: Path, tmp_path: Path) -> Non
     assert rows["surprisal"].drop_nulls().to_list() == [pytest.approx(value, abs=1e-4) for value in words.values()]
 
 
-def test_long_texts_are_scored_in_windows(bert: Path, tmp_path: Path) -> None:
-    result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", bert)
-    words = pl.read_parquet(tmp_path / "out" / "words.parquet")
-    assert words["n_tokens"].sum() > 3 * MAX_LENGTH
-    assert words["log_prob"].null_count() == 0
-    assert words["log_prob"].max() < 0
-
-
 def test_next_words_of_long_texts_follow_half_a_window_or_more(gpt2: Path, tmp_path: Path) -> None:
     result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", gpt2)
     words = pl.read_parquet(tmp_path / "out" / "words.parquet")

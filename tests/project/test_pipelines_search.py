@@ -144,27 +144,6 @@ class TestSemanticSearch:
         assert text[2].split()[:3] == [str(rows[0][name]) for name in ("layer", "pooling", "transform")]
         assert "nDCG@10" in plot_text(folder)
 
-    def test_a_second_run_encodes_nothing_and_finds_the_same(
-        self, folder: Path, xquad: Path, result: dict[str, Any]
-    ) -> None:
-        parts = times_of(folder.glob("features/*/sentence/*.parquet"))
-        assert len(parts) == 6
-        again = result_of(folder, "semantic_search", "--corpus", xquad, *ASKED)
-        assert again["rows"] == result["rows"]
-        assert times_of(parts) == parts
-
-    def test_the_last_layer_equals_sentence_transformers(
-        self, xquad: Path, tmp_path: Path, minilm_folder: Path
-    ) -> None:
-        peers = pytest.importorskip("sentence_transformers")
-        alike = ("--include-special-tokens", "--max-length", 256, "--on-overlong", "truncate")
-        one = ("--layers", 6, "--poolings", "mean", "--transforms", "none")
-        found = result_of(tmp_path, "semantic_search", "--corpus", xquad, *one, *alike)["rows"]
-        peer = peers.SentenceTransformer(str(minilm_folder), device="cpu")
-        peer.max_seq_length = 256
-        sides = [peer.encode(texts, show_progress_bar=False) for texts in (QUESTIONS, CONTEXTS)]
-        assert {name: found[0][name] for name in MEASURES} == pytest.approx(measured(sides[0] @ sides[1].T))
-
     def test_tables_with_judgements_give_the_result_of_squad(
         self, folder: Path, result: dict[str, Any], tmp_path: Path
     ) -> None:
@@ -188,12 +167,6 @@ class TestSemanticSearch:
         expected = [row for row in result["rows"] if (row["layer"], row["pooling"]) == (6, "mean")]
         assert found["rows"] == [row for row in expected if row["transform"] in ("none", "center")]
         assert found["n_queries"] == len(QUESTIONS)
-
-    def test_the_first_documents_alone(self, xquad: Path, tmp_path: Path) -> None:
-        asked = ("--layers", 6, "--poolings", "mean", "--transforms", "none", "--limit", 3)
-        found = result_of(tmp_path, "semantic_search", "--corpus", xquad, *asked)
-        assert (found["n_documents"], found["n_queries"]) == (3, 47)
-        assert found["rows"][0]["recall@10"] == 1.0
 
     def test_mistakes(self, tmp_path: Path) -> None:
         docs = write_jsonl(tmp_path / "docs.jsonl", [{"id": "a", "text": "x"}, {"id": "b", "text": "y"}])
