@@ -17,6 +17,7 @@ import click
 import polars as pl
 from click.core import ParameterSource
 
+from bertfeat.cli import options
 from bertfeat.cli.failures import report_failures
 from bertfeat.cli.options import refuse_given
 from bertfeat.config import ExtractConfig
@@ -26,8 +27,8 @@ from bertfeat.durable.publication import publish_bytes
 from bertfeat.errors import BertfeatWarning, require
 
 __all__ = [
-    "CHECKPOINTS", "FILE", "OUTPUT", "Result", "config_of_pooling", "features_options", "model_option", "output_option",
-    "recipe", "refuse_given", "warn_of_poolings", "write",
+    "CHECKPOINTS", "FILE", "OUTPUT", "Result", "config_of_pooling", "features_options", "output_option", "recipe",
+    "refuse_given", "warn_of_poolings", "write",
 ]  # fmt: skip
 
 #: The folder of checkpoints in the output folder; it is removed when the results are written.
@@ -36,18 +37,16 @@ FILE = click.Path(exists=True, dir_okay=False)
 OUTPUT = click.Path(file_okay=False, path_type=Path)
 _LOCK = ".lock"
 
-#: Options that several recipes have.
 output_option = click.option("-o", "--output", type=OUTPUT, required=True, help="Folder of the results.")
-model_option = click.option(
-    "--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id."
-)
+_GROUPS = (options.corpus_options, options.model_options, options.feature_options, options.length_options)
+_EXTRACT = click.command()(options.together(*_GROUPS, options.compute_options)(lambda: None))
 
 
 def features_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of one feature of texts to a command: --model, --layers, --pooling."""
+    """Add the options of one feature of texts to a command: --layers, --pooling."""
     poolings = click.Choice(["mean", "max", "cls"])
     layers = click.option("--layers", default="-1", show_default=True, help="One layer, or several concatenated ones.")
-    return model_option(layers(click.option("--pooling", type=poolings, default="mean", show_default=True)(function)))
+    return layers(click.option("--pooling", type=poolings, default="mean", show_default=True)(function))
 
 
 class Result(NamedTuple):
@@ -57,15 +56,22 @@ class Result(NamedTuple):
     text: str
 
 
-def recipe(*libraries: str) -> Callable[[Callable[..., Result]], click.Command]:
-    """Return the decorator of a recipe's command, which needs optional libraries such as `sklearn`, but not to help."""
+def recipe(*libraries: str, extraction: str = "model") -> Callable[[Callable[..., Result]], click.Command]:
+    """Return the decorator of a recipe's command.
+
+    It needs optional libraries, such as `sklearn`, but not to show its help. `extraction` names options of
+    `bertfeat extract` that it has too, with a space between two.
+    """
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-    return click.command(cls=_Recipe, libraries=libraries, context_settings=settings)
+    return click.command(cls=_Recipe, libraries=libraries, extraction=extraction.split(), context_settings=settings)
 
 
 class _Recipe(click.Command):
-    def __init__(self, *, libraries: Sequence[str], callback: Callable[..., Result], **attributes: Any) -> None:
+    def __init__(
+        self, *, libraries: Sequence[str], extraction: Sequence[str], callback: Callable[..., Result], **attributes: Any
+    ) -> None:
         super().__init__(callback=callback, **attributes)
+        self.params += [param for param in _EXTRACT.params if param.name in extraction]
         self._libraries = libraries
         self._pipeline = Path(inspect.getfile(callback)).stem
 

@@ -37,15 +37,11 @@ _USUAL_LENGTH = 128
 _SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@recipe("accelerate", "matplotlib")
+@recipe("accelerate", "matplotlib", extraction="format text_column document_column limit")
 @click.option("--corpus", type=FILE, required=True, help="Any format of extract.")
 @click.option("--model", help="Installed model package, folder, or hub id.")
 @click.option("--from-scratch", type=FILE, help="A config.json: start from random weights.")
 @click.option("--whole-words", is_flag=True, help="Mask whole words.")
-@click.option("--text-column", help="Column of the texts.  [default: text]")
-@click.option("--document-column", help="Column that is the same in the rows of a document.")
-@click.option("--format", help="Format of the corpus, if its ending does not show it.")
-@click.option("--limit", type=click.IntRange(min=1), help="The first N rows only.")
 @click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 128, or fewer]")
 @click.option("--held-out", type=_SHARE, default=0.1, show_default=True, help="Share of the text to score on.")
 @output_option

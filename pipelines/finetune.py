@@ -15,25 +15,23 @@ from typing import Any
 import click
 
 from bertfeat.pipelines._documents import read_splits
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, model_option, output_option, recipe
+from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe
 from bertfeat.pipelines._training import TASKS, Settings, training_options
 from bertfeat.reports.tables import text_table
 
 
-@recipe("accelerate", "sklearn")
+@recipe(
+    "accelerate",
+    "sklearn",
+    extraction="format text_column text_pair_column is_split_into_words document_context model",
+)
 @click.option(
     "--task", type=click.Choice(list(TASKS)), required=True, help="Labels of texts, words or pairs, or numbers."
 )
 @click.option("--corpus", type=FILE, required=True, help="CSV, TSV, JSONL, Parquet; for tag also CoNLL.")
 @click.option("--dev", type=FILE, help="Labelled rows to stop on; without it, rows are held out.")
 @click.option("--test", type=FILE, help="Labelled rows to test on; without it, rows are held out.")
-@click.option("--format", default="auto", show_default=True, help="Format of the files, such as conll.")
-@click.option("--text-column", default="text", show_default=True)
-@click.option("--text-pair-column", help="Column with the second text: for pair, and for regress if there is one.")
 @click.option("--label", default="label", show_default=True, help="Column with the label (CoNLL: the last one).")
-@click.option("--is-split-into-words", is_flag=True, help="For tag: the text column holds a list of words.")
-@click.option("--document-context", is_flag=True, help="For tag: read sentences among their neighbors (CoNLL).")
-@model_option
 @click.option("--freeze", "frozen", help="Layers that keep their weights, such as 0..4; 0 is the embeddings.")
 @output_option
 @click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")

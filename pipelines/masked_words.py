@@ -26,16 +26,12 @@ from bertfeat.pipelines._recipe import FILE, OUTPUT, Result, recipe, refuse_give
 from bertfeat.reports.tables import text_table
 
 
-@recipe()
+@recipe(extraction="text_column id_column limit device")
 @click.argument("texts", nargs=-1)
 @click.option("--model", required=True, help="Model with a trained head for words: package, folder, or hub id.")
 @click.option("-k", type=click.IntRange(min=1), default=5, show_default=True, help="Words for each mask.")
 @click.option("--layers", default="-1", show_default=True, help="Layers of the states at the masks, with --output.")
 @click.option("--corpus", type=FILE, help="Instead of texts: a file to score.")
-@click.option("--text-column", default="text", show_default=True)
-@click.option("--id-column", help="Column with the ids of documents; row numbers otherwise.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents of the corpus.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, mps, or cuda:N.")
 @click.option("-o", "--output", type=OUTPUT, help="Folder of the results.")
 def main(
     texts: tuple[str, ...],

@@ -38,10 +38,8 @@ BATCH_SIZE = 1024
 N_SHOWN = 20
 
 
-@recipe()
+@recipe(extraction="text_column id_column model")
 @click.option("--corpus", type=FILE, required=True, help=".txt, .jsonl, .csv, ...")
-@click.option("--text-column", default="text", show_default=True)
-@click.option("--id-column", help="By default id or _id, if there is one, else the row's number.")
 @features_options
 @click.option("--transform", default="none", show_default=True, help="center, whiten[:DIM], pca:DIM, truncate:DIM.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")

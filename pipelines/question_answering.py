@@ -22,7 +22,7 @@ from bertfeat.pipelines._answering import learn
 from bertfeat.pipelines._costs import cost_cells
 from bertfeat.pipelines._documents import draw_rows
 from bertfeat.pipelines._models import check_model_place, open_task_model, replace_model
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, model_option, output_option, recipe, write
+from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe, write
 from bertfeat.pipelines._squad import (
     Prediction,
     best_sentence,
@@ -38,7 +38,6 @@ from bertfeat.reports.tables import markdown_table
 @recipe("accelerate", "sklearn")
 @click.option("--corpus", type=FILE, required=True, help="SQuAD 1.1 or 2.0 .json.")
 @click.option("--dev", type=FILE, help="SQuAD .json to score on.")
-@model_option
 @click.option("--max-length", type=click.IntRange(min=8), help="Tokens of a window; by default what the model takes.")
 @click.option("--max-answer-tokens", type=click.IntRange(min=1), default=30, show_default=True)
 @click.option("--head-learning-rate", type=RATE, default=1e-3, show_default=True, help="On the frozen model.")
@@ -75,7 +74,7 @@ def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | No
     def add(name: str, predictions: Sequence[Prediction], training: Mapping[str, Any] | None = None) -> None:
         """Score the answers to the questions of dev, and write them."""
         overrides = {"no_answer_score": pl.Float64}
-        frame = pl.DataFrame(predictions, Prediction._fields, schema_overrides=overrides, orient="row")
+        frame = pl.DataFrame(predictions, schema_overrides=overrides, orient="row")
         write(output / "predictions" / f"{name}.parquet", frame)
         # What the official scripts read.
         answers = {one.id: one.answer for one in predictions}

@@ -22,10 +22,9 @@ from bertfeat.pipelines._recipe import Result, recipe
 _SEED = click.IntRange(0, 2**63 - 1)
 
 
-@recipe()
+@recipe(extraction="revision")
 @click.argument("model", metavar="MODEL")
 @click.option("--seed", type=_SEED, default=0, show_default=True, help="Seed of the weights.")
-@click.option("--revision", metavar="REV", help="Branch, tag or commit of a hub model.")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path), required=True, help="The new folder.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that a recipe made.")
 def main(model: str, seed: int, revision: str | None, target: Path, overwrite: bool) -> Result:

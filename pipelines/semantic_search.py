@@ -26,7 +26,6 @@ from bertfeat.pipelines._recipe import (
     FILE,
     Result,
     config_of_pooling,
-    model_option,
     output_option,
     recipe,
     refuse_given,
@@ -45,13 +44,13 @@ Texts = dict[str, str]
 Qrels = dict[str, dict[str, int]]
 
 
-@recipe("matplotlib")
+@recipe(
+    "matplotlib",
+    extraction="text_column id_column model include_special_tokens max_length on_overlong",
+)
 @click.option("--corpus", type=FILE, required=True, help="Texts, or SQuAD .json.")
 @click.option("--queries", type=FILE, help="Queries; like the corpus, with an id.")
 @click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
-@click.option("--text-column", default="text", show_default=True, help="Of the corpus and the queries.")
-@click.option("--id-column", help="Of both; by default id, _id, or query_id.")
-@model_option
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
 @click.option(
     "--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, weightedmean, pooler, model."
@@ -59,9 +58,6 @@ Qrels = dict[str, dict[str, int]]
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
 @click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
-@click.option("--include-special-tokens", is_flag=True, help="[CLS] and [SEP] count in mean and max.")
-@click.option("--max-length", type=click.IntRange(min=3), help="Tokens of a window; by default what the model takes.")
-@click.option("--on-overlong", type=click.Choice(["window", "truncate", "error"]), default="window", show_default=True)
 @output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
 def main(

@@ -28,10 +28,9 @@ L2 = [0.01, 0.1, 1.0, 10.0]
 CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 
 
-@recipe("sklearn", "matplotlib")
+@recipe("sklearn", "matplotlib", extraction="text_column model")
 @click.option("--corpus", type=FILE, required=True, help="CSV, TSV, JSONL, Parquet.")
 @click.option("--test", type=FILE, help="Labelled texts to test on.")
-@click.option("--text-column", default="text", show_default=True)
 @click.option("--label", default="label", show_default=True, help="Column with the class.")
 @features_options
 @click.option("--head", type=click.Choice([*CHOSEN_BY, "centroid", "knn", "mlp"]), default="logreg", show_default=True)

@@ -30,7 +30,6 @@ from bertfeat.pipelines._recipe import (
     CHECKPOINTS,
     FILE,
     Result,
-    model_option,
     output_option,
     recipe,
     refuse_given,
@@ -56,7 +55,6 @@ PAPER_TUNED = 96.4
 @click.option("--dev", type=FILE, required=True, help="The file to choose on.")
 @click.option("--test", type=FILE, help="The test file, if there is one.")
 @click.option("--label", default="label", show_default=True, help="Column with the tags (CoNLL: the last one).")
-@model_option
 @output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N sentences of each file.")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Trainings of each set.")

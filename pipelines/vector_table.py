@@ -33,7 +33,7 @@ SPECIAL, UNKNOWN, CONTINUES = ("[CLS]", "[SEP]"), "[UNK]", "##"
 _INDEX = "sentence_to_index"
 
 
-@recipe()
+@recipe(extraction="")
 @click.option("--vectors", type=FILE, required=True, help="The .hdf5 or .h5, .jsonl or .jsonl.gz.")
 @click.option("--ids", type=FILE, help="A .conll, .conllu, .txt, .csv, ...")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)

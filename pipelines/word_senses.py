@@ -21,7 +21,7 @@ import polars as pl
 
 from bertfeat import Store, extract, open_store
 from bertfeat.errors import UserError
-from bertfeat.pipelines._recipe import FILE, Result, model_option, output_option, recipe, refuse_given, write
+from bertfeat.pipelines._recipe import FILE, Result, output_option, recipe, refuse_given, write
 from bertfeat.reports.plots import plot_points
 from bertfeat.search import Context, words_in_context
 
@@ -37,12 +37,10 @@ N_CLOUDS = 19
 MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 
 
-@recipe("sklearn", "matplotlib")
+@recipe("sklearn", "matplotlib", extraction="text_column model")
 @click.option("--word", required=True, help="The word, in upper or lower case.")
 @click.option("--corpus", type=FILE, help="Texts: .txt, .jsonl, .csv, .conllu, ...")
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
-@click.option("--text-column", default="text", show_default=True, help="Of a corpus in columns.")
-@model_option
 @click.option("--layer", type=click.IntRange(min=0), default=4, show_default=True, help="0 is the embeddings.")
 @click.option("--senses", type=click.IntRange(min=1), help="How many; by default the number of best silhouette.")
 @click.option("--max-senses", type=click.IntRange(min=2), default=8, show_default=True, help="The most to try.")
