@@ -7,27 +7,27 @@ task with unanswerable questions, the first token, [CLS] in BERT, stands for no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import transformers
 
 from bertfeat.errors import UserError
-from bertfeat.pipelines._models import TaskModel, freeze
-from bertfeat.pipelines._squad import Prediction, Question, score_each
+from bertfeat.pipelines._models import TaskModel, freeze, rows_of
+from bertfeat.pipelines._squad import Prediction, Question, has_unanswerable, score_each
 from bertfeat.pipelines._training import Settings, make_trainer, train
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class Window(NamedTuple):
     """A question with its paragraph as tokens, or with a part of it, and what a model reads of it.
 
     Arrays over tokens, (n_tokens,): `starts` and `ends`, in characters of the paragraph; `in_paragraph`; `may_start`,
-    whether an answer may start there: of several windows with a token, only in the one with most context.
+    whether an answer may start there: of several windows with a token, only in the one with most context. `place` is
+    the first and the last token of the first answer, (-1, -1) where the window does not have all of it.
     """
 
     question: Question
@@ -35,99 +35,92 @@ class Window:
     ends: IntArray
     in_paragraph: BoolArray
     may_start: BoolArray
+    place: tuple[int, int]
     inputs: dict[str, Any]
-    is_first: bool = True
-    is_last: bool = True
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The first and the last token of the first answer; (-1, -1) where the window does not have all of it."""
-        start, end = next(iter(self.question.answers), (0, 0))
-        inside = np.flatnonzero(self.in_paragraph)
-        hit = inside[(self.starts[inside] < end) & (self.ends[inside] > start)]
-        if not len(hit):
-            return -1, -1
-        is_cut_before = hit[0] == inside[0] and self.starts[hit[0]] > start and not self.is_first
-        is_cut_after = hit[-1] == inside[-1] and self.ends[hit[-1]] < end and not self.is_last
-        return (-1, -1) if is_cut_before or is_cut_after else (int(hit[0]), int(hit[-1]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What is learned and how it is used: the F1 on `chosen_on` decides which epoch is kept; without any, the last."""
+def best_answers(
+    questions: Sequence[Question],
+    windows: Sequence[Window],
+    logits: Sequence[Float32Array],
+    max_tokens: int,
+    *,
+    no_answers: bool,
+) -> list[Prediction]:
+    """Return the best answer of each question over its windows, at most `max_tokens` long.
 
-    train: Sequence[Question]
-    chosen_on: Sequence[Question]
-    dev: Sequence[Question]
-    max_answer_tokens: int
-    no_answers: bool
-    settings: Settings
-    folder: Path
+    `logits` are the scores of each token as start, and as end: both (n_windows, n_tokens or more). With `no_answers`,
+    no answer is one too.
+    """
+    best: dict[str, tuple[float, int, int]] = {}
+    empty: dict[str, float] = {}
+    for window, *both in zip(windows, *logits, strict=True):
+        name, scores = window.question.id, np.stack(both, axis=1)[: len(window.starts)]
+        score, first, last = best_span(scores, window.in_paragraph, window.may_start, max_tokens)
+        found = (score, int(window.starts[first]), int(window.ends[last]))
+        best[name] = max(best.get(name, (-np.inf, 0, 0)), found, key=lambda one: one[0])
+        empty[name] = min(empty.get(name, np.inf), float(scores[0].sum()))
+    predictions = []
+    for question in questions:
+        # Question and paragraph may have no token, of a model without special tokens.
+        score, start, end = best.get(question.id, (-np.inf, 0, 0))
+        against = empty.get(question.id) if no_answers else None
+        if np.isneginf(score) or (against is not None and against > score):
+            start = end = 0
+        # Some tokenizers count the space before a word.
+        start += len(question.context[start:end]) - len(question.context[start:end].lstrip())
+        predictions.append(Prediction(question.id, question.context[start:end], start, end, score, against))
+    return predictions
 
-    def answers(
-        self, questions: Sequence[Question], windows: Sequence[Window], logits: Sequence[Float32Array]
-    ) -> list[Prediction]:
-        """Return the best answer of each question over its windows.
 
-        Args:
-            questions: The questions.
-            windows: Their windows.
-            logits: The scores of each token as start, and as end: both (n_windows, n_tokens or more).
-        """
-        best: dict[str, tuple[float, int, int]] = {}
-        empty: dict[str, float] = {}
-        for window, *both in zip(windows, *logits, strict=True):
-            name, scores = window.question.id, np.stack(both, axis=1)[: len(window.starts)]
-            score, first, last = best_span(scores, window.in_paragraph, window.may_start, self.max_answer_tokens)
-            found = (score, int(window.starts[first]), int(window.ends[last]))
-            best[name] = max(best.get(name, (-np.inf, 0, 0)), found, key=lambda one: one[0])
-            empty[name] = min(empty.get(name, np.inf), float(scores[0].sum()))
-        predictions = []
-        for question in questions:
-            # Question and paragraph may have no token, of a model without special tokens.
-            score, start, end = best.get(question.id, (-np.inf, 0, 0))
-            against = empty.get(question.id) if self.no_answers else None
-            if np.isneginf(score) or (against is not None and against > score):
-                start = end = 0
-            # Some tokenizers count the space before a word.
-            start += len(question.context[start:end]) - len(question.context[start:end].lstrip())
-            predictions.append(Prediction(question.id, question.context[start:end], start, end, score, against))
-        return predictions
+def learn(
+    opened: TaskModel,
+    questions: Mapping[str, Sequence[Question]],
+    settings: Settings,
+    checkpoints: Path,
+    *,
+    max_length: int,
+    max_answer_tokens: int,
+    frozen: str | None,
+) -> tuple[list[Prediction], dict[str, Any]]:
+    """Train a model on the questions `train`; return its answers to those of `dev`, and a report of the training.
 
-    def run(self, opened: TaskModel, max_length: int, frozen: str | None) -> tuple[list[Prediction], dict[str, Any]]:
-        """Train a model; return its answers to the questions of dev, and a report of the training.
+    The F1 on `chosen_on` decides which epoch is kept; without any, the last. Paragraphs that do not fit are read in
+    overlapping windows; one without the answer is an example of no answer.
+    """
+    if frozen is not None:
+        freeze(opened, frozen)
+    windows = {name: cut_questions(part, opened.tokenizer, max_length) for name, part in questions.items()}
+    inputs = {name: [window.inputs for window in part] for name, part in windows.items()}
+    learned = {name: questions[name] for name in ("train", "chosen_on")}
+    no_answers = any(map(has_unanswerable, learned.values()))
 
-        Paragraphs that do not fit are read in overlapping windows; one without the answer is an example of no answer.
-        """
-        if frozen is not None:
-            freeze(opened, frozen)
-        examples, chosen_on, asked = (
-            cut_questions(questions, opened.tokenizer, max_length)
-            for questions in (self.train, self.chosen_on, self.dev)
+    def answers(name: str, predicted: Any) -> list[Prediction]:
+        return best_answers(
+            questions[name], windows[name], predicted.predictions, max_answer_tokens, no_answers=no_answers
         )
 
-        def score(predicted: Any) -> float:
-            found = self.answers(self.chosen_on, chosen_on, predicted.predictions)
-            return float(score_each(self.chosen_on, {one.id: one.answer for one in found})[:, 1].mean())
+    def score(predicted: Any) -> float:
+        found = {one.id: one.answer for one in answers("chosen_on", predicted)}
+        return float(score_each(questions["chosen_on"], found)[:, 1].mean())
 
-        trainer = make_trainer(
-            opened.model,
-            [window.inputs for window in examples],
-            self.settings,
-            self.folder,
-            collator=transformers.DataCollatorWithPadding(opened.tokenizer),
-            made_of={
-                "model": opened.checkpoint.weights_sha256,
-                "windows": [max_length, self.max_answer_tokens, frozen],
-                "questions": [[asdict(one) for one in part] for part in (self.train, self.chosen_on)],
-            },
-            dev=[window.inputs for window in chosen_on] or None,
-            score=score,
-            label_names=["start_positions", "end_positions"],
-        )
-        history = train(trainer)
-        logits = trainer.predict([window.inputs for window in asked]).predictions
-        return self.answers(self.dev, asked, logits), {**asdict(history), "n_examples": len(examples)}
+    trainer = make_trainer(
+        opened.model,
+        inputs["train"],
+        settings,
+        checkpoints,
+        collator=transformers.DataCollatorWithPadding(opened.tokenizer),
+        made_of=[
+            opened.checkpoint.weights_sha256,
+            [max_length, max_answer_tokens, frozen],
+            list(learned.values()),
+        ],
+        dev=inputs["chosen_on"] or None,
+        score=score,
+    )
+    history = train(trainer)
+    predictions = answers("dev", trainer.predict(inputs["dev"]))
+    return predictions, {**asdict(history), "n_examples": len(inputs["train"])}
 
 
 def best_span(
@@ -135,14 +128,9 @@ def best_span(
 ) -> tuple[float, int, int]:
     """Return the span with the highest sum of start and end: the sum, the first and the last token.
 
-    Args:
-        scores: Of each token as start and as end, (n_tokens, 2).
-        in_paragraph: Where a span may start and end, (n_tokens,).
-        may_start: Where it may start, too, (n_tokens,).
-        max_tokens: The most tokens of a span.
-
-    Returns:
-        The earliest of several such spans, of these the shortest. A sum of -infinity if no span is possible.
+    `scores` (n_tokens, 2) are those of each token as start and as end; a span is `in_paragraph` (n_tokens,), starts
+    where it `may_start` (n_tokens,), and has at most `max_tokens`. Of several such spans it is the earliest, of these
+    the shortest. The sum is -infinity if no span is possible.
     """
     max_tokens = min(max_tokens, len(scores))
     starts = np.where(in_paragraph & may_start, scores[:, 0], -np.inf)
@@ -170,17 +158,22 @@ def cut_questions(questions: Sequence[Question], tokenizer: Any, max_length: int
         return_offsets_mapping=True,
     )
     of, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
-    inputs = [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
-    windows = []
+    inputs, windows = rows_of(encoded), []
     for number, (before, row, after) in enumerate(zip([None, *of], of, [*of[1:], None], strict=False)):
+        is_first, is_last = before != row, after != row
         starts, ends = np.array(offsets[number]).T
         in_paragraph = np.array([text == 1 for text in encoded.sequence_ids(number)]) & (ends > starts)
         # The border of two windows is the middle of their overlap.
         inside, may_start = np.flatnonzero(in_paragraph), in_paragraph.copy()
-        may_start[inside[: (stride + 1) // 2 if before == row else 0]] = False
-        may_start[inside[len(inside) - stride // 2 if after == row else len(inside) :]] = False
-        arrays = (starts, ends, in_paragraph, may_start)
-        window = Window(questions[row], *arrays, inputs[number], before != row, after != row)
-        window.inputs["start_positions"], window.inputs["end_positions"] = np.maximum(window.place, 0).tolist()
-        windows.append(window)
+        may_start[inside[: 0 if is_first else (stride + 1) // 2]] = False
+        may_start[inside[len(inside) if is_last else len(inside) - stride // 2 :]] = False
+        start, end = next(iter(questions[row].answers), (0, 0))
+        hit = inside[(starts[inside] < end) & (ends[inside] > start)]
+        is_whole = len(hit) > 0 and not (
+            (hit[0] == inside[0] and starts[hit[0]] > start and not is_first)
+            or (hit[-1] == inside[-1] and ends[hit[-1]] < end and not is_last)
+        )
+        place = (int(hit[0]), int(hit[-1])) if is_whole else (-1, -1)
+        inputs[number]["start_positions"], inputs[number]["end_positions"] = np.maximum(place, 0).tolist()
+        windows.append(Window(questions[row], starts, ends, in_paragraph, may_start, place, inputs[number]))
     return windows

@@ -23,9 +23,9 @@ def feature_bytes(stores: Iterable[Store], spec: Any) -> int:
     return sum(store.n_rows(spec.level) for store in stores) * n_values * np.dtype(str(spec.store_dtype)).itemsize
 
 
-def cost_cells(seconds: float, n_bytes: int) -> list[object]:
+def cost_cells(seconds: float | None, n_bytes: int | None) -> list[str | None]:
     """Return the cells of a table: seconds and MB."""
-    return [f"{seconds:.1f}", f"{n_bytes / 1e6:.1f}"]
+    return [None if seconds is None else f"{seconds:.1f}", None if n_bytes is None else f"{n_bytes / 1e6:.1f}"]
 
 
 def cost_table(rows: Sequence[Mapping[str, Any]]) -> str:

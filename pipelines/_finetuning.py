@@ -17,17 +17,17 @@ import transformers
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
-from bertfeat.pipelines._correlations import Score, correlate
 from bertfeat.pipelines._models import (
-    MODEL,
     NO_LABEL,
     TaskModel,
     check_model_place,
     freeze,
     open_task_model,
     replace_model,
+    rows_of,
 )
-from bertfeat.pipelines._training import TASKS, History, Settings, digest_of, make_trainer, train
+from bertfeat.pipelines._scores import Score, correlate
+from bertfeat.pipelines._training import TASKS, History, Settings, make_trainer, train
 from bertfeat.probes.learningrows import is_given
 from bertfeat.probes.scoring import score_predicted
 from bertfeat.records import BoolArray, Document
@@ -35,23 +35,11 @@ from bertfeat.records import BoolArray, Document
 
 @dataclass(frozen=True, slots=True)
 class FineTuned:
-    """A fine-tuned model in a folder that `--model` takes, and the scores of each split but train."""
+    """The course of a fine-tuning, the scores of each split but train, and everything as JSON values."""
 
-    folder: Path
     history: History
     scores: Mapping[str, Score]
-    report: Mapping[str, Any]
-    n_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return {
-            **self.report,
-            "training": asdict(self.history),
-            "scores": {name: score.to_dict() for name, score in self.scores.items()},
-            "seconds": self.history.seconds,
-            "n_bytes": self.n_bytes,
-        }
+    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,20 +99,21 @@ def finetune(
     model: str,
     settings: Settings,
     folder: Path,
+    checkpoints: Path,
     *,
     frozen: str | None = None,
     context: bool = False,
 ) -> FineTuned:
     """Fine-tune a model with a head of transformers, score it on all splits but train, and save it in the folder.
 
-    The weights of the best epoch on dev are kept, by the main score of probes. Checkpoints stay until `discard`.
-    `label` is the column with the labels, of the words of each document for `tag`; `frozen` are layers that keep their
-    weights, such as `0..4`; with `context`, the sentences of a document are read as one text.
+    The weights of the best epoch on dev are kept, by the main score of probes. `label` is the column with the labels,
+    of the words of each document for `tag`; `frozen` are layers that keep their weights, such as `0..4`; with
+    `context`, the sentences of a document are read as one text.
     """
     texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
     opened = open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
-    check_model_place(opened, folder / MODEL)
+    check_model_place(opened, folder)
     layers = () if frozen is None else freeze(opened, frozen)
     examples = {
         name: make_examples(split, opened, codes if name == "train" else None, context=context)
@@ -137,33 +126,32 @@ def finetune(
     collator = (
         transformers.DataCollatorForTokenClassification if task == "tag" else transformers.DataCollatorWithPadding
     )
+    read = {name: [list(one.values()) for one in examples[name].inputs] for name in ("train", "dev")}
     trainer = make_trainer(
         opened.model,
         [one for one in examples["train"].inputs if np.max(one["labels"]) != NO_LABEL],
         settings,
-        folder,
+        checkpoints,
         collator=collator(opened.tokenizer),
-        made_of={
-            "model": opened.checkpoint.weights_sha256,
-            "frozen": layers,
-            "data": digest_of([[list(one.values()) for one in examples[name].inputs] for name in ("train", "dev")]),
-        },
+        made_of=[opened.checkpoint.weights_sha256, layers, read],
         dev=examples["dev"].inputs,
         score=lambda predicted: examples["dev"].score(predicted, classes, bootstrap=False).value,
     )
     history = train(trainer)
     scores = {}
-    for name in (name for name in examples if name != "train"):
-        predicted = trainer.predict(examples[name].inputs)
-        scores[name] = examples[name].score(predicted, classes, bootstrap=True)
-        guessed = np.unique(examples[name].outputs(predicted).argmax(axis=1))
+    for name, split in examples.items():
+        if name == "train":
+            continue
+        predicted = trainer.predict(split.inputs)
+        scores[name] = split.score(predicted, classes, bootstrap=True)
+        guessed = np.unique(split.outputs(predicted).argmax(axis=1))
         if len(classes) and len(guessed) == 1:
             click.echo(
                 f"{name}: the trained model predicts {printable(str(classes[guessed[0]]))} alone; raise --epochs "
                 f"({settings.epochs}) or --learning-rate ({history.learning_rate:g}), or use more rows",
                 err=True,
             )
-    report = {
+    values = {
         "task": task,
         "model": opened.checkpoint.name,
         "weights_sha256": opened.checkpoint.weights_sha256,
@@ -174,8 +162,12 @@ def finetune(
         "n_cut": {name: split.n_cut for name, split in examples.items()},
         "frozen_layers": list(layers),
         "settings": asdict(settings),
+        "training": asdict(history),
+        "scores": {name: score.to_dict() for name, score in scores.items()},
+        "seconds": history.seconds,
+        "n_bytes": replace_model(opened, folder),
     }
-    return FineTuned(folder / MODEL, history, scores, report, replace_model(opened, folder / MODEL))
+    return FineTuned(history, scores, values)
 
 
 def _labelled(task: str, documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
@@ -261,7 +253,7 @@ def make_examples(
         )
         n_cut = sum(bool(one.overflowing) for one in encoded.encodings)
         encoded["labels"] = targets.tolist()
-        return Examples(texts, _rows(encoded), np.ones(len(targets), np.bool_), n_cut)
+        return Examples(texts, rows_of(encoded), np.ones(len(targets), np.bool_), n_cut)
     groups = itertools.groupby(texts.documents, lambda document: document.group if context else document.index)
     sentences = [[word for document in group for word in document.words or ()] for _, group in groups]
     encoded = tokenizer(
@@ -281,11 +273,7 @@ def make_examples(
         is_read[word] = True
     encoded["labels"] = labels
     del encoded["overflow_to_sample_mapping"]
-    return Examples(texts, _rows(encoded), is_read[texts.is_labelled], 0)
-
-
-def _rows(encoded: Any) -> list[dict[str, Any]]:
-    return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+    return Examples(texts, rows_of(encoded), is_read[texts.is_labelled], 0)
 
 
 def _places(encoded: Any, sentences: Sequence[Sequence[str]]) -> dict[int, tuple[int, int, int]]:

@@ -26,8 +26,6 @@ from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors
 
 #: The label of a token that the heads of transformers leave out of the loss.
 NO_LABEL = -100
-#: The folder of the trained model, beside the results.
-MODEL = "model"
 # A file in that folder, which says that a recipe may replace it.
 _MARK = "made_by_a_recipe.json"
 # kind of head -> transformers' class, the model types that have one, and what the head is for
@@ -112,34 +110,38 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
     return TaskModel(checkpoint, model, tokenizer, new)
 
 
+def rows_of(encoded: Any) -> list[dict[str, Any]]:
+    """Return the inputs of each window of a batch of a tokenizer."""
+    return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+
+
 def freeze(opened: TaskModel, layers: str) -> tuple[int, ...]:
     """Keep layers as they are while the others are trained; layer 0 is the embeddings. Return the layers."""
     n_layers = opened.checkpoint.n_layers
     chosen = parse_layers(layers, n_layers, model=opened.checkpoint.name)
-    encoder = encoder_of(opened.model.base_model)
-    # XLM has its blocks in parts: a list of attentions, one of norms, ...
-    children = [list(module.children()) for module in encoder.modules()]
-    lists = next(filter(None, ([one for one in part if _is_list(one, n_layers)] for part in children)), [])
+    base = opened.model.base_model
+    encoder = encoder_of(base)
+    blocks: list[nn.ModuleList] = []
+    for module in encoder.modules():
+        # XLM has its blocks in parts: a list of attentions, one of norms, ...
+        lists = [part for part in module.children() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
+        blocks = blocks or lists
     if 0 in chosen:
         # Beside the embeddings: what all blocks share, such as the relative positions of DeBERTa and MPNet.
-        later = [*lists, *filter(None, [getattr(opened.model.base_model, "pooler", None)])]
+        later = [*blocks, *filter(None, [getattr(base, "pooler", None)])]
         kept = {id(parameter) for module in later for parameter in module.parameters()}
         for parameter in encoder.parameters():
             parameter.requires_grad_(requires_grad=id(parameter) in kept)
     for layer in chosen:
-        for blocks in lists if layer else ():
-            blocks[layer - 1].requires_grad_(requires_grad=False)
+        for part in blocks if layer else ():
+            part[layer - 1].requires_grad_(requires_grad=False)
     return chosen
-
-
-def _is_list(module: nn.Module, n_layers: int) -> bool:
-    return isinstance(module, nn.ModuleList) and len(module) == n_layers
 
 
 def check_model_place(opened: TaskModel, target: Path) -> None:
     """Check that a trained model may be written to a folder."""
     if opened.checkpoint.folder == target.resolve():
-        raise ConfigError(f"{target}: is the model to start from, and would be replaced; choose another --out")
+        raise ConfigError(f"{target}: is the model to start from, and would be replaced; choose another --output")
     _check_own(target)
 
 
@@ -151,12 +153,12 @@ def replace_model(opened: TaskModel, target: Path) -> int:
     return sum(path.stat().st_size for path in target.iterdir())
 
 
-def initialise(name: str, revision: str | None, target: Path, *, seed: int) -> None:
-    """Save a model with the config and the tokenizer of another one, and with transformers' initialisation."""
+def initialize(name: str, revision: str | None, target: Path, *, seed: int) -> None:
+    """Save a model with the config and the tokenizer of another one, and with transformers' initialization."""
     checkpoint = open_checkpoint(name, revision)
     folder = checkpoint.folder
     if checkpoint.facts is None:
-        raise ConfigError(f"{name}: holds static vectors, which have no initialisation; name a model with an encoder")
+        raise ConfigError(f"{name}: holds static vectors, which have no initialization; name a model with an encoder")
     copied = hub.wanted_files(folder, weights=False)
     if any(file.endswith(".safetensors") for file in copied):
         # Dense layers of sentence-transformers, which are trained.
@@ -183,4 +185,16 @@ def new_model(target: Path, made_of: str, **facts: Any) -> Iterator[Path]:
 
 def _check_own(target: Path) -> None:
     if target.exists() and not (target / _MARK).is_file():
-        raise ConfigError(f"{target}: is there and was not made by a recipe; choose another --out")
+        raise ConfigError(f"{target}: is there and was not made by a recipe; choose another --output")
+
+
+def static_settings(model: str, static: str | None) -> dict[str, Any]:
+    """Check that only `static` has static vectors; return its settings: each word that it lacks has zeros."""
+    if open_checkpoint(model).static is not None:
+        raise ConfigError(f"`model={model!r}` holds static vectors, without layers to compare; pass it as `static`")
+    if static is None:
+        return {}
+    vectors = open_checkpoint(static).static
+    if vectors is None:
+        raise ConfigError(f"`static={static!r}` is a contextual model; name word vectors or a model2vec folder")
+    return {"model": static, "layers": "0", "unknown_words": "null" if vectors.words is None else "zero"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +41,12 @@ def read_texts(path: str, **settings: Any) -> list[Texts]:
 
 def hold_out(documents: Sequence[Texts], share: float) -> tuple[list[Texts], list[Texts]]:
     """Split documents at random, always alike: those to train on, and that share of them, at least one."""
-    if len(documents) < 2:
-        raise InputError(f"documents of the corpus: {len(documents)}; one to train on and one to hold out are needed")
-    order = np.random.default_rng(0).permutation(len(documents)).tolist()
-    n_held = min(max(1, round(share * len(documents))), len(documents) - 1)
-    return [documents[row] for row in sorted(order[n_held:])], [documents[row] for row in sorted(order[:n_held])]
+    n = len(documents)
+    if n < 2:
+        raise InputError(f"documents of the corpus: {n}; one to train on and one to hold out are needed")
+    order = np.random.default_rng(0).permutation(n)
+    held = set(order[: min(max(1, round(share * n)), n - 1)].tolist())
+    return [documents[row] for row in range(n) if row not in held], [documents[row] for row in sorted(held)]
 
 
 def open_masked_model(name: str, seed: int) -> TaskModel:
@@ -75,14 +75,13 @@ def cut_windows(documents: Sequence[Texts], tokenizer: Any, max_length: int) -> 
             ids += found
             words += [n_before + (word or 0) for word in encoded.word_ids(number)]
     n_windows = -(-len(ids) // room) or 1
-    ends = template.prefix.ids, template.suffix.ids
+    first, last = template.prefix.ids, template.suffix.ids
     windows = [
-        {
-            "input_ids": np.concatenate([ends[0], inside, ends[1]]),
-            "words": np.concatenate([np.zeros_like(ends[0]), numbers, np.zeros_like(ends[1])]),
-        }
+        {"input_ids": np.concatenate([first, inside, last]), "words": np.pad(numbers, (len(first), len(last)))}
         for inside, numbers in zip(
-            *(np.array_split(np.array(one, np.int64), n_windows) for one in (ids, words)), strict=True
+            np.array_split(np.array(ids, np.int64), n_windows),
+            np.array_split(np.array(words, np.int64), n_windows),
+            strict=True,
         )
     ]
     known = [window for window in windows if not np.isin(window["input_ids"], tokenizer.all_special_ids).all()]
@@ -125,23 +124,16 @@ class Masking:
         return [{name: values[0].tolist() for name, values in batch.items()} for batch in batches]
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The mean loss of a masked word, and the share of masked words that are guessed."""
-
-    loss: float
-    masked_accuracy: float
-
-
 def judge(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the loss of each masked word and whether it is guessed: (n_windows, n_tokens, 2)."""
     losses = torch.nn.functional.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
     return torch.stack([losses, (logits.argmax(-1) == labels).float()], dim=-1)
 
 
-def scores_of(predicted: Any) -> Scores:
-    """Return the scores of what `judge` says of held-out windows."""
-    return Scores(*predicted.predictions[predicted.label_ids != NO_LABEL].mean(axis=0, dtype=np.float64).tolist())
+def scores_of(predicted: Any) -> dict[str, float]:
+    """Return the mean loss and the share of guessed words of what `judge` says of held-out windows."""
+    means = predicted.predictions[predicted.label_ids != NO_LABEL].mean(axis=0, dtype=np.float64).tolist()
+    return dict(zip(("loss", "masked_accuracy"), means, strict=True))
 
 
 def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: int) -> None:

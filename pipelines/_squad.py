@@ -6,15 +6,14 @@ files with unanswerable questions.
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from bertfeat.errors import UserError
@@ -27,8 +26,7 @@ _N_RESAMPLES = 1000
 _BOUNDS = (0.025, 0.975)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """A question about a paragraph of an article, with the start and the end of each right answer in the paragraph."""
 
     id: str
@@ -38,12 +36,10 @@ class Question:
     answers: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """The answer to a question: `context[start:end]`; an empty one, 0 to 0, means no answer.
+class Prediction(NamedTuple):
+    """The answer to a question: `context[start:end]`, 0 to 0 for no answer; better ones have a higher `score`.
 
-    `score` is higher for better answers to the same question; `no_answer_score` is that of no answer, if that was
-    considered.
+    `no_answer_score` is that of no answer, if that was considered.
     """
 
     id: str
@@ -54,18 +50,50 @@ class Prediction:
     no_answer_score: float | None = None
 
 
+class _Answer(msgspec.Struct):
+    text: str
+    answer_start: int
+
+
+class _Entry(msgspec.Struct):
+    id: str | int
+    question: str
+    answers: list[_Answer] = []
+    is_impossible: bool = False
+
+
+class Paragraph(msgspec.Struct):
+    """A paragraph of a file, and its questions."""
+
+    context: str
+    qas: list[_Entry]
+
+
+class _Article(msgspec.Struct):
+    paragraphs: list[Paragraph]
+
+
+class _File(msgspec.Struct):
+    data: list[_Article]
+
+
+def read_articles(path: str | Path) -> list[list[Paragraph]]:
+    """Return the paragraphs of each article of a file in the format of SQuAD 1.1 or 2.0."""
+    try:
+        file = msgspec.json.decode(Path(path).read_bytes(), type=_File)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UserError(f"{path}: not a SQuAD file ({error}); pass a file such as train-v1.1.json") from error
+    return [article.paragraphs for article in file.data]
+
+
 def read_squad(path: str | Path) -> list[Question]:
     """Return the questions of a file in the format of SQuAD 1.1 or 2.0."""
-    try:
-        questions = [
-            _question(path, number, paragraph["context"], entry)
-            for number, article in enumerate(json.loads(Path(path).read_bytes())["data"])
-            for paragraph in article["paragraphs"]
-            for entry in paragraph["qas"]
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise UserError(f"{path}: not a SQuAD file ({said}); pass a file such as train-v1.1.json") from error
+    questions = [
+        _question(path, number, paragraph.context, entry)
+        for number, article in enumerate(read_articles(path))
+        for paragraph in article
+        for entry in paragraph.qas
+    ]
     counts = Counter(question.id for question in questions).most_common(1)
     if not counts or counts[0][1] > 1:
         said = f"{counts[0][1]} questions have the id {counts[0][0]!r}" if counts else "has no questions"
@@ -73,22 +101,22 @@ def read_squad(path: str | Path) -> list[Question]:
     return questions
 
 
-def _question(path: str | Path, article: int, context: str, entry: Mapping[str, Any]) -> Question:
-    """Check a question of a file, and return it."""
-    answers = []
-    for answer in entry.get("answers", ()):
-        start, end = answer["answer_start"], answer["answer_start"] + len(answer["text"])
-        if start < 0 or not answer["text"].strip() or context[start:end] != answer["text"]:
+def _question(path: str | Path, article: int, context: str, entry: _Entry) -> Question:
+    spans = []
+    for answer in entry.answers:
+        start, text = answer.answer_start, answer.text
+        found = context[max(0, start) : start + len(text)]
+        if start < 0 or not text.strip() or found != text:
             raise UserError(
-                f"{path}: question {entry['id']!r}: its paragraph has {context[max(0, start) : end]!r:.60} at "
-                f"answer_start {start}, not {answer['text']!r:.60}; correct the file"
+                f"{path}: question {entry.id!r}: its paragraph has {found!r:.60} at answer_start {start}, "
+                f"not {text!r:.60}; correct the file"
             )
         # Whitespace around an answer is of no token, and of no score.
-        start += len(answer["text"]) - len(answer["text"].lstrip())
-        answers.append((start, start + len(answer["text"].strip())))
-    if not answers and not entry.get("is_impossible"):
-        raise UserError(f"{path}: question {entry['id']!r} has no answer; add one, or is_impossible: true")
-    return Question(str(entry["id"]), entry["question"], context, article, tuple(answers))
+        start += len(text) - len(text.lstrip())
+        spans.append((start, start + len(text.strip())))
+    if not spans and not entry.is_impossible:
+        raise UserError(f"{path}: question {entry.id!r} has no answer; add one, or is_impossible: true")
+    return Question(str(entry.id), entry.question, context, article, tuple(spans))
 
 
 def hold_out_articles(
@@ -127,15 +155,12 @@ def score_each(questions: Sequence[Question], answers: Mapping[str, str]) -> Flo
         if no_answers:
             truths = [truth for truth in truths if normalized(truth)] or [""]
         answer = answers[question.id]
-        both = [
-            (float(normalized(answer) == normalized(truth)), f1(answer, truth, no_answers=no_answers))
-            for truth in truths
-        ]
-        scores.append(np.max(both, axis=0))
+        exact = max(float(normalized(answer) == normalized(truth)) for truth in truths)
+        scores.append((exact, max(f1(answer, truth, no_answers=no_answers) for truth in truths)))
     return np.array(scores)
 
 
-def has_unanswerable(questions: Sequence[Question]) -> bool:
+def has_unanswerable(questions: Iterable[Question]) -> bool:
     """Return whether a question has no answer."""
     return any(not question.answers for question in questions)
 
@@ -144,22 +169,22 @@ def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: i
     """Return mean scores in percent, with bootstrap intervals for which whole articles are drawn."""
     from bertfeat.heads.scores import resamples
 
+    names = ("exact_match", "f1")
     scores = 100 * score_each(questions, answers)
-    summary = dict(zip(("exact_match", "f1"), scores.mean(axis=0).tolist(), strict=True))
-    if has_unanswerable(questions):
-        answerable = np.array([bool(question.answers) for question in questions])
-        for name, chosen in (("answerable", answerable), ("unanswerable", ~answerable)):
-            if chosen.any():
-                pair = scores[chosen].mean(axis=0).tolist()
-                summary[name] = {"n_questions": int(chosen.sum()), "exact_match": pair[0], "f1": pair[1]}
+    summary: dict[str, Any] = dict(zip(names, scores.mean(axis=0).tolist(), strict=True))
+    answerable = np.array([bool(question.answers) for question in questions])
+    for name, chosen in (("answerable", answerable), ("unanswerable", ~answerable)):
+        if chosen.any() and not answerable.all():
+            means = scores[chosen].mean(axis=0).tolist()
+            summary[name] = {"n_questions": int(chosen.sum()), **dict(zip(names, means, strict=True))}
     articles, unit = np.unique([question.article for question in questions], return_inverse=True)
     sums = np.zeros((len(articles), 3))
     np.add.at(sums, unit, np.column_stack([scores, np.ones(len(scores))]))
     drawn = np.array([sums[units].sum(axis=0) for units in resamples(len(articles), _N_RESAMPLES, seed)])
     bounds = np.quantile(drawn[:, :2] / drawn[:, 2:], _BOUNDS, axis=0)
-    for column, name in enumerate(("exact_match", "f1")):
+    for name, interval in zip(names, bounds.T.tolist(), strict=True):
         # One article says nothing of others.
-        summary[f"{name}_interval"] = bounds[:, column].tolist() if len(articles) > 1 else None
+        summary[f"{name}_interval"] = interval if len(articles) > 1 else None
     return summary
 
 
@@ -167,9 +192,8 @@ def best_sentence(question: Question) -> Prediction:
     """Answer with the sentence of the paragraph that has the most words of the question; the first of several."""
     words = set(normalized(question.text).split())
     gaps = [found.span() for found in _BETWEEN_SENTENCES.finditer(question.context)]
-    starts = [0, *(end for _, end in gaps)]
-    ends = [*(start for start, _ in gaps), len(question.context)]
-    spans = list(zip(starts, ends, strict=True))
+    borders = [0, *(place for gap in gaps for place in gap), len(question.context)]
+    spans = list(zip(borders[::2], borders[1::2], strict=True))
     counts = [len(words & set(normalized(question.context[start:end]).split())) for start, end in spans]
     start, end = spans[int(np.argmax(counts))]
     return Prediction(question.id, question.context[start:end], start, end, float(max(counts)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,32 @@ import click
 import transformers
 from torch.utils.data import DataLoader
 
-from bertfeat.cli.options import refuse_given
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import RunError, require
 from bertfeat.pipelines._models import require_head
+from bertfeat.pipelines._recipe import refuse_given
 from bertfeat.progress import Progress, reporting
 
-_CHECKPOINTS = "training"
 #: task -> the kind of head
 TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
 #: Seeds of numpy, torch and polars.
 SEED = click.IntRange(min=0, max=2**32 - 1)
-_RATE: dict[str, Any] = {
-    "type": click.FloatRange(min=0, min_open=True),
-    "help": "The highest one; by default, by the model's size.",
-}
+#: Learning rates.
+RATE = click.FloatRange(min=0, min_open=True)
+#: Options that have no effect on the heads of frozen features.
+FOR_FINETUNING = ("learning_rate", "epochs", "batch_size", "patience")
+_COUNT = click.IntRange(min=1)
+_TRAINING = (
+    click.option("--learning-rate", type=RATE, help="The highest one; by default, by the model's size."),
+    click.option("--epochs", type=_COUNT, default=4, show_default=True, help="The most epochs."),
+    click.option("--batch-size", type=_COUNT, default=16, show_default=True),
+    click.option("--patience", type=_COUNT, help="Stop after N epochs without a better score."),
+)
+_SHARED = (
+    click.option("--seed", type=SEED, default=0, show_default=True),
+    click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
+)
+_WITH = click.option("--with-finetuning", is_flag=True, help="Also train the whole model, by the options below.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,36 +74,21 @@ def usual_rate(model: Any) -> float:
 
 def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `Settings` to a command."""
-    for option in (
-        click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
-        click.option("--seed", type=SEED, default=0, show_default=True),
-        click.option("--patience", type=click.IntRange(min=1), help="Stop after N epochs without a better score."),
-        click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True),
-        click.option("--epochs", type=click.IntRange(min=1), default=4, show_default=True, help="The most epochs."),
-        click.option("--learning-rate", **_RATE),
-    ):
+    for option in reversed((*_TRAINING, *_SHARED)):
         function = option(function)
     return function
 
 
 def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a fine-tuned row to the command of a recipe that compares features."""
-    for option in (
-        click.option("--finetuning-rate", **_RATE),
-        click.option("--finetuning-epochs", type=click.IntRange(min=1), default=4, show_default=True),
-        click.option("--with-finetuning", is_flag=True, help="Add a row: the model itself is trained."),
-    ):
-        function = option(function)
-    return function
+    """Add --with-finetuning and the options of `Settings` to the command of a recipe that compares features."""
+    return _WITH(training_options(function))
 
 
-def check_finetuning(
-    model: str, task: str, *, asked: bool, options: Sequence[str] = ("finetuning_epochs", "finetuning_rate")
-) -> None:
-    """Check before anything is extracted that a model can be fine-tuned, or that no option of it is given in vain."""
+def check_finetuning(model: str, head: str, options: Sequence[str] = FOR_FINETUNING, *, asked: bool) -> None:
+    """Check before anything is extracted that a model has a head to train, or that no option of it is given in vain."""
     if asked:
         require("accelerate", what="--with-finetuning needs")
-        require_head(model, TASKS.get(task, task))
+        require_head(model, head)
     else:
         refuse_given(options, "is for fine-tuning; pass --with-finetuning too, or drop it")
 
@@ -127,23 +122,21 @@ def make_trainer(
     model: Any,
     examples: Any,
     settings: Settings,
-    folder: Path,
+    checkpoints: Path,
     *,
     collator: Any,
-    made_of: Mapping[str, Any],
+    made_of: object,
     dev: Any,
     score: Callable[[Any], float],
     judge: Callable[[Any, Any], Any] | None = None,
-    **more: Any,
 ) -> Trainer:
     """Return the trainer of a model, which is trained in place.
 
-    Checkpoints are written in a folder of their own for other settings or other data: `made_of` says what decides the
-    weights beside the settings. `score` is that of the predictions of `dev` after each epoch, of which the best one is
-    kept; without `dev`, the last. `judge` makes of logits and labels what is kept as predictions. `more` are other
-    arguments of TrainingArguments.
+    `made_of`, the JSON values that decide the weights beside the settings, gives each training a folder of its own
+    among the checkpoints. `score` is that of the predictions of `dev` after each epoch, of which the best one is kept;
+    without `dev`, the last. `judge` makes of logits and labels what is kept as predictions.
     """
-    decides = digest_of({**made_of, **asdict(settings), "device": None})
+    decides = json.dumps([made_of, {**asdict(settings), "device": None}], sort_keys=True)
 
     def metrics(predicted: Any) -> dict[str, float]:
         value = score(predicted)
@@ -151,7 +144,7 @@ def make_trainer(
         return {"value": value, "score": value or -1 / (1 + trainer.state.global_step)}
 
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder / _CHECKPOINTS / decides[:16]),
+        output_dir=str(checkpoints / hashlib.sha256(decides.encode()).hexdigest()[:16]),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
         per_device_eval_batch_size=settings.batch_size,
@@ -174,7 +167,7 @@ def make_trainer(
         report_to="none",
         log_level="error",
         disable_tqdm=True,
-        **{"train_sampling_strategy": "group_by_length", **more},
+        train_sampling_strategy="group_by_length",
     )
     trainer = Trainer(
         model,
@@ -213,13 +206,3 @@ def train(trainer: Trainer) -> History:
         learning_rate=trainer.args.learning_rate,
         seconds=done.metrics["train_runtime"],
     )
-
-
-def discard(folder: Path) -> None:
-    """Remove the checkpoints of trainings whose results are written."""
-    shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
-
-
-def digest_of(values: object) -> str:
-    """Return a sha256 (hex) of JSON values."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

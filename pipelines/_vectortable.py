@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +17,51 @@ from bertfeat.corpus.vectorfiles import read_rows
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.exports.framefiles import frame_writer
-from bertfeat.pipelines._outputs import write
 
 Words = Sequence[str] | None
 # The vectors of each column: float (n_rows, dim).
 Vectors = Mapping[str, npt.NDArray[Any]]
-# Makes the rows of a sentence from its name in messages, and its words, if the file of ids gives them.
-Sentence = Callable[[str, Words], tuple[Words, Vectors]]
+# The words of a sentence, or its word pieces, and their vectors.
+Sentence = tuple[Words, Vectors]
+# Makes the rows of a sentence from its name in messages, the words that the file of ids gives it, and the sentence.
+Match = Callable[[str, Words, Sentence], Sentence]
 
-_BATCH_ROWS = 4096
+_BATCH_SENTENCES = 1024
 
 
-def write_table(out: Path, name: str, level: str, sentences: Iterable[Sentence], ids: str | None) -> None:
-    """Write OUT/vectors.parquet and OUT/result.json.
+def write_table(
+    output: Path, level: str, sentences: Iterable[Sentence], match: Match, ids: str | None
+) -> Mapping[str, Any]:
+    """Write vectors.parquet, and return the values of result.json.
 
     `ids` is a file that says what the rows are, as for `import_vectors`; a line of a .txt is the id of a sentence.
     """
-    path, n_rows, batch = out / "vectors.parquet", 0, list[pl.DataFrame]()
+    path, n_rows, columns = output / "vectors.parquet", 0, list[str]()
+    frames = _frames(level, sentences, match, ids)
     with publish_file(path) as sink, frame_writer(path, sink) as add:
-        for frame in _frames(level, sentences, ids):
-            batch.append(frame)
+        while batch := [*islice(frames, _BATCH_SENTENCES)]:
+            frame = pl.concat(batch)
+            add(frame)
             n_rows += len(frame)
-            if sum(map(len, batch)) >= _BATCH_ROWS:
-                add(pl.concat(batch))
-                batch = []
+            columns = [column for column, kind in frame.schema.items() if isinstance(kind, pl.Array)]
         if not n_rows:
             raise UserError("there are no vectors in the file")
-        if batch:
-            add(pl.concat(batch))
-    columns = [column for column, kind in frame.schema.items() if isinstance(kind, pl.Array)]
-    write(out / "result.json", {"pipeline": name, "vectors": str(path), "n_rows": n_rows, "columns": columns})
+    return {"vectors": str(path), "n_rows": n_rows, "columns": columns}
 
 
-def _frames(level: str, sentences: Iterable[Sentence], ids: str | None) -> Iterator[pl.DataFrame]:
+def _frames(level: str, sentences: Iterable[Sentence], match: Match, ids: str | None) -> Iterator[pl.DataFrame]:
     """Yield the rows of each sentence: what the file of ids says of them, and their vectors."""
     file = None if ids is None else local_file(ids)
     has_rows = file is not None and file.format != "txt"
     given = None if file is None else _given(file, Level(level) if has_rows else Level.SENTENCE)
     first, number = dict[str, int](), -1
-    for number, make in enumerate(sentences):
+    for number, sentence in enumerate(sentences):
         if given is not None and number == len(given):
             raise UserError(f"{ids}: has {number:,} sentences, the vectors have more")
         rows = pl.DataFrame({"doc_id": [number]}) if given is None else given[number]
         known = rows["word"].to_list() if "word" in rows and not rows["word"].has_nulls() else None
         said = f"sentence {number}" if known is None else f"sentence {number} ({' '.join(known):.40})"
-        words, vectors = make(said, known)
+        words, vectors = match(said, known, sentence)
         widths = {name: array.shape[1] for name, array in vectors.items()}
         first = first or widths
         if widths != first:
@@ -77,9 +78,8 @@ def _frames(level: str, sentences: Iterable[Sentence], ids: str | None) -> Itera
             rows = rows.drop("word", strict=False)
         columns |= rows.to_dict()
         for name, array in vectors.items():
-            columns[name] = pl.Series(
-                np.ascontiguousarray(array, np.float32), dtype=pl.Array(pl.Float32, array.shape[1])
-            )
+            values = np.ascontiguousarray(array, np.float32)
+            columns[name] = pl.Series(values, dtype=pl.Array(pl.Float32, array.shape[1]))
         yield pl.DataFrame(columns)
     if given is not None and number + 1 < len(given):
         raise UserError(f"{ids}: has more sentences than the vectors, which have {number + 1:,}")
@@ -89,5 +89,4 @@ def _given(file: Any, level: Level) -> list[pl.DataFrame]:
     """Return the rows of each sentence in a file of ids, with its words and columns."""
     rows = read_rows(file, level)
     names = dict.fromkeys(["doc_id", *(["word"] if level is Level.WORD else []), *rows.given])
-    frame = pl.DataFrame(rows.table.select([*names]))
-    return frame.partition_by("doc_id", maintain_order=True)
+    return pl.DataFrame(rows.table.select([*names])).partition_by("doc_id", maintain_order=True)

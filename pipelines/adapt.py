@@ -1,7 +1,7 @@
 """Encoders trained further on plain text, or from random weights, by masked words.
 
-    python -m bertfeat.pipelines.adapt --corpus texts.txt --model minilm --out adapted
-    python -m bertfeat.pipelines.adapt --corpus texts.txt --from-scratch config.json --out small
+    python -m bertfeat.pipelines.adapt --corpus texts.txt --model minilm -o adapted
+    python -m bertfeat.pipelines.adapt --corpus texts.txt --from-scratch config.json -o small
 
 Writes the folder model, which --model takes, result.json, and the learning curve. The table has the scores on held-out
 documents before and after. The same command resumes a run that was killed.
@@ -10,7 +10,6 @@ documents before and after. The same command resumes a run that was killed.
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bertfeat.cli.failures import report_failures
-from bertfeat.pipelines._models import MODEL, check_model_place, replace_model
-from bertfeat.pipelines._options import recipe
-from bertfeat.pipelines._outputs import write
+from bertfeat.pipelines._models import check_model_place, replace_model
 from bertfeat.pipelines._pretraining import (
     Masking,
     cut_windows,
@@ -32,49 +28,37 @@ from bertfeat.pipelines._pretraining import (
     read_texts,
     scores_of,
 )
-from bertfeat.pipelines._training import Settings, digest_of, discard, make_trainer, train, training_options
+from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe
+from bertfeat.pipelines._training import Settings, make_trainer, train, training_options
 from bertfeat.reports.plots import plot_lines
 from bertfeat.reports.tables import text_table
 
 _USUAL_LENGTH = 128
-FILE = click.Path(exists=True, dir_okay=False)
+_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@recipe("accelerate", "matplotlib")
+@recipe("accelerate", "matplotlib", extraction="format text_column document_column limit")
 @click.option("--corpus", type=FILE, required=True, help="Any format of extract.")
 @click.option("--model", help="Installed model package, folder, or hub id.")
 @click.option("--from-scratch", type=FILE, help="A config.json: start from random weights.")
 @click.option("--whole-words", is_flag=True, help="Mask whole words.")
-@click.option("--text-column", help="Column of the texts.  [default: text]")
-@click.option("--document-column", help="Column that is the same in the rows of a document.")
-@click.option("--format", help="Format of the corpus, if its ending does not show it.")
-@click.option("--limit", type=click.IntRange(min=1), help="The first N rows only.")
-@click.option(
-    "--max-length", type=click.IntRange(min=1), help="Tokens of a window; by default 128, or the model's limit."
-)
-@click.option(
-    "--held-out",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.1,
-    show_default=True,
-    help="Share of the text to score on.",
-)
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
+@click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 128, or fewer]")
+@click.option("--held-out", type=_SHARE, default=0.1, show_default=True, help="Share of the text to score on.")
+@output_option
 @training_options
-def main(corpus: str, model: str | None, from_scratch: str | None, out: str, **options: Any) -> None:
+def main(corpus: str, model: str | None, from_scratch: str | None, output: Path, **options: Any) -> Result:
     """Train an encoder on plain text, and write a folder that --model takes."""
-    started = time.perf_counter()
     if (model is None) == (from_scratch is None):
         raise click.UsageError("pass --model, or --from-scratch with a config.json, and not both")
     whole_words, max_length, held_out = (options.pop(name) for name in ("whole_words", "max_length", "held_out"))
     reading = {name: options.pop(name) for name in ("text_column", "document_column", "format", "limit")}
-    folder, settings = Path(out), Settings(**options)
+    settings = Settings(**options)
     documents = read_texts(corpus, **{name: value for name, value in reading.items() if value is not None})
     parts = hold_out(documents, held_out)
     if from_scratch is not None:
-        make_model(from_scratch, list(itertools.chain.from_iterable(parts[0])), folder / "start", seed=settings.seed)
-    opened = open_masked_model(model or str(folder / "start"), settings.seed)
-    check_model_place(opened, folder / MODEL)
+        make_model(from_scratch, [*itertools.chain(*parts[0])], output / "start", seed=settings.seed)
+    opened = open_masked_model(model or str(output / "start"), settings.seed)
+    check_model_place(opened, output / "model")
     longest = opened.checkpoint.max_length
     if max_length is not None and max_length > longest:
         raise click.UsageError(f"--max-length {max_length} is more than the {longest} tokens that the model takes")
@@ -86,37 +70,32 @@ def main(corpus: str, model: str | None, from_scratch: str | None, out: str, **o
         opened.model,
         windows,
         settings,
-        folder,
+        output / CHECKPOINTS,
         collator=masking,
-        made_of={
-            "model": opened.checkpoint.weights_sha256,
-            "whole_words": whole_words,
-            "windows": digest_of([window["input_ids"].tolist() for window in windows]),
-            "held_out": digest_of(scored),
-        },
+        made_of=[opened.checkpoint.weights_sha256, whole_words, scored, [one["input_ids"].tolist() for one in windows]],
         dev=scored,
-        score=lambda predicted: -scores_of(predicted).loss,
+        score=lambda predicted: -scores_of(predicted)["loss"],
         judge=judge,
     )
     before = scores_of(trainer.predict(scored))
     history = train(trainer)
     after = scores_of(trainer.predict(scored))
-    replace_model(opened, folder / MODEL)
-    n_steps = history.step // history.epoch
-    curve: list[dict[str, float]] = [{"step": 0, "held_out_loss": before.loss}]
-    for number, (loss, score) in enumerate(zip(history.losses, history.scores, strict=True), start=1):
-        curve.append({"step": n_steps * number, "held_out_loss": -score, "loss": loss})
-    lines = {
-        title: [(point["step"], point[name]) for point in curve if name in point]
-        for name, title in {"loss": "training, mean of the epoch", "held_out_loss": "held out"}.items()
+    replace_model(opened, output / "model")
+    steps = [history.step // history.epoch * number for number in range(1, history.epoch + 1)]
+    held = [-score for score in history.scores]
+    curve: list[dict[str, float]] = [{"step": 0, "held_out_loss": before["loss"]}]
+    for step, score, loss in zip(steps, held, history.losses, strict=True):
+        curve.append({"step": step, "held_out_loss": score, "loss": loss})
+    lines: dict[str, list[tuple[float, float]]] = {
+        "training, mean of the epoch": [*zip(steps, history.losses, strict=True)]
     }
-    plot_lines(lines, folder / "curve", axis_names=("step", "loss"))
+    lines["held out"] = [(point["step"], point["held_out_loss"]) for point in curve]
+    plot_lines(lines, output / "curve", axis_names=("step", "loss"))
     ids = np.concatenate([window["input_ids"] for window in windows])
     guess = int(np.bincount(ids[~np.isin(ids, opened.tokenizer.all_special_ids)]).argmax())
     masked = [label for window in scored for label in window["labels"] if label >= 0]
     guessed = masked.count(guess) / len(masked)
-    result = {
-        "pipeline": "adapt",
+    values = {
         "corpus": Path(corpus).name,
         "model": model,
         "from_scratch": None if from_scratch is None else Path(from_scratch).name,
@@ -125,28 +104,21 @@ def main(corpus: str, model: str | None, from_scratch: str | None, out: str, **o
         "max_length": length,
         "n_documents": {"train": len(parts[0]), "held_out": len(parts[1])},
         "n_windows": {"train": len(windows), "held_out": len(others)},
-        "n_tokens": {
-            name: sum(len(window["input_ids"]) for window in part)
-            for name, part in {"train": windows, "held_out": others}.items()
-        },
+        "n_tokens": {"train": len(ids), "held_out": sum(len(window["input_ids"]) for window in others)},
         "settings": asdict(settings),
-        "before": asdict(before),
-        "after": asdict(after),
+        "before": before,
+        "after": after,
         "most_frequent_token": {"masked_accuracy": guessed},
         "training": asdict(history),
         "curve": curve,
-        "seconds": time.perf_counter() - started,
     }
-    write(folder / "result.json", result)
-    discard(folder)
     rows: list[list[object]] = [
-        ["before", before.loss, before.masked_accuracy],
-        ["after", after.loss, after.masked_accuracy],
+        ["before", *before.values()],
+        ["after", *after.values()],
         ["most frequent token", None, guessed],
     ]
-    click.echo(text_table(["held-out documents", "loss", "masked words"], rows))
+    return Result(values, text_table(["held-out documents", "loss", "masked words"], rows))
 
 
 if __name__ == "__main__":
-    with report_failures(main):
-        main(standalone_mode=False)
+    main()

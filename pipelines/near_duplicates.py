@@ -1,20 +1,18 @@
 """Near-identical documents: clusters of texts whose pooled features have a cosine above a threshold.
 
-    python -m bertfeat.pipelines.near_duplicates --corpus reviews.jsonl --out duplicates --threshold 0.95
-    python -m bertfeat.pipelines.near_duplicates --corpus docs.csv --model bert-base-uncased --transform center --out d
+    python -m bertfeat.pipelines.near_duplicates --corpus reviews.jsonl -o duplicates --threshold 0.95
+    python -m bertfeat.pipelines.near_duplicates --corpus docs.csv --model bert-base-uncased --transform center -o d
 
 Equal texts are encoded once, as one document. An index gives the neighbours of each text, more of them until the
 furthest is below the threshold; pairs above it are scored exactly and joined. A cluster is all that is joined directly
 or through others, so two of its texts may be less similar. Scores are cosines with its representative, the text with
-most neighbours in it. Raw BERT vectors of any two texts are similar: centre them. Writes clusters.jsonl,
+most neighbours in it. Raw BERT vectors of any two texts are similar: center them. Writes clusters.jsonl,
 clusters.parquet and result.json.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,10 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat import Index, build_index, extract
-from bertfeat.cli.failures import report_failures
-from bertfeat.pipelines._options import recipe
-from bertfeat.pipelines._outputs import write
+from bertfeat.pipelines._recipe import FILE, Result, features_options, output_option, recipe, write
 from bertfeat.reports.tables import text_table
 from bertfeat.search import QueryFile, TransformSpec
 
-FILE = click.Path(exists=True, dir_okay=False)
 Pairs = npt.NDArray[np.int64]
 # Up to this many texts, comparing all is the fastest way.
 MAX_FLAT = 20_000
@@ -43,41 +38,38 @@ BATCH_SIZE = 1024
 N_SHOWN = 20
 
 
-@recipe()
+@recipe(extraction="text_column id_column model")
 @click.option("--corpus", type=FILE, required=True, help=".txt, .jsonl, .csv, ...")
-@click.option("--text-column", default="text", show_default=True)
-@click.option("--id-column", help="By default id or _id, if there is one, else the row's number.")
-@click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
-@click.option("--layers", default="-1", show_default=True, help="One layer, or several, which are concatenated.")
-@click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True)
+@features_options
 @click.option("--transform", default="none", show_default=True, help="center, whiten[:DIM], pca:DIM, truncate:DIM.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
 @click.option("--factory", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
+@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
 def main(
-    corpus: str, transform: str, threshold: float, factory: str | None, out: str, limit: int | None, **options: Any
-) -> None:
+    corpus: str, transform: str, threshold: float, factory: str | None, output: Path, limit: int | None, **encoding: Any
+) -> Result:
     """Find clusters of near-identical documents."""
-    started = time.perf_counter()
-    folder = Path(out)
     spec = str(TransformSpec.parse(transform))
-    file = QueryFile(corpus, **{name: options.pop(name) for name in ("text_column", "id_column")})
+    file = QueryFile(corpus, **{name: encoding.pop(name) for name in ("text_column", "id_column")})
     rows = [(row.query_id, row.text) for batch in file.batches() for row in batch][:limit]
     documents = pl.DataFrame(rows, schema=["doc_id", "text"], orient="row", infer_schema_length=None)
-    texts = documents["text"].unique(maintain_order=True)
     # The row of a text in the store is its place in `texts`.
-    path = folder / "corpus" / "texts.jsonl"
-    write(path, "".join(json.dumps({"text": text}) + "\n" for text in texts))
-    store = extract(path, folder / "features", levels="sentence", combine="concat", **options)
+    texts = documents["text"].unique(maintain_order=True)
+    store = extract(texts.to_frame(), output / "features", levels="sentence", combine="concat", **encoding)
     feature = store.features("sentence")[0].name
     factory = factory or ("Flat" if len(texts) <= MAX_FLAT else "auto")
     # Each index and transform has a folder of its own.
-    path = folder / "indexes" / re.sub(r"\W+", "-", f"{factory}-{spec}")
+    path = output / "indexes" / re.sub(r"\W+", "-", f"{factory}-{spec}")
     path.parent.mkdir(exist_ok=True)
-    with build_index(
-        store, path, level="sentence", feature=feature, factory=factory, metric="cosine", transform=spec
-    ) as built:
+    settings: dict[str, Any] = {
+        "level": "sentence",
+        "feature": feature,
+        "factory": factory,
+        "metric": "cosine",
+        "transform": spec,
+    }
+    with build_index(store, path, **settings) as built:
         candidates = _neighbors(built, threshold)
         numbers = np.unique(candidates)
         vectors = built.prepare(store.take("sentence", feature, numbers))
@@ -91,16 +83,15 @@ def main(
 
     pairs = candidates[cosines(candidates) >= threshold]
     clusters = _table(documents, texts, pairs, cosines)
-    write(folder / "clusters.parquet", clusters)
-    write(folder / "clusters.jsonl", clusters)
+    write(output / "clusters.parquet", clusters)
+    write(output / "clusters.jsonl", clusters)
     n_clusters = clusters["cluster"].n_unique()
-    result = {
-        "pipeline": "near_duplicates",
+    values = {
         "corpus": Path(corpus).name,
         "limit": limit,
         "model": store.metadata["model"],
         "feature": feature,
-        "pooling": options["pooling"],
+        "pooling": encoding["pooling"],
         "transform": spec,
         "threshold": threshold,
         "index": factory,
@@ -111,10 +102,8 @@ def main(
         "n_clusters": n_clusters,
         "n_in_clusters": len(clusters),
         "n_superfluous": len(clusters) - n_clusters,
-        "seconds": time.perf_counter() - started,
     }
-    write(folder / "result.json", result)
-    _show(result, clusters)
+    return Result(values, _text(values, clusters))
 
 
 def _neighbors(index: Index, threshold: float) -> Pairs:
@@ -188,10 +177,9 @@ def _roots(n_texts: int, pairs: Pairs) -> npt.NDArray[np.int64]:
             roots = roots[roots]
 
 
-def _show(result: dict[str, Any], clusters: pl.DataFrame) -> None:
-    """Print the largest clusters, each text once."""
-    found = f"{result['n_clusters']} clusters with {result['n_in_clusters']} of {result['n_documents']} documents"
-    click.echo(f"{found}; {result['n_superfluous']} could go")
+def _text(values: dict[str, Any], clusters: pl.DataFrame) -> str:
+    """Return the largest clusters as text, each text once."""
+    found = f"{values['n_clusters']} clusters with {values['n_in_clusters']} of {values['n_documents']} documents"
     texts = (
         clusters.filter(pl.col("cluster") <= N_SHOWN)
         .group_by("cluster", "text", maintain_order=True)
@@ -200,10 +188,9 @@ def _show(result: dict[str, Any], clusters: pl.DataFrame) -> None:
         .head(5)
         .select("cluster", "score", "documents", "first", pl.col("text").str.head(80))
     )
-    if len(texts):
-        click.echo(text_table(texts.columns, texts.rows()))
+    table = [text_table(texts.columns, texts.rows())] if len(texts) else []
+    return "\n".join([f"{found}; {values['n_superfluous']} could go", *table])
 
 
 if __name__ == "__main__":
-    with report_failures(main):
-        main(standalone_mode=False)
+    main()

@@ -3,9 +3,9 @@
     python -m bertfeat.pipelines.random_weights minilm --seed 0 -o minilm-random
     bertfeat extract corpus.txt -o random --model ./minilm-random
 
-transformers initialises the weights as it does before training, in float32. The tokenizer, config.json and the files of
+transformers initializes the weights as it does before training, in float32. The tokenizer, config.json and the files of
 sentence-transformers are copied. The same seed gives the same folder, with the same versions of transformers and torch
-on the same kind of processor. Dense layers of sentence-transformers are trained, and no initialisation belongs to them:
+on the same kind of processor. Dense layers of sentence-transformers are trained, and no initialization belongs to them:
 then modules.json is left out, so that --pooling model is refused, and the other poolings work.
 """
 
@@ -16,30 +16,27 @@ from pathlib import Path
 import click
 
 import bertfeat
-from bertfeat.cli.failures import report_failures
-from bertfeat.pipelines._models import initialise
-from bertfeat.pipelines._options import recipe
+from bertfeat.pipelines._models import initialize
+from bertfeat.pipelines._recipe import Result, recipe
 
-_MAX_SEED = 2**63 - 1
+_SEED = click.IntRange(0, 2**63 - 1)
 
 
-@recipe()
+@recipe(extraction="revision")
 @click.argument("model", metavar="MODEL")
-@click.option("--seed", type=click.IntRange(0, _MAX_SEED), default=0, show_default=True, help="Seed of the weights.")
-@click.option("--revision", metavar="REV", help="Branch, tag or commit of a hub model.")
-@click.option("-o", "--out", "target", type=click.Path(path_type=Path), required=True, help="Folder of the new model.")
+@click.option("--seed", type=_SEED, default=0, show_default=True, help="Seed of the weights.")
+@click.option("-o", "--output", "target", type=click.Path(path_type=Path), required=True, help="The new folder.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that a recipe made.")
-def main(model: str, seed: int, revision: str | None, target: Path, overwrite: bool) -> None:
+def main(model: str, seed: int, revision: str | None, target: Path, overwrite: bool) -> Result:
     """Write a folder for --model with the config and tokenizer of MODEL, and random weights.
 
     MODEL is an installed model package, a folder or a hub id.
     """
     if target.exists() and not overwrite:
-        raise bertfeat.errors.ConfigError(f"{target}: is there already; choose another --out, or pass --overwrite")
-    initialise(model, revision, target, seed=seed)
-    click.echo(f"{target}: {model} with random weights of seed {seed}")
+        raise bertfeat.errors.ConfigError(f"{target}: is there already; choose another --output, or pass --overwrite")
+    initialize(model, revision, target, seed=seed)
+    return Result({}, f"{target}: {model} with random weights of seed {seed}")
 
 
 if __name__ == "__main__":
-    with report_failures(main):
-        main(standalone_mode=False)
+    main()

@@ -1,9 +1,7 @@
 """Comparison of features for search: layers, poolings and transforms, on queries whose answers are known.
 
-    python -m bertfeat.pipelines.semantic_search --corpus xquad.en.json --out xquad  # SQuAD: question, paragraph
-    python -m bertfeat.pipelines.semantic_search --corpus corpus.jsonl --queries queries.jsonl --qrels q.tsv --out docs
-    python -m bertfeat.pipelines.semantic_search --corpus docs.csv --queries queries.tsv --qrels qrels.txt --out docs \
-        --layers 4..6 --poolings mean --transforms none,center,whiten:128 --limit 5000
+    python -m bertfeat.pipelines.semantic_search --corpus xquad.en.json -o xquad  # SQuAD: question, paragraph
+    python -m bertfeat.pipelines.semantic_search --corpus corpus.jsonl --queries queries.jsonl --qrels q.tsv -o docs
 
 Documents and queries are encoded once for each pooling; search is exact, by cosine, and transforms are fitted to the
 documents, as `bertfeat index build --transform` does. With `--include-special-tokens --max-length 256 --on-overlong
@@ -13,42 +11,46 @@ Writes table.txt, table.csv, plot.png, plot.svg and result.json.
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+import polars as pl
 
 from bertfeat import Store, extract
-from bertfeat.cli.failures import report_failures
 from bertfeat.errors import UserError
-from bertfeat.pipelines._options import config_of_pooling, recipe, refuse_given, warn_of_poolings
-from bertfeat.pipelines._outputs import write
+from bertfeat.pipelines._recipe import (
+    FILE,
+    Result,
+    config_of_pooling,
+    output_option,
+    recipe,
+    refuse_given,
+    warn_of_poolings,
+    write,
+)
+from bertfeat.pipelines._squad import read_articles
 from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.reports.tables import text_table, write_csv
 from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
 
-FILE = click.Path(exists=True, dir_okay=False)
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")
 N_HITS = 100
-
-
 # Documents and queries: texts by id. Judgements: by query, the grade of each document.
 Texts = dict[str, str]
 Qrels = dict[str, dict[str, int]]
 
 
-@recipe("matplotlib")
+@recipe(
+    "matplotlib",
+    extraction="text_column id_column model include_special_tokens max_length on_overlong",
+)
 @click.option("--corpus", type=FILE, required=True, help="Texts, or SQuAD .json.")
 @click.option("--queries", type=FILE, help="Queries; like the corpus, with an id.")
 @click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
-@click.option("--text-column", default="text", show_default=True, help="Of the corpus and the queries.")
-@click.option("--id-column", help="Of both; by default id, _id, or query_id.")
-@click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
 @click.option(
     "--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, weightedmean, pooler, model."
@@ -56,17 +58,12 @@ Qrels = dict[str, dict[str, int]]
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
 @click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
-@click.option("--include-special-tokens", is_flag=True, help="[CLS] and [SEP] count in mean and max.")
-@click.option("--max-length", type=click.IntRange(min=3), help="Tokens of a window; by default what the model takes.")
-@click.option("--on-overlong", type=click.Choice(["window", "truncate", "error"]), default="window", show_default=True)
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
+@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
 def main(
-    corpus: str, queries: str | None, qrels: str | None, poolings: str, out: str, limit: int | None, **options: Any
-) -> None:
+    corpus: str, queries: str | None, qrels: str | None, poolings: str, output: Path, limit: int | None, **options: Any
+) -> Result:
     """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
-    started = time.perf_counter()
-    folder = Path(out)
     chosen = list(dict.fromkeys(name.strip() for name in poolings.split(",")))
     specs = [TransformSpec.parse(name.strip()) for name in options.pop("transforms").split(",")]
     prompts = {"documents": options.pop("document_prompt"), "queries": options.pop("query_prompt")}
@@ -75,27 +72,27 @@ def main(
     documents, questions, judged = _read(corpus, queries, qrels, columns)
     documents = dict(islice(documents.items(), limit))
     judged = _judged(documents, questions, judged, limit)
-    paths = {}
     asked = {query: text for query, text in questions.items() if query in judged}
-    for name, texts in {"documents": documents, "queries": asked}.items():
-        paths[name] = folder / "corpus" / f"{name}.jsonl"
-        write(paths[name], "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in texts.items()))
     rows: list[dict[str, Any]] = []
     skipped: set[str] = set()
     stores: dict[str, Store] = {}
     for pooling in chosen:
-        for name, path in paths.items():
+        for name, texts in {"documents": documents, "queries": asked}.items():
             own = {"id_column": "id", "levels": "sentence", "combine": "none", "prompt": prompts[name]}
+            frame = pl.DataFrame({"id": list(texts), "text": list(texts.values())})
             config = config_of_pooling(pooling, {**own, **options})
-            stores[name] = extract(path, folder / "features" / f"{name}-{pooling}", config)
+            stores[name] = extract(frame, output / "features" / f"{name}-{pooling}", config)
         for feature in stores["documents"].features("sentence"):
             for spec, found in _measure(stores, feature.name, specs, judged, skipped):
                 rows.append({"layer": feature.layers[0], "pooling": pooling, "transform": spec, **found})
                 scores = ", ".join(f"{name} {score:.4f}" for name, score in found.items())
                 click.echo(f"layer {feature.layers[0]}, {pooling}, {spec}: {scores}", err=True)
     rows.sort(key=lambda row: [-row[name] for name in MEASURES])
-    result = {
-        "pipeline": "semantic_search",
+    if not rows:
+        raise UserError(f"{Path(corpus).name}: there is nothing to compare: {'; '.join(sorted(skipped))}")
+    for reason in sorted(skipped):
+        click.echo(f"left out: {reason}", err=True)
+    values = {
         "corpus": Path(corpus).name,
         "model": stores["documents"].metadata["model"],
         "settings": {**options, "prompts": prompts},
@@ -104,12 +101,14 @@ def main(
         "n_queries": len(asked),
         "rows": rows,
         "skipped": sorted(skipped),
-        "seconds": time.perf_counter() - started,
     }
-    table = _write(folder, result)
-    for reason in sorted(skipped):
-        click.echo(f"left out: {reason}", err=True)
-    click.echo(table)
+    headers = ["layer", "pooling", "transform", *MEASURES]
+    cells = [[row[name] for name in headers] for row in rows]
+    table = text_table(headers, cells)
+    write(output / "table.txt", table + "\n")
+    write_csv(output / "table.csv", headers, cells)
+    _plot(output / "plot", values)
+    return Result(values, table)
 
 
 def _read(corpus: str, queries: str | None, qrels: str | None, columns: dict[str, Any]) -> tuple[Texts, Texts, Qrels]:
@@ -118,34 +117,28 @@ def _read(corpus: str, queries: str | None, qrels: str | None, columns: dict[str
         refuse_given(("text_column", "id_column"), "is for columns; a SQuAD file has none")
         if queries or qrels:
             raise click.UsageError(f"{corpus} is read as SQuAD, which holds its queries; drop --queries and --qrels")
-        return _read_squad(Path(corpus))
+        return _read_squad(corpus)
     if not (queries and qrels):
         raise click.UsageError("pass --queries and --qrels; only a SQuAD .json file needs neither")
-    documents, questions = (_read_texts(path, columns) for path in (corpus, queries))
+    documents, questions = (
+        {str(row.query_id): row.text for batch in QueryFile(path, **columns).batches() for row in batch}
+        for path in (corpus, queries)
+    )
     return documents, questions, read_qrels(qrels)
 
 
-def _read_texts(path: str, columns: dict[str, Any]) -> Texts:
-    return {str(row.query_id): row.text for batch in QueryFile(path, **columns).batches() for row in batch}
-
-
-def _read_squad(path: Path) -> tuple[Texts, Texts, Qrels]:
+def _read_squad(path: str) -> tuple[Texts, Texts, Qrels]:
     """Read SQuAD or XQuAD: paragraphs are documents, questions are queries, each about its own paragraph."""
     ids: dict[str, str] = {}
     queries: Texts = {}
     qrels: Qrels = {}
-    try:
-        for n_article, article in enumerate(json.loads(path.read_bytes())["data"]):
-            for n_paragraph, paragraph in enumerate(article["paragraphs"]):
-                # A repeated paragraph is one document, because a search cannot tell the copies apart.
-                document = ids.setdefault(paragraph["context"], f"{n_article}-{n_paragraph}")
-                for question in paragraph["qas"]:
-                    queries[str(question["id"])] = question["question"]
-                    qrels[str(question["id"])] = {document: 1}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: not a SQuAD file ({type(error).__name__}: {error}); other corpora are .jsonl, .csv, .tsv or .txt"
-        ) from error
+    for n_article, paragraphs in enumerate(read_articles(path)):
+        for n_paragraph, paragraph in enumerate(paragraphs):
+            # A repeated paragraph is one document, because a search cannot tell the copies apart.
+            document = ids.setdefault(paragraph.context, f"{n_article}-{n_paragraph}")
+            for question in paragraph.qas:
+                queries[str(question.id)] = question.question
+                qrels[str(question.id)] = {document: 1}
     return {document: text for text, document in ids.items()}, queries, qrels
 
 
@@ -202,31 +195,21 @@ def _measure(
         yield str(spec), {name: measured[name] for name in MEASURES}
 
 
-def _write(folder: Path, result: dict[str, Any]) -> str:
-    """Write the table, best first, the plot of nDCG against layer, and all of it as JSON; return the table."""
-    rows = result["rows"]
-    if not rows:
-        raise UserError(f"{result['corpus']}: there is nothing to compare: {'; '.join(result['skipped'])}")
-    headers = ["layer", "pooling", "transform", *MEASURES]
-    cells = [[row[name] for name in headers] for row in rows]
-    table = text_table(headers, cells)
-    write(folder / "table.txt", table + "\n")
-    write_csv(folder / "table.csv", headers, cells)
+def _plot(stem: Path, values: Mapping[str, Any]) -> None:
+    """Draw nDCG against the layer for the best pooling and transform, and the others at their best layer."""
     best: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
+    for row in values["rows"]:
         best.setdefault((row["pooling"], row["transform"]), row)
     drawn, *others = best
+    of_drawn = [row for row in values["rows"] if (row["pooling"], row["transform"]) == drawn]
     series = LayerScores(
         metric="nDCG@10",
-        layers={row["layer"]: ScoreBar(row["ndcg@10"]) for row in rows if (row["pooling"], row["transform"]) == drawn},
+        layers={row["layer"]: ScoreBar(row["ndcg@10"]) for row in of_drawn},
         combinations={f"{p}, {t}: layer {best[p, t]['layer']}": ScoreBar(best[p, t]["ndcg@10"]) for p, t in others},
-        title=f"{result['corpus']}, {result['model']}: {', '.join(drawn)}; others at their best layer",
+        title=f"{values['corpus']}, {values['model']}: {', '.join(drawn)}; others at their best layer",
     )
-    plot_layer_scores(series, folder / "plot")
-    write(folder / "result.json", result)
-    return table
+    plot_layer_scores(series, stem)
 
 
 if __name__ == "__main__":
-    with report_failures(main):
-        main(standalone_mode=False)
+    main()

