@@ -26,7 +26,7 @@ from benchmarks.machine import report
 from benchmarks.measured import ROOT
 from bertfeat import Store, extract
 from bertfeat.durable.files import sync_path
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "sentence, last layer": {"levels": "sentence", "layers": "-1"},

@@ -29,9 +29,9 @@ import bertfeat
 from benchmarks.machine import report
 from benchmarks.measured import ROOT
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.discovery import encoder_of, takes_type_ids
+from bertfeat.encoder.entry_points import encoder_of, takes_type_ids
 from bertfeat.errors import UserError
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 MODELS = {
     "BERT base": "google-bert/bert-base-uncased",

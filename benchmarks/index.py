@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.machine import report
 from benchmarks.measured import measure
 from bertfeat import import_vectors, open_store
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 from bertfeat.search import nearest_rows
 
 RIVALS = ("bertfeat", "faiss AUTO", "autofaiss", "hnswlib 16", "usearch i8", "usearch f16", "svs LVQ8")

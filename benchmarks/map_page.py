@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import sync_playwright
 
-from bertfeat.reports.mappage import map_page
+from bertfeat.map.page import map_page
 
 _N_POINTS, _N_GROUPS, _N_STEPS = 100_000, 14, 60
 _FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now()))))"

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.machine import report
 from bertfeat import Store, import_vectors, open_store
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 DIM, N_PARTS, N_TAKEN, FEATURE = 384, 2, 1000, "embedding"
 

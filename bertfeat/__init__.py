@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 from bertfeat import forks as _forks  # noqa: F401 - from now on it watches for forks
 from bertfeat._version import __version__
 from bertfeat.errors import BertfeatError
-from bertfeat.lazynames import lazy_names as _lazy_names
+from bertfeat.lazy_names import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from bertfeat import errors, exports, heads, reports, search
+    from bertfeat import errors, exports, heads, plots, search
     from bertfeat.config import ExtractConfig
     from bertfeat.encoder.conversion import convert
     from bertfeat.exports.exporting import ExportResult, export
     from bertfeat.extraction.importing import import_vectors
     from bertfeat.extraction.run import append, extract
-    from bertfeat.extraction.sklearntransformer import BertFeatures
-    from bertfeat.extraction.textencoder import Encoder, embed
-    from bertfeat.geometry.layerresult import LayerComparison
+    from bertfeat.extraction.sklearn_transformer import BertFeatures
+    from bertfeat.extraction.text_encoder import Encoder, embed
+    from bertfeat.layers.result import LayerComparison
+    from bertfeat.map.build import StoreMap
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe, sweep_probes
     from bertfeat.probes.scoring import ProbeScore
-    from bertfeat.probes.sweepresult import Sweep
+    from bertfeat.probes.sweep import Sweep
     from bertfeat.progress import Progress
+    from bertfeat.search.build import build_index
     from bertfeat.search.index import Index, open_index
-    from bertfeat.search.storeindex import build_index
-    from bertfeat.search.storemap import StoreMap
     from bertfeat.store.compaction import compact
     from bertfeat.store.reader import Store, open_store
     from bertfeat.store.verification import verify
@@ -44,7 +44,7 @@ __all__ = [
     "BertFeatures", "BertfeatError", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
     "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Store", "StoreMap", "Sweep", "__version__", "append",
     "build_index", "compact", "convert", "embed", "errors", "export", "exports", "extract", "fit_probe", "heads",
-    "import_vectors", "load_probe", "open_index", "open_store", "reports", "search", "sweep_probes", "verify",
+    "import_vectors", "load_probe", "open_index", "open_store", "plots", "search", "sweep_probes", "verify",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -54,24 +54,24 @@ _HOMES = {
     "exports.exporting": "ExportResult export",
     "extraction.importing": "import_vectors",
     "extraction.run": "append extract",
-    "extraction.sklearntransformer": "BertFeatures",
-    "extraction.textencoder": "Encoder embed",
-    "geometry.layerresult": "LayerComparison",
+    "extraction.sklearn_transformer": "BertFeatures",
+    "extraction.text_encoder": "Encoder embed",
+    "layers.result": "LayerComparison",
     "probes.config": "ProbeConfig",
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe sweep_probes",
     "probes.scoring": "ProbeScore",
-    "probes.sweepresult": "Sweep",
+    "probes.sweep": "Sweep",
     "progress": "Progress",
     "search.index": "Index open_index",
-    "search.storeindex": "build_index",
-    "search.storemap": "StoreMap",
+    "search.build": "build_index",
+    "map.build": "StoreMap",
     "store.compaction": "compact",
     "store.reader": "Store open_store",
     "store.verification": "verify",
 }
 # Rooms with further public names.
-_ROOMS = ("errors", "exports", "heads", "reports", "search")
+_ROOMS = ("errors", "exports", "heads", "plots", "search")
 _load = _lazy_names(__name__, _HOMES)
 
 

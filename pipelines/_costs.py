@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertfeat import Store
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 
 def extraction_seconds(stores: Iterable[Store]) -> float:

@@ -28,7 +28,7 @@ from bertfeat.pipelines._models import (
 )
 from bertfeat.pipelines._scores import Score, correlate
 from bertfeat.pipelines._training import TASKS, History, Settings, make_trainer, train
-from bertfeat.probes.learningrows import is_given
+from bertfeat.probes.rows import is_given
 from bertfeat.probes.scoring import score_predicted
 from bertfeat.records import BoolArray, Document
 

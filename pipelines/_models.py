@@ -19,7 +19,7 @@ from torch import nn
 from bertfeat.durable.publication import publish_folder
 from bertfeat.encoder import hub
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.discovery import encoder_of
+from bertfeat.encoder.entry_points import encoder_of
 from bertfeat.encoder.layers import parse_layers
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import CheckpointError, ConfigError, checkpoint_errors

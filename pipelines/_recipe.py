@@ -21,7 +21,7 @@ from bertfeat.cli import options
 from bertfeat.cli.failures import report_failures
 from bertfeat.cli.options import refuse_given
 from bertfeat.config import ExtractConfig
-from bertfeat.durable.filelock import folder_lock
+from bertfeat.durable.file_lock import folder_lock
 from bertfeat.durable.files import make_parents, remove_empty
 from bertfeat.durable.publication import publish_bytes
 from bertfeat.errors import BertfeatWarning, require

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.corpus.inputs import local_file
-from bertfeat.corpus.vectorfiles import read_rows
+from bertfeat.corpus.corpus import local_file
+from bertfeat.corpus.vector_files import read_rows
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
-from bertfeat.exports.framefiles import frame_writer
+from bertfeat.exports.frame_files import frame_writer
 
 Words = Sequence[str] | None
 # The vectors of each column: float (n_rows, dim).

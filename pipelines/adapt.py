@@ -30,8 +30,8 @@ from bertfeat.pipelines._pretraining import (
 )
 from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe
 from bertfeat.pipelines._training import Settings, make_trainer, train, training_options
-from bertfeat.reports.plots import plot_lines
-from bertfeat.reports.tables import text_table
+from bertfeat.plots.charts import plot_lines
+from bertfeat.plots.tables import text_table
 
 _USUAL_LENGTH = 128
 _SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)

@@ -17,7 +17,7 @@ import click
 from bertfeat.pipelines._documents import read_splits
 from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe
 from bertfeat.pipelines._training import TASKS, Settings, training_options
-from bertfeat.reports.tables import text_table
+from bertfeat.plots.tables import text_table
 
 
 @recipe(

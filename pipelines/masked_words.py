@@ -23,7 +23,7 @@ import bertfeat
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._likelihood import LanguageModel
 from bertfeat.pipelines._recipe import FILE, OUTPUT, Result, recipe, refuse_given, write
-from bertfeat.reports.tables import text_table
+from bertfeat.plots.tables import text_table
 
 
 @recipe(extraction="text_column id_column limit device")

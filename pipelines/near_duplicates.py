@@ -24,7 +24,7 @@ import polars as pl
 
 from bertfeat import Index, build_index, extract
 from bertfeat.pipelines._recipe import FILE, Result, features_options, output_option, recipe, write
-from bertfeat.reports.tables import text_table
+from bertfeat.plots.tables import text_table
 from bertfeat.search import QueryFile, TransformSpec
 
 Pairs = npt.NDArray[np.int64]

@@ -32,7 +32,7 @@ from bertfeat.pipelines._squad import (
     summarize,
 )
 from bertfeat.pipelines._training import RATE, Settings, check_finetuning, finetuning_options
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 
 @recipe("accelerate", "sklearn")

@@ -33,8 +33,8 @@ from bertfeat.pipelines._recipe import (
     write,
 )
 from bertfeat.pipelines._squad import read_articles
-from bertfeat.reports.plots import LayerScores, ScoreBar, plot_layer_scores
-from bertfeat.reports.tables import text_table, write_csv
+from bertfeat.plots.charts import LayerScores, ScoreBar, plot_layer_scores
+from bertfeat.plots.tables import text_table, write_csv
 from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
 
 MEASURES = ("ndcg@10", "mrr@10", "recall@10", "recall@100")

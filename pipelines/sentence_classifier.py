@@ -21,7 +21,7 @@ from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_by
 from bertfeat.pipelines._documents import read_splits
 from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, features_options, output_option, recipe, write
 from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
-from bertfeat.reports.plots import plot_confusion
+from bertfeat.plots.charts import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
 # head -> the parameter of its L2 strength

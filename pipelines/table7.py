@@ -36,7 +36,7 @@ from bertfeat.pipelines._recipe import (
     write,
 )
 from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
 PAPER = {

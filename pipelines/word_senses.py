@@ -22,7 +22,7 @@ import polars as pl
 from bertfeat import Store, extract, open_store
 from bertfeat.errors import UserError
 from bertfeat.pipelines._recipe import FILE, Result, output_option, recipe, refuse_given, write
-from bertfeat.reports.plots import plot_points
+from bertfeat.plots.charts import plot_points
 from bertfeat.search import Context, words_in_context
 
 Vectors = npt.NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 
 def check_tables(results: Mapping[str, Any]) -> list[str]:

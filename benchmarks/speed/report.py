@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.machine import describe_machine
 from benchmarks.speed.check_tables import check_tables
-from bertfeat.reports.tables import markdown_table
+from bertfeat.plots.tables import markdown_table
 
 _OURS, _OTHER = "#1b6ca8", "#b9c3cc"
 _LOWER = "bertfeat, bfloat16"

@@ -1,6 +1,6 @@
 """FAISS indexes over batches of vectors: transforms, building, search, and recall."""
 
 __all__ = [
-    "budget", "coordinates", "description", "evaluation", "exact", "indexbuild", "indexfolder", "searchparameters",
-    "transforms", "tuning", "vectorindex",
+    "budget", "build", "description", "evaluation", "exact", "folder", "index", "search_parameters", "transforms",
+    "tuning",
 ]  # fmt: skip

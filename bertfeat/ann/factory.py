@@ -13,7 +13,7 @@ from typing import Any
 
 import faiss
 
-from bertfeat.ann.searchparameters import codes_of, leaves
+from bertfeat.ann.search_parameters import codes_of, leaves
 from bertfeat.errors import UserError
 from bertfeat.vectors.nearest import Metric
 

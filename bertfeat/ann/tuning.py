@@ -20,9 +20,9 @@ import numpy.typing as npt
 from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.evaluation import recall_of_each
 from bertfeat.ann.exact import EXACT_BYTES, exact_scores, exact_search, sample_positions
-from bertfeat.ann.searchparameters import K, core, settable
+from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.search_parameters import K, core, settable
 from bertfeat.ann.transforms import Transform, prepared_rows
-from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import Vectors
 from bertfeat.vectors.nearest import Metric

@@ -58,7 +58,7 @@ def static(store: str, output: str, **settings: Any) -> dict[str, Any]:
     The most frequent types come first. Rows without a vector do not count; types with whitespace, which the format
     cannot hold, are left out and counted. FILE is a model for `bertfeat extract --model`.
     """
-    from bertfeat.exports.wordtypes import write_word_types
+    from bertfeat.exports.word_types import write_word_types
     from bertfeat.store.reader import open_store
 
     written = asdict(write_word_types(open_store(store), output, progress=options.watched(), **settings))
@@ -77,9 +77,9 @@ def card(store: str, output: str | None, license: str | None, overwrite: bool) -
     As README.md in the store's folder it makes the folder a data set for `datasets.load_dataset(FOLDER, LEVEL)`, there
     and on a hub.
     """
-    from bertfeat.durable.placecheck import check_file, check_folder_above
+    from bertfeat.durable.output_check import check_file, check_folder_above
     from bertfeat.durable.publication import publish_bytes
-    from bertfeat.exports.datasetcard import dataset_card
+    from bertfeat.exports.card import dataset_card
 
     if output is None and overwrite:
         raise click.UsageError("--overwrite goes with --output")
@@ -114,10 +114,10 @@ def layers(store: str, other: str | None, output: str, overwrite: bool, **settin
       bertfeat layers features -o geometry
       bertfeat layers features random_features -o trained_against_random
     """  # noqa: D301
-    from bertfeat.geometry.layerresult import check_layers_folder
+    from bertfeat.layers.result import check_layers_folder
 
     check_layers_folder(output, overwrite=overwrite)
-    from bertfeat.geometry.layermeasures import compare_layers
+    from bertfeat.layers.measures import compare_layers
 
     require("matplotlib", what="the plots need")
     found = compare_layers(store, other, **settings, progress=options.watched())
@@ -153,7 +153,7 @@ def map_(store: str, output: str, columns: str | None, no_page: bool, **settings
     colors by a column, and a search box; of more than 200,000 rows it shows a random sample. --word bank draws the
     senses of one word.
     """
-    from bertfeat.search.storemap import map_store
+    from bertfeat.map.build import map_store
 
     kept = None if columns is None else names_in(columns)
     made = map_store(store, output, columns=kept, page=not no_page, progress=options.watched(), **settings).to_dict()

@@ -36,13 +36,13 @@ def inspect(what: str) -> Printed:
 
 def _store(path: str) -> Printed:
     from bertfeat.cli.summary import store_summary
-    from bertfeat.store.storedescription import StoreDescription
+    from bertfeat.store.description import StoreDescription
 
     return Printed(store_summary(StoreDescription.at(path, allow_incomplete=True)))
 
 
 def _probe(folder: str) -> Printed:
-    from bertfeat.probes.probedescription import describe_probe
+    from bertfeat.probes.description import describe_probe
 
     document, training = describe_probe(folder)
     values = training.to_dict(document.head, document.params, document.classes.values)
@@ -51,7 +51,7 @@ def _probe(folder: str) -> Printed:
 
 @os_errors(UserError)
 def _index(path: str) -> Printed:
-    from bertfeat.ann.indexfolder import read_description
+    from bertfeat.ann.folder import read_description
     from bertfeat.cli.search import index_summary
     from bertfeat.durable.publication import standing
     from bertfeat.storage import local_path
@@ -61,7 +61,7 @@ def _index(path: str) -> Printed:
 
 
 def _sweep(folder: str) -> Printed:
-    from bertfeat.probes.sweepresult import read_sweep
+    from bertfeat.probes.sweep import read_sweep
 
     found = read_sweep(folder)
     values = {"sweep": folder, **found.to_dict()}
@@ -72,7 +72,7 @@ def _sweep(folder: str) -> Printed:
 @os_errors(UserError)
 def _kind_of(what: str) -> str:
     """Return the kind of a thing, by its files."""
-    from bertfeat.durable.placecheck import kind_at, listed
+    from bertfeat.durable.output_check import kind_at, listed
     from bertfeat.durable.publication import standing
     from bertfeat.encoder.packaged import packaged_names
     from bertfeat.storage import is_url
@@ -143,7 +143,7 @@ def verify(store: str, deep: bool, documents: int, inputs: tuple[str, ...]) -> P
     if not deep:
         refuse_given(("documents", "inputs"), "goes with --deep; add it")
     from bertfeat.store import verification
-    from bertfeat.store.storedescription import StoreDescription
+    from bertfeat.store.description import StoreDescription
 
     if deep:
         StoreDescription.at(store).require_model("--deep", "leave it out to check the digests")
@@ -159,7 +159,7 @@ def verify(store: str, deep: bool, documents: int, inputs: tuple[str, ...]) -> P
             remedy = f"not marked for redoing: {error}"
     elif deep:
         from bertfeat.corpus import Paths
-        from bertfeat.extraction.deepcheck import recheck
+        from bertfeat.extraction.deep_check import recheck
 
         report = recheck(store, Paths(inputs) or None, n_documents=documents)
         counts["n_rows_encoded_again"] = report.n_rows
@@ -201,10 +201,10 @@ def models() -> Printed:
 
     Static vectors have no encoder: --model takes a file of word2vec, GloVe or fastText, or a folder of model2vec.
     """
-    from bertfeat.encoder.discovery import types_of_text
+    from bertfeat.encoder.entry_points import types_of_text
     from bertfeat.encoder.families import STATIC, family_of
     from bertfeat.encoder.packaged import packaged_names
-    from bertfeat.reports.tables import text_table
+    from bertfeat.plots.tables import text_table
 
     rows = []
     for model_type, model_class in {**types_of_text(), STATIC.model_type: ""}.items():

@@ -69,7 +69,7 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
       bertfeat probe fit features -o ner --level word --feature concat_last4 --head bilstm --dev dev_features --seeds 5
       bertfeat probe fit features -o ner --level word --mix 9..12 --head linear --dev dev_features
     """  # noqa: D301
-    from bertfeat.probes.probedescription import check_probe_folder
+    from bertfeat.probes.description import check_probe_folder
 
     params = head_params(settings)
     check_probe_folder(output, overwrite=overwrite)
@@ -177,7 +177,7 @@ def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any)
       bertfeat probe sweep features -o layers --level word --label upos --dev dev_features
       bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
     """  # noqa: D301
-    from bertfeat.probes.sweepresult import check_sweep_folder
+    from bertfeat.probes.sweep import check_sweep_folder
 
     params = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
@@ -192,8 +192,8 @@ def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any)
 
 def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str, Any] | None = None) -> None:
     """Report a wrong probe, store, level or head before scikit-learn loads, which takes a second."""
-    from bertfeat.probes.probedescription import describe_probe
-    from bertfeat.store.storedescription import StoreDescription
+    from bertfeat.probes.description import describe_probe
+    from bertfeat.store.description import StoreDescription
 
     require("sklearn")
     if probe is not None:

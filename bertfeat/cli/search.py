@@ -72,7 +72,7 @@ def build(store: str, output: str, overwrite: bool, factory: str, **values: Any)
       bertfeat index build features -o sentences.index --level sentence --transform center
     """  # noqa: D301
     from bertfeat.progress import reporting
-    from bertfeat.search.storeindex import build_index
+    from bertfeat.search.build import build_index
 
     with reporting(options.watched()) as progress:
         built = build_index(store, output, factory=factory, **values, overwrite=overwrite, progress=progress)
@@ -92,7 +92,7 @@ def update(index: str, store: str) -> options.Printed:
     replaced when the new one is whole.
     """
     from bertfeat.progress import reporting
-    from bertfeat.search.storeupdate import update_index
+    from bertfeat.search.update import update_index
 
     with reporting(options.watched()) as progress:
         updated = update_index(index, store, progress=progress)
@@ -127,8 +127,8 @@ def evaluate(
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
+    from bertfeat.search.evaluation import evaluate_index, evaluate_retrieval
     from bertfeat.search.index import open_index
-    from bertfeat.search.quality import evaluate_index, evaluate_retrieval
 
     with open_index(index, store=store) as opened:
         retrieval = None if qrels is None or queries is None else evaluate_retrieval(opened, qrels, queries)
@@ -245,7 +245,7 @@ def serve(index: str, port: int, store: str | None, as_json: bool, quiet: bool) 
     """
     require("jinja2", "starlette", "uvicorn", what="the search page needs")
     from bertfeat.search.index import open_index
-    from bertfeat.serving import searchpage
+    from bertfeat.serve import page as serve_page
 
     with open_index(index, store=store) as opened:
         summary = index_summary(opened.path, opened.description)
@@ -258,4 +258,4 @@ def serve(index: str, port: int, store: str | None, as_json: bool, quiet: bool) 
         # SIGTERM ends it as Ctrl-C does: the index is closed, and the exit code is 0.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
-            searchpage.serve(opened, summary, port, ready)
+            serve_page.serve(opened, summary, port, ready)

@@ -16,16 +16,16 @@ import polars as pl
 from bertfeat.cli.failures import with_flags
 from bertfeat.cli.options import show
 from bertfeat.config import names_in
-from bertfeat.corpus.linestreams import read_lines, strip_line_end
+from bertfeat.corpus.line_streams import read_lines, strip_line_end
 from bertfeat.display import counted, display_width, first_columns, padded, printable, table_cells
-from bertfeat.durable.placecheck import check_file, check_folder_above
+from bertfeat.durable.output_check import check_file, check_folder_above
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
-from bertfeat.exports.framefiles import ENDINGS, frame_writer
+from bertfeat.exports.frame_files import ENDINGS, frame_writer
 from bertfeat.levels import LEVELS
-from bertfeat.search.hitrows import Context, hit_object
-from bertfeat.search.queryfiles import QueryFile
-from bertfeat.search.queryvectors import EncodedQueries
+from bertfeat.search.hits import Context, hit_object
+from bertfeat.search.query_files import QueryFile
+from bertfeat.search.query_vectors import EncodedQueries
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:

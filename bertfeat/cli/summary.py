@@ -13,13 +13,13 @@ from bertfeat.choices import Level, Pooling
 from bertfeat.cli.options import Printed
 from bertfeat.config import ExtractConfig
 from bertfeat.display import counted, facts, model_text
-from bertfeat.encoder.sentencemodel import UNSUPPORTED
+from bertfeat.encoder.sentence_model import UNSUPPORTED
 from bertfeat.errors import StoreError
 from bertfeat.progress import Bar
 from bertfeat.records import Plan, Receipt
+from bertfeat.store.description import StoreDescription
 from bertfeat.store.folder import folder_at
-from bertfeat.store.planfile import plan_hashes, read_plan
-from bertfeat.store.storedescription import StoreDescription
+from bertfeat.store.plan_file import plan_hashes, read_plan
 
 # Counts of a summary that the result of a run shows unless they are 0.
 _OF_A_RUN = ("n_bytes", "tokens_per_s", "n_bad_rows", "n_empty_documents", "n_unknown_tokens")

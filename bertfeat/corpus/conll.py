@@ -14,7 +14,7 @@ import pyarrow as pa
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import BEGIN, WORD_SETTINGS, Content, Row, RowError, TextReader, clean, decode, tried
-from bertfeat.corpus.linestreams import strip_line_end
+from bertfeat.corpus.line_streams import strip_line_end
 from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, InputFile
 

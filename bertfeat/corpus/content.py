@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.linestreams import open_stream, read_lines
+from bertfeat.corpus.line_streams import open_stream, read_lines
 from bertfeat.errors import InputError
 from bertfeat.records import DocId, FileSlice, InputFile
 

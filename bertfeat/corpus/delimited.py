@@ -12,7 +12,7 @@ import pyarrow as pa
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.content import BEGIN, Content, Row, RowError, TextReader, decode, without_blank_tail
-from bertfeat.corpus.linestreams import strip_line_end
+from bertfeat.corpus.line_streams import strip_line_end
 from bertfeat.corpus.tabular import TABLE_SETTINGS, check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, InputFile

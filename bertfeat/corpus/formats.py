@@ -10,7 +10,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, LineReader, TsvReader
-from bertfeat.corpus.jsonfiles import JsonlReader, JsonReader
+from bertfeat.corpus.json_files import JsonlReader, JsonReader
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile

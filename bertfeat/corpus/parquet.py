@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import linestreams
+from bertfeat.corpus import line_streams
 from bertfeat.corpus.content import Content, Reader, Row, RowError
 from bertfeat.corpus.tabular import LIST_SETTINGS, check_columns, content_of, needed_columns
 from bertfeat.errors import InputError
@@ -71,7 +71,7 @@ class ParquetReader(Reader):
             yield
         # pyarrow decodes names and numbers of a damaged file without checks.
         except (pa.ArrowException, OSError, ValueError, KeyError, OverflowError) as error:
-            reason = f"Parquet that cannot be read ({linestreams.first_line(error)}); write the file again"
+            reason = f"Parquet that cannot be read ({line_streams.first_line(error)}); write the file again"
             raise InputError(reason, path=self.file.path) from error
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from bertfeat.corpus.reading import ScannedRow
+from bertfeat.corpus.reader import ScannedRow
 from bertfeat.errors import InputError
 from bertfeat.records import FileSlice, ShardSpec
 

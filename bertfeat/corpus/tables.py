@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.corpus.content import BEGIN, RowError, clean
+from bertfeat.corpus.corpus import local_file
 from bertfeat.corpus.formats import READERS, open_file
-from bertfeat.corpus.inputs import local_file
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bertfeat.durable.filelock import ALONE_AFTER_OTHERS, lock
+from bertfeat.durable.file_lock import ALONE_AFTER_OTHERS, lock
 from bertfeat.durable.files import Sink, make_parents, sync_path, write_errors
 from bertfeat.durable.steps import step
 

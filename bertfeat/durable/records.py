@@ -15,7 +15,7 @@ import msgspec
 import xxhash
 
 from bertfeat.durable.files import digest_of, read_small
-from bertfeat.durable.placecheck import KINDS, named_kind, other_kind
+from bertfeat.durable.output_check import KINDS, named_kind, other_kind
 from bertfeat.errors import StoreError, UserError
 
 _T = TypeVar("_T")

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from bertfeat.encoder.transfers import to_device
+from bertfeat.encoder.device_copies import to_device
 from bertfeat.errors import ConfigError
 from bertfeat.ragged import starts_of
 from bertfeat.records import IntArray

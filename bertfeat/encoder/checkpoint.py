@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from bertfeat.durable.files import os_errors
 from bertfeat.encoder import hub
-from bertfeat.encoder.discovery import Facts, find_facts
+from bertfeat.encoder.entry_points import Facts, find_facts
 from bertfeat.encoder.families import STATIC, Family, config_digest, family_of
-from bertfeat.encoder.filedigests import named_digest, weights_digest
+from bertfeat.encoder.file_digests import named_digest, weights_digest
 from bertfeat.encoder.packaged import find_packaged, packaged_hint
-from bertfeat.encoder.sentencefiles import SAVE_AGAIN, read_prompts, read_sentence_model
-from bertfeat.encoder.sentencemodel import Prompts, SentenceModel
-from bertfeat.encoder.staticvectors import MODEL_TYPE, TokenVectors, open_token_vectors, words_folder
+from bertfeat.encoder.sentence_files import SAVE_AGAIN, read_prompts, read_sentence_model
+from bertfeat.encoder.sentence_model import Prompts, SentenceModel
+from bertfeat.encoder.static_vectors import MODEL_TYPE, TokenVectors, open_token_vectors, words_folder
 from bertfeat.encoder.weights import MAX_TOKENIZER_BYTES, find_weights, inside, read_json, read_tokenizer_config
 from bertfeat.errors import CheckpointError
 from bertfeat.records import ModelInfo

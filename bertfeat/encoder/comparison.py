@@ -22,9 +22,9 @@ from torch import nn
 
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
-from bertfeat.encoder.discovery import takes_type_ids
+from bertfeat.encoder.device_copies import to_device
 from bertfeat.encoder.encoder import PackEncoder, RunPath
-from bertfeat.encoder.transfers import to_device
+from bertfeat.encoder.entry_points import takes_type_ids
 from bertfeat.errors import CheckpointError, RunError, checkpoint_errors, is_out_of_memory
 from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import Pack

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from bertfeat._version import __version__
 from bertfeat.display import printable
 from bertfeat.durable.files import os_errors, sync_path
-from bertfeat.durable.placecheck import check_folder, listed
+from bertfeat.durable.output_check import check_folder, listed
 from bertfeat.durable.publication import publish_folder
 from bertfeat.durable.records import decode, encode
 from bertfeat.encoder import hub
 from bertfeat.encoder.checkpoint import Place, locate, open_checkpoint
-from bertfeat.encoder.filedigests import weights_digest
+from bertfeat.encoder.file_digests import weights_digest
 from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE, indexed, inside
 from bertfeat.errors import CheckpointError, UserError, checkpoint_errors
 

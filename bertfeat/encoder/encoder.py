@@ -24,8 +24,8 @@ from torch import nn
 
 from bertfeat.devices import one_thread
 from bertfeat.encoder.attention import find_groups, make_layout, packed
-from bertfeat.encoder.torchmodules import PackedLinear
-from bertfeat.encoder.transfers import to_device
+from bertfeat.encoder.device_copies import to_device
+from bertfeat.encoder.torch_modules import PackedLinear
 from bertfeat.errors import RunError, is_out_of_memory
 from bertfeat.forks import limit_threads
 from bertfeat.ragged import ragged_arange, starts_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfeat.encoder.packaged import packaged_hint
-from bertfeat.encoder.sentencefiles import TRANSFORMER_SETTINGS
+from bertfeat.encoder.sentence_files import TRANSFORMER_SETTINGS
 from bertfeat.encoder.weights import INDEX, PICKLE, PICKLE_INDEX, SINGLE
 from bertfeat.errors import CheckpointError
 

@@ -12,7 +12,8 @@ from torch import nn
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.comparison import Comparison, Way, blocks_of, cut
-from bertfeat.encoder.discovery import (
+from bertfeat.encoder.encoder import PackEncoder
+from bertfeat.encoder.entry_points import (
     build_config,
     encoder_of,
     model_class_of,
@@ -21,9 +22,8 @@ from bertfeat.encoder.discovery import (
     takes_type_ids,
     write_kept,
 )
-from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.encoder.filedigests import weights_digest
-from bertfeat.encoder.torchmodules import Lookup, can_pack, keep_float32, pack_linears
+from bertfeat.encoder.file_digests import weights_digest
+from bertfeat.encoder.torch_modules import Lookup, can_pack, keep_float32, pack_linears
 from bertfeat.errors import CheckpointError, ConfigError, Shared, checkpoint_errors
 from bertfeat.forks import limit_threads
 

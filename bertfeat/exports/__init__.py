@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bertfeat.lazynames import lazy_names
+from bertfeat.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from bertfeat.exports.datasetcard import dataset_card
+    from bertfeat.exports.card import dataset_card
 
-__all__ = ["dataset_card", "datasetcard", "exporting", "framefiles", "wordtypes"]
+__all__ = ["card", "dataset_card", "exporting", "frame_files", "word_types"]
 
-__getattr__ = lazy_names(__name__, {"exports.datasetcard": "dataset_card"})
+__getattr__ = lazy_names(__name__, {"exports.card": "dataset_card"})

@@ -21,11 +21,11 @@ import polars as pl
 from bertfeat import extensions
 from bertfeat.choices import Combine, Level
 from bertfeat.durable.files import Sink, make_parents
-from bertfeat.durable.placecheck import check_file, check_folder
+from bertfeat.durable.output_check import check_file, check_folder
 from bertfeat.durable.publication import publish_file, publish_folder, recover
 from bertfeat.encoder.layers import parse_layers
 from bertfeat.errors import ConfigError, UserError, did_you_mean, require
-from bertfeat.exports.wordtypes import joined_values, vector_lines
+from bertfeat.exports.word_types import joined_values, vector_lines
 from bertfeat.levels import DOC_ID, LEVELS
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import BoolArray, FeatureColumn, IntArray

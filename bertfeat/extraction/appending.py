@@ -10,7 +10,7 @@ from bertfeat.choices import CorpusFormat, Level, Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Earlier, resolve_inputs
 from bertfeat.corpus.columns import IdRegister
-from bertfeat.corpus.inputs import FRAME, STDIN, begins_with
+from bertfeat.corpus.corpus import FRAME, STDIN, begins_with
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import InputError, PlanMismatch, StoreError
 from bertfeat.extraction.job import Job, gives_words, make_job
@@ -31,7 +31,7 @@ from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import IMPORTED, newest_readable
-from bertfeat.store.planfile import MODEL_NAMES, changes, hash_of_plan, read_plan
+from bertfeat.store.plan_file import MODEL_NAMES, changes, hash_of_plan, read_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.vectors import opened_part, read_groups
 

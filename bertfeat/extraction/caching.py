@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from bertfeat.choices import Level
 from bertfeat.extraction.flow import Encoded, Flow, PreparedText, run_together, tokens_of, vectors_of
-from bertfeat.extraction.leveltables import document_starts
-from bertfeat.extraction.vectorcache import VectorCache
+from bertfeat.extraction.level_tables import document_starts
+from bertfeat.extraction.vector_cache import VectorCache
 from bertfeat.progress import Report
 from bertfeat.records import Document, FeatureColumn, Float32Array, Receipt, ShardResult, ShardSpec
 

@@ -22,7 +22,7 @@ from bertfeat.extraction.flow import Flow, Network, tokens_of
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.plan import row_bytes
 from bertfeat.extraction.run import ShardTask
-from bertfeat.extraction.vectorcache import FILE
+from bertfeat.extraction.vector_cache import FILE
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import Pack, ShardSpec
 from bertfeat.storage import local_path

@@ -26,12 +26,12 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import CorpusSchema
 from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.device_copies import Fetches
 from bertfeat.encoder.encoder import PackEncoder, encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.sentencesteps import load_steps
-from bertfeat.encoder.transfers import Fetches
+from bertfeat.encoder.sentence_steps import load_steps
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.leveltables import ShardText, align, level_table, make_buffers
+from bertfeat.extraction.level_tables import ShardText, align, level_table, make_buffers
 from bertfeat.extraction.plan import level_schema, vector_digest
 from bertfeat.extraction.pooling import Finish, needs_pooler
 from bertfeat.extraction.resolution import Resolved, check_model, resolve

@@ -13,8 +13,8 @@ from bertfeat._version import __version__
 from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.corpus import ScannedRow, cut_shards
-from bertfeat.corpus.inputs import local_file
-from bertfeat.corpus.vectorfiles import NpyVectors, ParquetVectors, VectorFile, VectorRows, read_rows, vector_file
+from bertfeat.corpus.corpus import local_file
+from bertfeat.corpus.vector_files import NpyVectors, ParquetVectors, VectorFile, VectorRows, read_rows, vector_file
 from bertfeat.errors import ConfigError, InputError
 from bertfeat.extraction.plan import describe, row_bytes, stored_plan
 from bertfeat.levels import LEVELS
@@ -22,7 +22,7 @@ from bertfeat.progress import Progress, reporting
 from bertfeat.records import FORMAT_VERSION, Column, InputFile, LevelSchema, LevelTable, ModelInfo, Plan, ShardResult
 from bertfeat.storage import as_path
 from bertfeat.store.manifest import IMPORTED
-from bertfeat.store.planfile import hash_of_plan
+from bertfeat.store.plan_file import hash_of_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from bertfeat.choices import Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
+from bertfeat.corpus.corpus import STDIN, may_be_file, shown_path
+from bertfeat.corpus.data_frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.formats import check_text_column, has_words
-from bertfeat.corpus.frames import Paths, resolve_kind, write_frame
-from bertfeat.corpus.inputs import STDIN, may_be_file, shown_path
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError

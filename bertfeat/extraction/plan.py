@@ -13,11 +13,11 @@ from bertfeat._version import __version__
 from bertfeat.choices import CorpusFormat, Level, OnOverlong, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
+from bertfeat.corpus.corpus import recorded_path
 from bertfeat.corpus.formats import own_columns
-from bertfeat.corpus.inputs import recorded_path
 from bertfeat.durable.differences import differing
 from bertfeat.durable.records import hash_of_json
-from bertfeat.encoder.sentencemodel import SentenceModel
+from bertfeat.encoder.sentence_model import SentenceModel
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.levels import LEVELS, PAIR_COLUMNS
@@ -33,7 +33,7 @@ from bertfeat.records import (
 from bertfeat.storage import AnyPath
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import COMPACTED, newest_readable
-from bertfeat.store.planfile import MODEL_NAMES, PlanDamaged, hash_of_plan, plan_hashes, read_plan
+from bertfeat.store.plan_file import MODEL_NAMES, PlanDamaged, hash_of_plan, plan_hashes, read_plan
 from bertfeat.text.spans import check_lengths
 from bertfeat.text.tokenizer import Tokenizer
 

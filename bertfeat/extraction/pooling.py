@@ -12,9 +12,9 @@ from torch.nn.functional import embedding_bag
 from bertfeat import extensions
 from bertfeat.choices import Combine, Level, Pooling, StoreDtype
 from bertfeat.config import ExtractConfig
+from bertfeat.encoder.device_copies import to_device
 from bertfeat.encoder.encoder import HiddenStates
-from bertfeat.encoder.sentencemodel import SentenceMode, SentenceModel
-from bertfeat.encoder.transfers import to_device
+from bertfeat.encoder.sentence_model import SentenceMode, SentenceModel
 from bertfeat.levels import EMBEDDING, LEVELS
 from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, FeatureColumn, IntArray, Pack

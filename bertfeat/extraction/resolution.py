@@ -12,7 +12,7 @@ from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_com
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.families import STATIC, family_of
 from bertfeat.encoder.layers import feature_columns, parse_layers
-from bertfeat.encoder.sentencemodel import UNSUPPORTED, Prompts, SentenceModel
+from bertfeat.encoder.sentence_model import UNSUPPORTED, Prompts, SentenceModel
 from bertfeat.errors import CheckpointError, ConfigError
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import FeatureColumn, ModelInfo

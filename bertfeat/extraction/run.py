@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs
-from bertfeat.corpus.inputs import has_changed, shown_path
+from bertfeat.corpus.corpus import has_changed, shown_path
 from bertfeat.devices import resolve_device, share_threads
 from bertfeat.durable.differences import differing
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
@@ -27,7 +27,7 @@ from bertfeat.extraction.appending import append_jobs, open_growing
 from bertfeat.extraction.job import Job, gives_words, open_inputs, open_job
 from bertfeat.extraction.plan import VERSION_NAMES, fields_of_process
 from bertfeat.extraction.resolution import open_tokenizer
-from bertfeat.extraction.vectorcache import VectorCache
+from bertfeat.extraction.vector_cache import VectorCache
 from bertfeat.progress import Progress, Report, reporting
 from bertfeat.records import InputFile, Receipt, ShardSpec
 from bertfeat.runners.dispatch import run_shards
@@ -35,7 +35,7 @@ from bertfeat.runners.task import Task, writers_for
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import as_path
 from bertfeat.store.commit import commit_shard
-from bertfeat.store.planfile import changes
+from bertfeat.store.plan_file import changes
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
 

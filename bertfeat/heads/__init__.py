@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bertfeat.lazynames import lazy_names
+from bertfeat.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from bertfeat.heads.linear import LinearSVMProbe, LogisticRegressionProbe, RidgeProbe
-    from bertfeat.heads.neighbours import CentroidProbe, KNNProbe
+    from bertfeat.heads.neighbors import CentroidProbe, KNNProbe
     from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
 
 __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
-    "MLPProbe", "RidgeProbe", "base", "probefolder", "registry", "scores", "sequences",
+    "MLPProbe", "RidgeProbe", "base", "folder", "registry", "scores", "sequences",
 ]  # fmt: skip
 
 
@@ -24,7 +24,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "heads.linear": "LinearSVMProbe LogisticRegressionProbe RidgeProbe",
-        "heads.neighbours": "CentroidProbe KNNProbe",
+        "heads.neighbors": "CentroidProbe KNNProbe",
         "heads.neural": "BiLSTMTagger LinearTagger MLPProbe",
     },
 )

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import class_weights, penalties
-from bertfeat.heads.rowprobe import Dev, RowProbe, dev_score
+from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, standardized

@@ -17,10 +17,10 @@ from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.heads.base import Labels, Probe, class_weights, codes_of, encode_labels, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
-from bertfeat.heads.rowprobe import check_dev, check_width
+from bertfeat.heads.row_probe import check_dev, check_width
 from bertfeat.heads.scores import primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
-from bertfeat.heads.trainingloop import (
+from bertfeat.heads.training_loop import (
     BiLSTM,
     Body,
     DevSplit,

@@ -18,8 +18,8 @@ ROW_HEADS: dict[str, tuple[str, str]] = {
     "logreg": ("bertfeat.heads.linear", "LogisticRegressionProbe"),
     "svm": ("bertfeat.heads.linear", "LinearSVMProbe"),
     "ridge": ("bertfeat.heads.linear", "RidgeProbe"),
-    "centroid": ("bertfeat.heads.neighbours", "CentroidProbe"),
-    "knn": ("bertfeat.heads.neighbours", "KNNProbe"),
+    "centroid": ("bertfeat.heads.neighbors", "CentroidProbe"),
+    "knn": ("bertfeat.heads.neighbors", "KNNProbe"),
     "mlp": ("bertfeat.heads.neural", "MLPProbe"),
 }
 #: The heads that label the words or tokens of a document.

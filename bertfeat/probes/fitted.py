@@ -15,18 +15,18 @@ import polars as pl
 from bertfeat.choices import Level
 from bertfeat.config import names_in
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
-from bertfeat.corpus.inputs import may_be_file
+from bertfeat.corpus.corpus import may_be_file
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.forks import limit_threads
 from bertfeat.heads.base import Probe, require_same_kind
-from bertfeat.heads.probefolder import load_probe as load_head
-from bertfeat.heads.probefolder import save_probe as save_head
+from bertfeat.heads.folder import load_probe as load_head
+from bertfeat.heads.folder import save_probe as save_head
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable, PredictSettings
-from bertfeat.probes.learningrows import IS_FIRST_TOKEN, LabelSource, select_rows
+from bertfeat.probes.description import Training, training_of
 from bertfeat.probes.predictions import (
     PREDICTION,
     PROBABILITY,
@@ -36,7 +36,7 @@ from bertfeat.probes.predictions import (
     kept_settings,
     write_frames,
 )
-from bertfeat.probes.probedescription import Training, training_of
+from bertfeat.probes.rows import IS_FIRST_TOKEN, LabelSource, select_rows
 from bertfeat.probes.scoring import ProbeScore, predict_rows, score_rows
 from bertfeat.progress import Progress
 from bertfeat.records import BoolArray, IntArray

@@ -23,12 +23,12 @@ from bertfeat.heads.registry import head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import mean_and_deviation
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
+from bertfeat.probes.description import DevRows, MeanScore, Training
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
-from bertfeat.probes.learningrows import Dataset, LabelledRows, read_vectors, select_rows
-from bertfeat.probes.probedescription import DevRows, MeanScore, Training
+from bertfeat.probes.rows import Dataset, LabelledRows, read_vectors, select_rows
 from bertfeat.probes.scoring import ProbeScore, score_rows
-from bertfeat.probes.sweepresult import Sweep, SweepRow
+from bertfeat.probes.sweep import Sweep, SweepRow
 from bertfeat.progress import Progress, reporting
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store

@@ -13,13 +13,13 @@ import polars as pl
 from bertfeat.choices import Level
 from bertfeat.corpus import Reader
 from bertfeat.durable.files import make_parents
-from bertfeat.durable.placecheck import check_file
+from bertfeat.durable.output_check import check_file
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
-from bertfeat.exports.framefiles import ENDINGS, frame_writer
+from bertfeat.exports.frame_files import ENDINGS, frame_writer
 from bertfeat.heads.base import Labels, check_labels, require_same_kind
 from bertfeat.levels import LEVELS
-from bertfeat.probes.learningrows import LabelSource, is_given
+from bertfeat.probes.rows import LabelSource, is_given
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, check_columns, read_columns
 

@@ -12,10 +12,10 @@ from bertfeat.display import html_table
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.scores import Interval, Scores, bootstrap_interval, score_labels
 from bertfeat.heads.sequences import Sequences
-from bertfeat.probes.learningrows import LabelledRows
+from bertfeat.plots.charts import draw_confusion
+from bertfeat.probes.rows import LabelledRows
 from bertfeat.ragged import starts_of
 from bertfeat.records import BoolArray, Float32Array, IntArray
-from bertfeat.reports.plots import draw_confusion
 from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
 if TYPE_CHECKING:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bertfeat.lazynames import lazy_names
+from bertfeat.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from bertfeat.ann.evaluation import retrieval_metrics
     from bertfeat.ann.transforms import TransformSpec
-    from bertfeat.search.hitrows import Context, words_in_context
+    from bertfeat.search.evaluation import evaluate_retrieval, read_qrels
+    from bertfeat.search.hits import Context, words_in_context
     from bertfeat.search.index import nearest_rows
-    from bertfeat.search.quality import evaluate_retrieval, read_qrels
-    from bertfeat.search.queryfiles import QueryFile
+    from bertfeat.search.query_files import QueryFile
 
 __all__ = [
-    "Context", "QueryFile", "TransformSpec", "evaluate_retrieval", "hitrows", "index", "nearest_rows", "origin",
-    "quality", "queryfiles", "queryvectors", "read_qrels", "retrieval_metrics", "storeindex", "storemap", "storeupdate",
+    "Context", "QueryFile", "TransformSpec", "build", "evaluate_retrieval", "evaluation", "filters", "hits", "index",
+    "nearest_rows", "origin", "query_files", "query_vectors", "read_qrels", "retrieval_metrics", "update",
     "words_in_context",
 ]  # fmt: skip
 
@@ -25,9 +25,9 @@ __getattr__ = lazy_names(
     {
         "ann.evaluation": "retrieval_metrics",
         "ann.transforms": "TransformSpec",
-        "search.hitrows": "Context words_in_context",
+        "search.hits": "Context words_in_context",
         "search.index": "nearest_rows",
-        "search.quality": "evaluate_retrieval read_qrels",
-        "search.queryfiles": "QueryFile",
+        "search.evaluation": "evaluate_retrieval read_qrels",
+        "search.query_files": "QueryFile",
     },
 )

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.description import ROWS, IndexDescription
 from bertfeat.ann.exact import check_allowed, exact_search
-from bertfeat.ann.indexfolder import read_description
+from bertfeat.ann.folder import read_description
+from bertfeat.ann.index import load_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorindex import load_index
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
@@ -27,9 +27,9 @@ from bertfeat.levels import LEVELS
 from bertfeat.progress import Progress
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.search.filters import PositionFilters
-from bertfeat.search.hitrows import Context, HitRows
+from bertfeat.search.hits import Context, HitRows
 from bertfeat.search.origin import Origin
-from bertfeat.search.queryvectors import EncodedQueries, Queries, QueryEncoder
+from bertfeat.search.query_vectors import EncodedQueries, Queries, QueryEncoder
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store, check_columns
 from bertfeat.store.selection import check_rows
@@ -224,7 +224,7 @@ class Index:
         Raises:
             UserError: The index holds fewer than 2 vectors, or its store is not there.
         """
-        from bertfeat.search.quality import evaluate_index
+        from bertfeat.search.evaluation import evaluate_index
 
         return evaluate_index(self, n_queries=n_queries, seed=seed)
 
@@ -251,7 +251,7 @@ class Index:
         Examples:
             >>> open_index("sentences.index").update("grown-features")  # doctest: +SKIP
         """
-        from bertfeat.search.storeupdate import update_index
+        from bertfeat.search.update import update_index
 
         return update_index(self.path, store, progress=progress)
 

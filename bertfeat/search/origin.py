@@ -69,7 +69,7 @@ class Origin:
         tuned_by: TunedBy | None = None,
     ) -> Self:
         """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
-        from bertfeat.search.queryvectors import gives_words
+        from bertfeat.search.query_vectors import gives_words
 
         path = store.path.resolve() if isinstance(store.path, Path) else store.path
         return cls(

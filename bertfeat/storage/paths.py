@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertfeat.errors import StorageError
 from bertfeat.storage.filesystems import PACKAGES
-from bertfeat.storage.objectpath import ObjectPath
+from bertfeat.storage.object_path import ObjectPath
 
 AnyPath = Path | ObjectPath
 

@@ -12,7 +12,7 @@ from bertfeat.records import LevelSchema, LevelTable, Plan, Receipt, ShardResult
 from bertfeat.storage import AnyPath
 from bertfeat.store import parts, receipts
 from bertfeat.store.folder import folder_at
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.vector_layout import VectorLayout
 
 
 def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:

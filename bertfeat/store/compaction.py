@@ -14,7 +14,7 @@ from bertfeat.progress import Progress, reporting
 from bertfeat.records import FileSlice, LevelTable, Plan, ShardResult, ShardSpec
 from bertfeat.store.folder import folder_at, is_whole
 from bertfeat.store.manifest import COMPACTED
-from bertfeat.store.planfile import hash_of_plan
+from bertfeat.store.plan_file import hash_of_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 

@@ -19,13 +19,13 @@ import xxhash
 
 from bertfeat.choices import Level
 from bertfeat.durable import files
-from bertfeat.durable.filelock import folder_lock
+from bertfeat.durable.file_lock import folder_lock
 from bertfeat.durable.publication import publish_file, unfinished
 from bertfeat.durable.steps import step
 from bertfeat.errors import StorageError, StoreError
 from bertfeat.records import PartInfo, QuarantineFile
 from bertfeat.storage import ObjectPath, as_path
-from bertfeat.storage.objectpath import ObjectInfo, concurrently
+from bertfeat.storage.object_path import ObjectInfo, concurrently
 from bertfeat.store import layout
 
 

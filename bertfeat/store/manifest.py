@@ -17,7 +17,7 @@ from bertfeat.errors import StoreError
 from bertfeat.records import FORMAT_VERSION, InputFile, LevelSchema, ModelInfo, Plan, StoredShard, by_level
 from bertfeat.store import layout
 from bertfeat.store.folder import Folder
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.vector_layout import VectorLayout
 
 #: The plan field of a compaction: the first row of each of its shards.
 COMPACTED = "compacted"

@@ -25,7 +25,7 @@ from bertfeat.records import BoolArray, FeatureColumn, LevelSchema, LevelTable, 
 from bertfeat.store import layout
 from bertfeat.store.folder import Folder
 from bertfeat.store.schema import arrow_array, arrow_fields, arrow_schema, row_group_rows
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.vector_layout import VectorLayout
 
 # More than the size of any column chunk, which so becomes one page.
 _PAGE_BYTES = 1 << 30

@@ -21,8 +21,9 @@ from bertfeat.forks import check_polars
 from bertfeat.records import BadRow, BoolArray, FeatureColumn, Plan
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import receipts
+from bertfeat.store.description import StoreDescription
 from bertfeat.store.manifest import Manifest
-from bertfeat.store.partreader import KeptGroups, opened
+from bertfeat.store.part_reader import KeptGroups, opened
 from bertfeat.store.selection import (
     FeatureBatch,
     check_rows,
@@ -31,7 +32,6 @@ from bertfeat.store.selection import (
     take_columns,
     take_vectors,
 )
-from bertfeat.store.storedescription import StoreDescription
 from bertfeat.store.vectors import (
     StoredPart,
     VectorSource,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from bertfeat.geometry.layerresult import LayerComparison
+    from bertfeat.layers.result import LayerComparison
+    from bertfeat.map.build import StoreMap
     from bertfeat.progress import Progress
-    from bertfeat.search.storemap import StoreMap
 
 
 def open_store(path: str | Path | ObjectPath, *, version: int | None = None, allow_incomplete: bool = False) -> Store:
@@ -318,7 +318,7 @@ class Store(StoreDescription):
             >>> layers.cka[0][0]
             1.0
         """
-        from bertfeat.geometry.layermeasures import compare_layers
+        from bertfeat.layers.measures import compare_layers
 
         return compare_layers(
             self, other, level=level, min_count=min_count, sample=sample, seed=seed, progress=progress
@@ -376,7 +376,7 @@ class Store(StoreDescription):
         Examples:
             >>> open_store("features").map("map.parquet", level="word", word="bank")  # doctest: +SKIP
         """
-        from bertfeat.search.storemap import map_store
+        from bertfeat.map.build import map_store
 
         return map_store(
             self,

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bertfeat.errors import StoreError
 from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.vector_layout import VectorLayout
 
 _ROW_GROUP_BYTES = 32 << 20
 # A column chunk is one page, which writers build in memory: larger ones cost them up to three times the time.

@@ -16,7 +16,7 @@ from bertfeat.devices import n_cpus
 from bertfeat.errors import UserError
 from bertfeat.records import IntArray
 from bertfeat.store.offsets import Rows, split_rows
-from bertfeat.store.partreader import KeptGroups, opened
+from bertfeat.store.part_reader import KeptGroups, opened
 from bertfeat.store.vectors import StoredPart, VectorSource, opened_part, read_groups, reading
 
 # The bytes that a thread reads at once.

@@ -24,7 +24,7 @@ from bertfeat.errors import StoreError, UserError, did_you_mean
 from bertfeat.records import IntArray, LevelSchema, PartInfo
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store.offsets import VectorOffsets
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.vector_layout import VectorLayout
 
 _LAYER = re.compile(r"layer_(\d{2,})")
 _COMBINED = re.compile(r"(?P<how>concat|sum|mean)_(?:last(?P<last>\d+)|(?P<all>all)|(?P<set>\d{2,}(?:_\d{2,})*))")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertfeat.durable import files
-from bertfeat.durable.placecheck import other_kind
+from bertfeat.durable.output_check import other_kind
 from bertfeat.durable.records import unseal
 from bertfeat.errors import StoreError
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import PartInfo, Plan, QuarantineFile, Receipt, StoredShard
 from bertfeat.storage import ObjectPath
-from bertfeat.store import layout, planfile, receipts
+from bertfeat.store import layout, plan_file, receipts
 from bertfeat.store.folder import Folder, folder_at
 from bertfeat.store.manifest import Manifest, ManifestDamaged, newest_readable, read_manifest, versions
 
@@ -90,7 +90,7 @@ def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tup
     with folder.lock():
         manifest = newest_readable(folder)
         if manifest is None:
-            places = [(work, shard) for work in planfile.plan_hashes(folder) for shard in report.bad_shards]
+            places = [(work, shard) for work in plan_file.plan_hashes(folder) for shard in report.bad_shards]
         else:
             places = [(s.plan_hash, s.shard) for s in manifest.shards if s.shard in report.bad_shards]
         folder.remove(layout.receipt_path(*place) for place in places)
@@ -147,13 +147,13 @@ class _Check:
         """Return a plan; report it if it is missing or damaged."""
         name = layout.plan_path(plan_hash)
         try:
-            plan = planfile.read_plan(self._folder, plan_hash)
-        except planfile.PlanDamaged as error:
+            plan = plan_file.read_plan(self._folder, plan_hash)
+        except plan_file.PlanDamaged as error:
             self._add(None, name, str(error.__cause__))
             return None
         if plan is None:
             self._add(None, name, "missing")
-        elif planfile.hash_of_plan(plan.fields, plan.inputs) != plan_hash:
+        elif plan_file.hash_of_plan(plan.fields, plan.inputs) != plan_hash:
             self._add(None, name, "its plan_hash is not that of its fields and inputs")
         return plan
 

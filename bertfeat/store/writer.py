@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Self
 
 from bertfeat.durable import files
-from bertfeat.durable.placecheck import listed
+from bertfeat.durable.output_check import listed
 from bertfeat.errors import RunError, StoreError, UserError
 from bertfeat.records import Plan, Receipt, ShardResult, ShardSpec, StoredShard
 from bertfeat.storage import ObjectPath
-from bertfeat.store import commit, layout, planfile, receipts
+from bertfeat.store import commit, layout, plan_file, receipts
 from bertfeat.store.folder import FileInfo, Folder, folder_at
 from bertfeat.store.manifest import (
     COMPACTED,
@@ -124,24 +124,24 @@ class _Place:
             )
 
     def _check_same(self, others: Sequence[str], plan: Plan) -> None:
-        plans = (planfile.read_plan(self.folder, other) for other in others)
+        plans = (plan_file.read_plan(self.folder, other) for other in others)
         stored = next((found for found in plans if found is not None), None)
         if stored is None:
             raise StoreError(
                 f"{self.folder.path}: {layout.plan_path(others[0])} is missing, so nothing shows how the store was "
                 "made; use another folder or `overwrite`"
             )
-        planfile.check_same_plan(self.folder.path, stored, plan, has_grown=len(others) > 1)
+        plan_file.check_same_plan(self.folder.path, stored, plan, has_grown=len(others) > 1)
 
     def _can_finish(self, other: str) -> bool:
         """Return whether other unfinished work may become the next version."""
-        with contextlib.suppress(planfile.PlanDamaged):
-            stored = planfile.read_plan(self.folder, other)
+        with contextlib.suppress(plan_file.PlanDamaged):
+            stored = plan_file.read_plan(self.folder, other)
             return stored is not None and stored.base in ("", self.newest.plan_hash if self.newest else "")
         return False
 
     def _described(self, other: str) -> str:
-        stored = planfile.read_plan(self.folder, other)
+        stored = plan_file.read_plan(self.folder, other)
         assert stored is not None
         if COMPACTED in stored.fields:
             return "a compaction"
@@ -228,10 +228,10 @@ class StoreWriter:
         """Write the plan, unless it is there or its shards were joined with others."""
         if self._is_known and not self._shards:
             return
-        with contextlib.suppress(planfile.PlanDamaged):
-            if planfile.read_plan(self._folder, self.plan.plan_hash) is not None:
+        with contextlib.suppress(plan_file.PlanDamaged):
+            if plan_file.read_plan(self._folder, self.plan.plan_hash) is not None:
                 return
-        planfile.write_plan(self._folder, self.plan)
+        plan_file.write_plan(self._folder, self.plan)
 
     def _recover(self, there: Mapping[str, FileInfo]) -> None:
         """Take over the receipts that can be trusted, and remove the others, so that their shards are repeated.

@@ -1,5 +1,3 @@
 """Text to packs: tokens with their characters and words, windows over long documents, packs without padding."""
 
-__all__ = [
-    "alignment", "packing", "spans", "template", "tokenizer", "tokens", "windows",
-]  # fmt: skip
+__all__ = ["alignment", "packing", "spans", "template", "tokenizer", "tokens", "windows"]

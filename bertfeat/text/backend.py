@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 from bertfeat._version import __version__
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.records import decode, seal, unseal
-from bertfeat.durable.usercache import cache_path, read_cached, write_cached
+from bertfeat.durable.user_cache import cache_path, read_cached, write_cached
 from bertfeat.errors import CheckpointError, checkpoint_errors
 
 _FOLDER = "tokenizers"

@@ -7,13 +7,13 @@ import pytest
 
 from bertfeat.ann import budget
 from bertfeat.ann.budget import Shape, plan_build, plan_memory
+from bertfeat.ann.build import build as build_planned
 from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.factory import describe
-from bertfeat.ann.indexbuild import build as build_planned
-from bertfeat.ann.indexfolder import read_index, read_transform
+from bertfeat.ann.folder import read_index, read_transform
+from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.transforms import prepare
 from bertfeat.ann.tuning import HeldOut, tune
-from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from bertfeat.ann.budget import Shape, check_growth, check_memory, plan_build, plan_memory
+from bertfeat.ann.build import build as build_planned
 from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import sample_positions
-from bertfeat.ann.indexbuild import build as build_planned
-from bertfeat.ann.indexfolder import read_index, read_transform
+from bertfeat.ann.folder import read_index, read_transform
+from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.durable import steps
 from bertfeat.errors import RunError, UserError
 from bertfeat.vectors.array import ArrayVectors
@@ -241,7 +241,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from tests.support.search_vectors import MadeVectors
 from bertfeat.ann.budget import plan_build, plan_memory, Shape
-from bertfeat.ann.indexbuild import build
+from bertfeat.ann.build import build
 from bertfeat.vectors.nearest import Metric
 from bertfeat.ann.description import BuildSettings
 

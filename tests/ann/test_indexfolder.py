@@ -10,10 +10,10 @@ import numpy as np
 import psutil
 import pytest
 
-from bertfeat.ann import indexfolder
+from bertfeat.ann import folder as ann_folder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
+from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_files import DIM, N_VECTORS, beside, loaded, vectors, write_index, write_parts
@@ -64,7 +64,7 @@ def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
     # A new index in its place does not change the open one.
     before = mapped.search(QUERIES, 3).positions
     building = beside(tmp_path / "x")
-    indexfolder.publish(building, tmp_path / "x", write_parts(building, data=vectors(30, seed=9)), overwrite=True)
+    ann_folder.publish(building, tmp_path / "x", write_parts(building, data=vectors(30, seed=9)), overwrite=True)
     np.testing.assert_array_equal(mapped.search(QUERIES, 3).positions, before)
     mapped.close()
 
@@ -89,7 +89,7 @@ def test_a_file_that_faiss_cannot_read_is_refused_even_with_the_right_digest(tmp
     building = beside(tmp_path / "x")
     described = write_parts(building)
     (building / INDEX).write_bytes(b"IxFI" + b"\0" * 3)
-    indexfolder.publish(building, tmp_path / "x", described)
+    ann_folder.publish(building, tmp_path / "x", described)
     with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
         loaded(tmp_path / "x")
 
@@ -104,12 +104,12 @@ def test_an_index_is_replaced_only_when_asked(tmp_path):
     building = beside(final)
     new = write_parts(building, factory="SQ8")
     with pytest.raises(UserError, match="there is an index already; choose another `output`, or pass `overwrite`"):
-        indexfolder.publish(building, final, new)
-    assert indexfolder.read_description(final) == old
-    indexfolder.publish(building, final, new, overwrite=True)
-    written = indexfolder.read_description(final)
+        ann_folder.publish(building, final, new)
+    assert ann_folder.read_description(final) == old
+    ann_folder.publish(building, final, new, overwrite=True)
+    written = ann_folder.read_description(final)
     assert written.factory == "SQ8"
-    indexfolder.check_files(final, written)
+    ann_folder.check_files(final, written)
     assert names(tmp_path) == ["x"]
 
 
@@ -119,6 +119,6 @@ def test_an_index_reads_through_links_as_in_a_download_cache(tmp_path):
     snapshot.mkdir()
     for entry in (tmp_path / "x").iterdir():
         (snapshot / entry.name).symlink_to(entry)
-    assert indexfolder.read_description(snapshot) == description
-    indexfolder.check_files(snapshot, description)
-    assert indexfolder.read_transform(snapshot) is not None
+    assert ann_folder.read_description(snapshot) == description
+    ann_folder.check_files(snapshot, description)
+    assert ann_folder.read_transform(snapshot) is not None

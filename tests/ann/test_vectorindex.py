@@ -6,11 +6,11 @@ import faiss
 import numpy as np
 import pytest
 
+from bertfeat.ann.build import extend
 from bertfeat.ann.factory import describe
-from bertfeat.ann.indexbuild import extend
-from bertfeat.ann.searchparameters import n_candidates
+from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.search_parameters import n_candidates
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorindex import VectorIndex
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric

@@ -67,7 +67,7 @@ def test_json_is_a_flag_of_the_command_and_no_value_of_an_option() -> None:
 
 
 def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertfeat.encoder.discovery.types_of_text", lambda: 1 / 0)
+    monkeypatch.setattr("bertfeat.encoder.entry_points.types_of_text", lambda: 1 / 0)
     result = bertfeat("models", "--json")
     assert (result.code, result.json["error"]["kind"]) == (3, "ZeroDivisionError")
     assert "Traceback" in result.err
@@ -75,7 +75,7 @@ def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("std::bad_alloc")])  # the second is torch's
 def test_no_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr("bertfeat.encoder.discovery.types_of_text", Mock(side_effect=error))
+    monkeypatch.setattr("bertfeat.encoder.entry_points.types_of_text", Mock(side_effect=error))
     result = bertfeat("models")
     assert (result.code, result.err.count("\n")) == (3, 1)
     assert "memory" in result.err

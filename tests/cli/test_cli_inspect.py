@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("sentence_transformers")
 
 import bertfeat as bertfeat_package
-from bertfeat.heads.probefolder import DOCUMENT
-from bertfeat.probes.sweepresult import read_sweep
+from bertfeat.heads.folder import DOCUMENT
+from bertfeat.probes.sweep import read_sweep
 from bertfeat.store.layout import MANIFESTS, PRIVATE
 from tests.support.command_line import good
 from tests.support.command_line import refused as refused_line

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from bertfeat.choices import CorpusFormat
-from bertfeat.corpus import linestreams, resolve_inputs
+from bertfeat.corpus import line_streams, resolve_inputs
 from bertfeat.corpus.delimited import conll_format
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
@@ -112,8 +112,8 @@ class _Failing(io.BytesIO):
 
 def test_an_error_in_the_middle_of_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (file,) = resolve_inputs([str(write(tmp_path, "a.txt", b"a\n"))])
-    monkeypatch.setattr(linestreams, "_open", lambda _: _Failing(b"a\nb"))
-    stream = linestreams.open_stream(file)
+    monkeypatch.setattr(line_streams, "_open", lambda _: _Failing(b"a\nb"))
+    stream = line_streams.open_stream(file)
     assert stream.readline() == b"a\n"
     with pytest.raises(InputError, match=r"a\.txt: its plain data cannot be read after 3 bytes \(Input/output error\)"):
         stream.readline()

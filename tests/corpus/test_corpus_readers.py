@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.frames import write_frame
+from bertfeat.corpus.data_frames import write_frame
 from bertfeat.corpus.tables import read_table
 from bertfeat.errors import InputError
 from bertfeat.records import Document

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, reading, resolve_inputs
+from bertfeat.corpus import Corpus, CorpusSchema, Earlier, cut_shards, resolve_inputs
+from bertfeat.corpus import reader as corpus_reader
 from bertfeat.corpus.columns import IdRegister
 from bertfeat.errors import InputError
 from bertfeat.records import BadRow, Column, Document
@@ -90,7 +91,7 @@ def test_a_compressed_file_is_decompressed_once_in_ascending_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: Counter[str] = Counter()
-    open_reader = reading.open_reader
+    open_reader = corpus_reader.open_reader
 
     def counting(file: Any, config: Any) -> Any:
         opened[file.path] += 1
@@ -99,7 +100,7 @@ def test_a_compressed_file_is_decompressed_once_in_ascending_order(
     path = write(tmp_path, "a.txt.gz", gzip.compress(b"some text\n" * 10_000))
     corpus = open_corpus(path)
     shards = plan(corpus, 1_000)
-    monkeypatch.setattr(reading, "open_reader", counting)
+    monkeypatch.setattr(corpus_reader, "open_reader", counting)
     assert sum(len(list(corpus.read(shard))) for shard in shards) == 10_000
     assert opened == {str(path): 1}
 

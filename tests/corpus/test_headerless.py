@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import Corpus, linestreams, resolve_inputs
+from bertfeat.corpus import Corpus, line_streams, resolve_inputs
 from bertfeat.errors import ConfigError, InputError
 from tests.support.corpus_files import WRITERS, bad_rows, documents, open_corpus, plan, read_all, texts, write
 
@@ -109,7 +109,7 @@ def test_nothing_after_the_limit_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     never = write(tmp_path, "b.jsonl", "not JSON\n")
     ids = write(tmp_path, "c.jsonl", '{"text": "a", "id": 1}\n{"text": "b", "id": 2}\n{"text": "c", "id": 1}\n')
     handed = itertools.count()
-    read = linestreams.read_lines
+    read = line_streams.read_lines
     monkeypatch.setattr(
         "bertfeat.corpus.content.read_lines", lambda *place: (line for line in read(*place) if next(handed) >= 0)
     )

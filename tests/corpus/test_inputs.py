@@ -11,8 +11,8 @@ import xxhash
 
 from bertfeat.choices import CorpusFormat
 from bertfeat.corpus import resolve_inputs, spool_stdin
+from bertfeat.corpus.corpus import recorded_path, shown_path
 from bertfeat.corpus.formats import READERS, readers_by_ending
-from bertfeat.corpus.inputs import recorded_path, shown_path
 from bertfeat.errors import InputError
 from tests.support.corpus_files import write
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertfeat.ann import indexfolder
+from bertfeat.ann import folder as ann_folder
 from bertfeat.durable.records import seal
 from bertfeat.errors import UserError
+from bertfeat.heads.folder import load_probe, save_probe
 from bertfeat.heads.linear import RidgeProbe
-from bertfeat.heads.probefolder import load_probe, save_probe
-from bertfeat.probes.sweepresult import Sweep, SweepRow, read_sweep
+from bertfeat.probes.sweep import Sweep, SweepRow, read_sweep
 from tests.support.index_files import beside, loaded, vectors, write_parts
 from tests.support.writers import SWEEP
 
@@ -37,8 +37,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "sweep" / "result.json").write_bytes(seal(Sweep(**SWEEP, rows=(row,)).to_dict()))
     building = beside(root / "index")
     description = write_parts(building, transform="center")
-    indexfolder.write_arrays(building / "queries.safetensors", {"vectors": vectors(4)})
-    indexfolder.publish(building, root / "index", description)
+    ann_folder.write_arrays(building / "queries.safetensors", {"vectors": vectors(4)})
+    ann_folder.publish(building, root / "index", description)
     return root
 
 

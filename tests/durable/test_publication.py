@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bertfeat.durable import filelock
+from bertfeat.durable import file_lock
 from bertfeat.durable.differences import differing, named
-from bertfeat.durable.filelock import SHARED, lock
-from bertfeat.durable.placecheck import check_file, check_folder, check_folder_above
+from bertfeat.durable.file_lock import SHARED, lock
+from bertfeat.durable.output_check import check_file, check_folder, check_folder_above
 from bertfeat.durable.publication import publish_bytes, publish_file, publish_folder
 from bertfeat.errors import RunError, UserError
 
@@ -95,7 +95,7 @@ def test_a_lock_is_on_the_file_that_finally_exists(tmp_path: Path, monkeypatch: 
         fcntl.flock(fd, kind)
 
     with monkeypatch.context() as patch:
-        patch.setattr(filelock, "fcntl", type("fcntl", (), {"flock": staticmethod(removed_meanwhile)}))
+        patch.setattr(file_lock, "fcntl", type("fcntl", (), {"flock": staticmethod(removed_meanwhile)}))
         held = lock(path, os.O_RDWR | os.O_CREAT)
     assert n_made == 3
     assert os.path.samestat(os.fstat(held), path.stat())

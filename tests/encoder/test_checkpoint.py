@@ -15,7 +15,7 @@ import pytest
 import transformers
 
 from bertfeat.config import ExtractConfig
-from bertfeat.encoder import filedigests, hub, packaged
+from bertfeat.encoder import file_digests, hub, packaged
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
@@ -184,23 +184,23 @@ def test_changed_files_change_their_digest(folder: Path) -> None:
 def test_a_digest_is_cached(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = folder / "model.safetensors"
     time.sleep(0.2)
-    first = filedigests.weights_digest([weights])
+    first = file_digests.weights_digest([weights])
     (kept,) = (cache / "digests").iterdir()
     assert first in kept.read_text()
     forbid_reading(monkeypatch)
-    assert filedigests.weights_digest([weights]) == first
-    filedigests._known.clear()
-    assert filedigests.weights_digest([weights]) == first
+    assert file_digests.weights_digest([weights]) == first
+    file_digests._known.clear()
+    assert file_digests.weights_digest([weights]) == first
 
 
 def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filedigests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
+    monkeypatch.setattr(file_digests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
 
 
 def test_digests_of_young_files_are_not_cached(folder: Path, cache: Path) -> None:
     weights = folder / "model.safetensors"
     os.utime(weights)
-    filedigests.weights_digest([weights])
+    file_digests.weights_digest([weights])
     assert not cache.exists()
 
 
@@ -210,13 +210,13 @@ def test_spoilt_or_unwritable_cache_is_harmless(
 ) -> None:
     time.sleep(0.2)
     weights = folder / "model.safetensors"
-    first = filedigests.weights_digest([weights])
-    filedigests._known.clear()
+    first = file_digests.weights_digest([weights])
+    file_digests._known.clear()
     if spoilt is None:
         monkeypatch.setenv("BERTFEAT_CACHE", str(folder / "config.json"))
     else:
         for path in (cache / "digests").iterdir():
             path.write_text(path.read_text().replace(first, "0" * 64) if "digest" in spoilt else spoilt)
-    assert filedigests.weights_digest([weights]) == first
+    assert file_digests.weights_digest([weights]) == first
     forbid_reading(monkeypatch)
-    assert filedigests.weights_digest([weights]) == first
+    assert file_digests.weights_digest([weights]) == first

@@ -16,7 +16,7 @@ from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.torchmodules import PackedLinear
+from bertfeat.encoder.torch_modules import PackedLinear
 from bertfeat.errors import ConfigError
 from bertfeat.extraction import flow
 from tests.support.deep_models import BLOCK_VALUES, write_decoder

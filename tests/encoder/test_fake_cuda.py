@@ -18,7 +18,7 @@ from bertfeat.encoder import attention, encoder
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.torchmodules import keep_float32
+from bertfeat.encoder.torch_modules import keep_float32
 from bertfeat.errors import RunError
 from tests.support.fake_cuda import CUDA, fake_cuda
 from tests.support.families import build_model, random_pack

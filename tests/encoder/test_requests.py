@@ -8,9 +8,9 @@ import torch
 
 from bertfeat import devices
 from bertfeat.config import ExtractConfig
-from bertfeat.encoder import transfers
+from bertfeat.encoder import device_copies
+from bertfeat.encoder.device_copies import Fetches, gathering_device, to_device
 from bertfeat.encoder.layers import feature_columns, parse_layers
-from bertfeat.encoder.transfers import Fetches, gathering_device, to_device
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
 from bertfeat.records import FeatureColumn
@@ -172,9 +172,9 @@ def test_on_the_cpu_nothing_is_copied() -> None:
 
 def test_vectors_are_gathered_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     # Memory that torch reserved and does not use is available too.
-    monkeypatch.setattr(transfers.torch.cuda, "mem_get_info", lambda device: (1000, 8000))
-    monkeypatch.setattr(transfers.torch.cuda, "memory_reserved", lambda device: 5000)
-    monkeypatch.setattr(transfers.torch.cuda, "memory_allocated", lambda device: 2000)
+    monkeypatch.setattr(device_copies.torch.cuda, "mem_get_info", lambda device: (1000, 8000))
+    monkeypatch.setattr(device_copies.torch.cuda, "memory_reserved", lambda device: 5000)
+    monkeypatch.setattr(device_copies.torch.cuda, "memory_allocated", lambda device: 2000)
     cuda = torch.device("cuda", 1)
     assert gathering_device(cuda, 1000) == cuda
     assert gathering_device(cuda, 1001) == CPU

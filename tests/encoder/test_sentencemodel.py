@@ -19,9 +19,9 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.sentencefiles import ACTIVATIONS, read_prompts, read_sentence_model
-from bertfeat.encoder.sentencemodel import Prompts, SentenceMode, SentenceModel
-from bertfeat.encoder.sentencesteps import load_steps
+from bertfeat.encoder.sentence_files import ACTIVATIONS, read_prompts, read_sentence_model
+from bertfeat.encoder.sentence_model import Prompts, SentenceMode, SentenceModel
+from bertfeat.encoder.sentence_steps import load_steps
 from bertfeat.errors import CheckpointError, ConfigError
 from tests.support.families import HIDDEN
 from tests.support.sentence_models import MODES, respell, save_sentence_model

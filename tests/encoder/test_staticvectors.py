@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertfeat.encoder import staticvectors
+from bertfeat.encoder import static_vectors
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
-from bertfeat.encoder.staticvectors import TokenVectors, WordFile
+from bertfeat.encoder.static_vectors import TokenVectors, WordFile
 from bertfeat.errors import CheckpointError
 from tests.support.static_files import LAYOUTS, write_model2vec, write_vectors
 
@@ -58,7 +58,7 @@ def test_every_layout_gives_the_vectors_that_were_written(tmp_path: Path, layout
 
 
 def test_numbers_in_any_notation_and_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staticvectors, "_BLOCK_VALUES", 4)
+    monkeypatch.setattr(static_vectors, "_BLOCK_VALUES", 4)
     path = tmp_path / "glove.txt"
     path.write_text("a 1e-3 -.5\r\nb +1 2E2\n\nc 00.25 -0\nd 3. 4\ne 0.1 123456.789\n")
     expected = {"a": [1e-3, -0.5], "b": [1, 200], "c": [0.25, 0], "d": [3, 4], "e": [0.1, 123456.789]}
@@ -151,13 +151,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
     path = write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
-    find = staticvectors._find_layout
+    find = static_vectors._find_layout
 
     def change_before(place: Path) -> object:
         write_vectors(path, {"a": [1, 2], "b": [3, 4]})
         return find(place)
 
-    monkeypatch.setattr(staticvectors, "_find_layout", change_before)
+    monkeypatch.setattr(static_vectors, "_find_layout", change_before)
     with pytest.raises(CheckpointError, match=r"glove\.txt: changes while it is read"):
         read(path)
     assert list((tmp_path / "cache" / "words-1").iterdir()) == []

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from bertfeat.encoder import torchmodules
+from bertfeat.encoder import torch_modules
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.torchmodules import PackedLinear, can_pack, pack_linears
+from bertfeat.encoder.torch_modules import PackedLinear, can_pack, pack_linears
 
 pytestmark = pytest.mark.numeric
 
@@ -22,7 +22,7 @@ needs_packing = pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="no 
 def test_packs_on_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not can_pack(torch.device("cuda"), torch.float32)
     assert not can_pack(CPU, torch.float16)
-    monkeypatch.setattr(torchmodules.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(torch_modules.platform, "machine", lambda: "aarch64")
     assert not can_pack(CPU, torch.float32)
 
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import bertfeat
-from bertfeat.exports import wordtypes
-from bertfeat.exports.wordtypes import write_word_types
+from bertfeat.exports import word_types
+from bertfeat.exports.word_types import write_word_types
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.places import ROOT
@@ -51,7 +51,7 @@ def test_each_type_has_the_mean_of_its_rows(store: Store, tmp_path: Path, monkey
         assert written.n_rare == name.n_unique() - len(ranked)
         assert written.n_bytes == (tmp_path / f"{lower}.txt").stat().st_size
         # The same bytes again, however the rows are read.
-        monkeypatch.setattr(wordtypes, "_LINES_AT_ONCE", 7)
+        monkeypatch.setattr(word_types, "_LINES_AT_ONCE", 7)
         write_word_types(store, tmp_path / "again.txt", overwrite=True, **settings)
         assert (tmp_path / "again.txt").read_bytes() == (tmp_path / f"{lower}.txt").read_bytes()
 

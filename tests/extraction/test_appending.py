@@ -13,7 +13,7 @@ import pytest
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.errors import BertfeatWarning, ConfigError, InputError, PlanMismatch, RunError, StoreError, UserError
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import mark_for_redoing, verify

@@ -14,9 +14,9 @@ import pytest
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.heads.probefolder import load_probe, save_probe
+from bertfeat.heads.folder import load_probe, save_probe
 from bertfeat.heads.registry import make_head
-from bertfeat.search.storeupdate import update_index
+from bertfeat.search.update import update_index
 from tests.support.index_stores import contents, documents, tiny_store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -37,7 +37,7 @@ _SAVING = """
 import sys
 from pathlib import Path
 from bertfeat.errors import BertfeatError
-from bertfeat.heads.probefolder import load_probe, save_probe
+from bertfeat.heads.folder import load_probe, save_probe
 probe, extra = load_probe(Path(sys.argv[2]))
 print("ready", flush=True)
 for line in sys.stdin:

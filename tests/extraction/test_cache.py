@@ -20,7 +20,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import ConfigError, RunError
 from bertfeat.extraction.estimation import estimate
-from bertfeat.extraction.vectorcache import FILE
+from bertfeat.extraction.vector_cache import FILE
 from bertfeat.progress import Progress
 from bertfeat.records import Pack
 from bertfeat.store.reader import Store

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertfeat.encoder.transfers import Fetches
+from bertfeat.encoder.device_copies import Fetches
 from bertfeat.errors import InputError, PlanMismatch
-from bertfeat.extraction import deepcheck
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction import deep_check
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import extract
 from bertfeat.records import LevelTable, ShardResult
 from bertfeat.store.commit import commit_shard
@@ -155,14 +155,14 @@ def test_a_store_from_standard_input_needs_its_text(made, tmp_path):
 
 def test_which_documents_are_taken_depends_on_the_plan_alone(made, monkeypatch):
     seen: list[list[int]] = []
-    sample = deepcheck._sample
+    sample = deep_check._sample
 
     def noting(*arguments: Any) -> Any:
         rows = sample(*arguments)
         seen.append([row.index for row in rows])
         return rows
 
-    monkeypatch.setattr(deepcheck, "_sample", noting)
+    monkeypatch.setattr(deep_check, "_sample", noting)
     for _ in range(2):
         recheck(made.path, n_documents=5)
     first, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]

@@ -20,10 +20,10 @@ import pytest
 
 import bertfeat
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus import frames
-from bertfeat.corpus.frames import resolve_kind, write_frame
+from bertfeat.corpus import data_frames
+from bertfeat.corpus.data_frames import resolve_kind, write_frame
 from bertfeat.errors import InputError, PlanMismatch
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.estimation import estimate
 from bertfeat.extraction.run import extract
 from tests.support.cli_runs import run_cli
@@ -118,7 +118,7 @@ def test_a_frame_reads_like_a_parquet_file_of_another_library(tmp_path, settings
 
 
 def test_bytes_depend_neither_on_batches_nor_on_row_groups_of_the_source(tmp_path, settings, monkeypatch):
-    monkeypatch.setattr(frames, "_GROUP_ROWS", 5)
+    monkeypatch.setattr(data_frames, "_GROUP_ROWS", 5)
     written = set()
     for n_rows in (1, 2, 7, 24):
         (tmp_path / str(n_rows)).mkdir()

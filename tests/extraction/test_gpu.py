@@ -13,7 +13,7 @@ import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.records import Document
 from bertfeat.text.packing import make_pack, pack_windows
 from bertfeat.text.spans import WindowLimits
@@ -108,7 +108,7 @@ def test_vectors_gathered_on_the_device_are_those_gathered_on_the_host(
 ) -> None:
     settings = {"levels": ["token", "sentence"], "layers": "last4", "device": "cuda:0", "shard_bytes": 1_000_000}
     on_device = bertfeat.extract(PEPS, tmp_path / "device", **settings)
-    monkeypatch.setattr("bertfeat.extraction.leveltables.gathering_device", lambda device, n_bytes: torch.device("cpu"))
+    monkeypatch.setattr("bertfeat.extraction.level_tables.gathering_device", lambda *_: torch.device("cpu"))
     on_host = bertfeat.extract(PEPS, tmp_path / "host", **settings)
     for level in ("token", "sentence"):
         assert [part.digest for part in on_device.parts(level)] == [part.digest for part in on_host.parts(level)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertfeat.choices import Combine, Pooling, StoreDtype, WordPooling
-from bertfeat.encoder.sentencemodel import SentenceMode
+from bertfeat.encoder.sentence_model import SentenceMode
 from bertfeat.extraction import pooling
 from bertfeat.extraction.pooling import MODES, LevelBuffer, combine_layers
 from bertfeat.records import FeatureColumn

@@ -36,7 +36,7 @@ class Shim:
         self._write = os.write
         monkeypatch.setattr("bertfeat.durable.files.os.write", self)
         # The digests of a model are cached outside the store; a run does not need the cache.
-        monkeypatch.setattr("bertfeat.durable.usercache.publish_bytes", lambda *_, **__: None)
+        monkeypatch.setattr("bertfeat.durable.user_cache.publish_bytes", lambda *_, **__: None)
 
     def __call__(self, fd: int, data: Any) -> int:
         self.n_writes += 1

@@ -13,7 +13,7 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.errors import PlanMismatch, RunError, UserError
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.run import ShardTask, extract
 from bertfeat.progress import Progress

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertfeat.encoder.device_copies import Fetches
 from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.encoder.transfers import Fetches
 from bertfeat.errors import FeatureError, InputError, RunError, StoreError, UserError
 from bertfeat.extraction.pooling import LevelBuffer
 from bertfeat.extraction.run import extract

@@ -15,7 +15,7 @@ from bertfeat import build_index, extract, fit_probe, load_probe, open_index
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.packaged import minilm
 from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, RunError, UserError
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.run import ShardTask
 from bertfeat.progress import Progress

@@ -33,8 +33,8 @@ from sklearn.utils.validation import validate_data
 import bertfeat
 from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.errors import ConfigError, RunError, UserError
-from bertfeat.extraction.sklearntransformer import _loaded_flow
-from bertfeat.extraction.vectorcache import FILE
+from bertfeat.extraction.sklearn_transformer import _loaded_flow
+from bertfeat.extraction.vector_cache import FILE
 from bertfeat.records import Pack
 from tests.support.drill import Zygote
 from tests.support.families import build_model

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bertfeat.errors import RunError
-from bertfeat.extraction.vectorcache import FILE, VectorCache
+from bertfeat.extraction.vector_cache import FILE, VectorCache
 from tests.support.cache_runs import put_killed_at, put_some, some
 from tests.support.drill import Zygote
 

@@ -13,7 +13,7 @@ from sklearn.metrics import recall_score
 
 from bertfeat.errors import BertfeatWarning, RunError, UserError
 from bertfeat.heads.neural import MLPProbe
-from bertfeat.heads.trainingloop import ScalarMix
+from bertfeat.heads.training_loop import ScalarMix
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]

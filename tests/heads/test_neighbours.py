@@ -12,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.preprocessing import StandardScaler
 
 from bertfeat.errors import UserError
-from bertfeat.heads.neighbours import CentroidProbe, KNNProbe
+from bertfeat.heads.neighbors import CentroidProbe, KNNProbe
 from tests.support.probe_streams import ArrayStream, noisy_rows
 
 pytestmark = pytest.mark.numeric

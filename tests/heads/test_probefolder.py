@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 from bertfeat import __version__
 from bertfeat.durable.records import seal
 from bertfeat.errors import RunError, UserError
-from bertfeat.heads.probefolder import load_probe, save_probe
+from bertfeat.heads.folder import load_probe, save_probe
 from bertfeat.heads.registry import make_head
 
 HEADS = {
@@ -132,7 +132,7 @@ def test_a_probe_without_its_weights_or_of_another_head_is_refused(tmp_path):
         load_probe(tmp_path / "probe")
 
 
-@pytest.mark.parametrize("place", ["bertfeat.heads.probefolder.save_file", "os.fsync"])
+@pytest.mark.parametrize("place", ["bertfeat.heads.folder.save_file", "os.fsync"])
 def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch, place):
     target = tmp_path / "probe"
     save_probe(fitted(), target, {"new": False})

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from bertfeat.errors import RunError
 from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
 from bertfeat.heads.sequences import Sequences
-from bertfeat.heads.trainingloop import own_randomness, rank
+from bertfeat.heads.training_loop import own_randomness, rank
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]

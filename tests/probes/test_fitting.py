@@ -18,12 +18,12 @@ from bertfeat import fit_probe, load_probe
 from bertfeat.choices import Level
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
-from bertfeat.heads.probefolder import save_probe
+from bertfeat.heads.folder import save_probe
 from bertfeat.heads.registry import make_head
-from bertfeat.probes import learningrows
+from bertfeat.probes import rows as probes_rows
 from bertfeat.probes.config import ProbeConfig
+from bertfeat.probes.description import MeanScore
 from bertfeat.probes.fitted import FittedProbe
-from bertfeat.probes.probedescription import MeanScore
 from bertfeat.store.reader import Store
 from tests.support.command_line import refused
 from tests.support.probe_stores import METADATA, Stores, numbered, word_frame, write_fake
@@ -167,7 +167,7 @@ class TestStreaming:
     def test_a_streamed_fit_finds_the_same(self, classes: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
         store, test = classes
         in_memory = fit_probe(store, "label", level="word")
-        monkeypatch.setattr(learningrows, "_MIN_CHUNK_BYTES", 30 * 4 * 4 * HIDDEN)
+        monkeypatch.setattr(probes_rows, "_MIN_CHUNK_BYTES", 30 * 4 * 4 * HIDDEN)
         streamed = fit_probe(store, "label", level="word", max_memory=1000)
         assert (in_memory.training.streamed, streamed.training.streamed) == (False, True)
         one, other = in_memory.predict(test), streamed.predict(test)
@@ -176,7 +176,7 @@ class TestStreaming:
 
     def test_a_streamed_tagger_scores_alike(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store, test = classes_store(tmp_path / "s", n_documents=100), classes_store(tmp_path / "t", first_doc=200)
-        monkeypatch.setattr(learningrows, "_MIN_CHUNK_BYTES", 100 * 4 * 4 * HIDDEN)
+        monkeypatch.setattr(probes_rows, "_MIN_CHUNK_BYTES", 100 * 4 * 4 * HIDDEN)
         settings = {"level": "word", "head": "bilstm", "hidden_size": 8, "lr": 0.02, "max_epochs": 8, "dev": test}
         in_memory = fit_probe(store, "label", **settings)
         streamed = fit_probe(store, "label", max_memory=1000, **settings)

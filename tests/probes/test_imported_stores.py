@@ -8,7 +8,7 @@ import pytest
 
 import bertfeat
 from bertfeat.errors import StoreError, UserError
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.search import words_in_context
 from tests.support.command_line import good, refused
 

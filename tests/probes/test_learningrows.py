@@ -11,10 +11,10 @@ import pytest
 
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.probes import learningrows
+from bertfeat.probes import rows as probes_rows
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.features import FeatureChoice, choose_feature
-from bertfeat.probes.learningrows import Dataset, read_vectors, select_rows
+from bertfeat.probes.rows import Dataset, read_vectors, select_rows
 from bertfeat.store.reader import Store
 from bertfeat.vectors.array import ArrayVectors, chunks_of
 from bertfeat.vectors.store import StoreVectors
@@ -88,7 +88,7 @@ class TestDataset:
 
     def test_a_stream_reads_the_same(self, words: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = read_dataset(words, "word", "concat_last4", "label")
-        monkeypatch.setattr(learningrows, "_MIN_CHUNK_BYTES", 3 * DIM * 4)
+        monkeypatch.setattr(probes_rows, "_MIN_CHUNK_BYTES", 3 * DIM * 4)
         data = read_dataset(words, "word", "concat_last4", "label", max_memory=1)
         assert data.is_streamed
         assert not whole.is_streamed

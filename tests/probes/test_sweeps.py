@@ -11,7 +11,7 @@ import pytest
 
 from bertfeat import fit_probe, sweep_probes
 from bertfeat.errors import BertfeatWarning, UserError
-from bertfeat.probes.sweepresult import Sweep
+from bertfeat.probes.sweep import Sweep
 from tests.support.probe_stores import Stores
 
 pytestmark = pytest.mark.usefixtures("one_thread")

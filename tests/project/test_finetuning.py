@@ -16,7 +16,7 @@ import transformers
 from scipy import stats
 
 import bertfeat
-from bertfeat.durable.filelock import folder_lock
+from bertfeat.durable.file_lock import folder_lock
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.pipelines._documents import hold_out, read_documents
 from bertfeat.pipelines._finetuning import Examples, FineTuned, finetune, label_texts, label_words, make_examples

@@ -48,8 +48,8 @@ CODE = """
 
     def vectors():
         from pathlib import Path
-        from bertfeat.ann.indexfolder import read_description
-        from bertfeat.ann.vectorindex import load_index
+        from bertfeat.ann.folder import read_description
+        from bertfeat.ann.index import load_index
         opened = load_index(Path(index), read_description(Path(index)))
         return opened.search(np.ones((40, 32), np.float32), 2)
 

@@ -48,7 +48,7 @@ def run(*words):
 # its line.
 FLOORS = [
     ["_version", "errors", "display"],
-    ["lazynames", "extensions"],
+    ["lazy_names", "extensions"],
     ["choices"],
     ["storage", "memory"],
     ["config", "settings", "forks"],
@@ -59,11 +59,11 @@ FLOORS = [
     ["store"],
     ["vectors"],
     ["heads", "ann", "exports"],
-    ["reports"],
+    ["plots"],
     ["runners"],
     ["extraction"],
-    ["geometry", "probes", "search"],
-    ["serving"],
+    ["layers", "probes", "search"],
+    ["map", "serve"],
     ["cli"],
     ["__main__"],
     # The package itself, with its lazy names.
@@ -72,22 +72,22 @@ FLOORS = [
 ]
 # The same inside the store: a module may import only from modules on earlier lines.
 STORE_FLOORS = [
-    ["layout", "offsets", "vectorlayout"],
+    ["layout", "offsets", "vector_layout"],
     ["schema"],
     ["vectors", "folder"],
-    ["partreader", "receipts"],
+    ["part_reader", "receipts"],
     ["parts", "selection", "manifest"],
-    ["commit", "planfile"],
-    ["storedescription", "writer"],
+    ["commit", "plan_file"],
+    ["description", "writer"],
     ["reader"],
     ["verification", "provenance", "compaction"],
 ]
 # Imports inside methods of a public class, which call what is built on the class: `store.map(...)`.
 METHODS = {
-    ("bertfeat.store.reader", "bertfeat.geometry.layermeasures"),
-    ("bertfeat.store.reader", "bertfeat.search.storemap"),
-    ("bertfeat.search.index", "bertfeat.search.quality"),
-    ("bertfeat.search.index", "bertfeat.search.storeupdate"),
+    ("bertfeat.store.reader", "bertfeat.layers.measures"),
+    ("bertfeat.store.reader", "bertfeat.map.build"),
+    ("bertfeat.search.index", "bertfeat.search.evaluation"),
+    ("bertfeat.search.index", "bertfeat.search.update"),
 }
 # library -> floors that may import it
 HOMES = {
@@ -99,7 +99,19 @@ HOMES = {
     "pyarrow": {"store", "corpus", "cli", "exports", "search", "pipelines"},
     # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
     # word vectors with it.
-    "polars": {"store", "corpus", "exports", "geometry", "probes", "search", "serving", "cli", "pipelines", "encoder"},
+    "polars": {
+        "store",
+        "corpus",
+        "exports",
+        "layers",
+        "probes",
+        "search",
+        "map",
+        "serve",
+        "cli",
+        "pipelines",
+        "encoder",
+    },
     # fsspec chooses the package for a URL.
     "fsspec": {"storage"},
     "s3fs": set(),
@@ -107,13 +119,13 @@ HOMES = {
     "pandas": set(),
     "sklearn": {"heads", "extraction", "pipelines"},
     "h5py": {"exports", "pipelines"},
-    "matplotlib": {"reports"},
-    "umap": {"ann"},
+    "matplotlib": {"plots"},
+    "umap": {"map"},
     "sentence_transformers": set(),
     "ray": {"runners"},
-    "starlette": {"serving"},
-    "uvicorn": {"serving"},
-    "jinja2": {"reports", "serving"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
+    "jinja2": {"layers", "serve"},
     "tqdm": {"progress"},
 }
 
@@ -234,7 +246,7 @@ def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
     (tmp_path / "lazy.py").write_text("def load():\n    from transformers import AutoTokenizer\n")
     assert imports_of(tmp_path / "lazy.py") == {"transformers.AutoTokenizer"}
     lines = ["from bertfeat import extract", "from bertfeat.errors import UserError", "import bertfeat.errors"]
-    private = ["bertfeat.ann.exact.exact_search", "bertfeat.reports.plots._STYLE"]
+    private = ["bertfeat.ann.exact.exact_search", "bertfeat.plots.charts._STYLE"]
     lines += [f"from {module} import {name}" for module, _, name in (item.rpartition(".") for item in private)]
     (tmp_path / "script.py").write_text("\n".join(lines))
     assert private_imports(tmp_path / "script.py") == private

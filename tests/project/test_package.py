@@ -30,9 +30,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat").rglob("*.py")}
     recipes = {f"bertfeat/pipelines/{path.name}" for path in (ROOT / "pipelines").glob("*.py")}
     assert len(recipes) > 6
-    served, reported = (ROOT / "bertfeat/serving/pages").iterdir(), (ROOT / "bertfeat/reports").glob("*.html")
-    card = ROOT / "bertfeat/exports/card.md"
-    pages = {path.relative_to(ROOT).as_posix() for path in (card, *served, *reported)}
+    served, card = (ROOT / "bertfeat/serve/pages").iterdir(), ROOT / "bertfeat/exports/card.md"
+    pages = {path.relative_to(ROOT).as_posix() for path in (card, *served, *(ROOT / "bertfeat").glob("*/*.html"))}
     assert names == sources | recipes | pages | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"

@@ -11,7 +11,7 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import Column
-from bertfeat.search.storeindex import write_row_map
+from bertfeat.search.build import write_row_map
 from bertfeat.store.reader import Store, open_store
 from tests.support.store_fakes import DOC_ID, make_plan, part_at, write_store
 
@@ -48,7 +48,7 @@ def make_store(folder: Path, n_rows: tuple[int, ...] = N_ROWS) -> Store:
 def test_each_level_has_its_rows_and_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, columns: list[str]
 ) -> None:
-    monkeypatch.setattr("bertfeat.search.storeindex._ROW_GROUP_ROWS", 32)
+    monkeypatch.setattr("bertfeat.search.build._ROW_GROUP_ROWS", 32)
     store = make_store(tmp_path / "s")
     rows = np.flatnonzero(np.random.default_rng(0).random(store.n_rows(level)) < 0.7)
     write_row_map(tmp_path / "rows.parquet", store, level, rows)

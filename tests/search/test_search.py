@@ -13,12 +13,12 @@ import pytest
 
 import bertfeat
 from bertfeat.ann.description import IndexDescription
-from bertfeat.ann.vectorindex import VectorIndex, load_index
+from bertfeat.ann.index import VectorIndex, load_index
 from bertfeat.choices import Level
 from bertfeat.errors import InputError, StoreError, UserError
 from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels, words_in_context
 from bertfeat.search.filters import condition_mask
-from bertfeat.search.hitrows import HitRows
+from bertfeat.search.hits import HitRows
 from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from tests.support.index_stores import SENSES, documents, known_store, tiny_store, write_jsonl

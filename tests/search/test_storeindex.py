@@ -17,7 +17,7 @@ import bertfeat
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
 from bertfeat.search import nearest_rows
-from bertfeat.search.storeindex import RowsDigest, workplace
+from bertfeat.search.build import RowsDigest, workplace
 from bertfeat.store.reader import Store
 from bertfeat.vectors.store import StoreVectors
 from tests.support.index_stores import brute_force, contents, documents, known_store, run_killed, tiny_store

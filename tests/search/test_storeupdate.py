@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import bertfeat
-from bertfeat.ann.indexfolder import read_description, write_description
+from bertfeat.ann.folder import read_description, write_description
 from bertfeat.errors import BertfeatWarning, UserError
-from bertfeat.serving.answers import Answers
+from bertfeat.serve.answers import Answers
 from bertfeat.store.compaction import compact
 from bertfeat.store.reader import Store
 from tests.support.command_line import good

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import bertfeat
-from bertfeat.ann.indexfolder import read_queries
+from bertfeat.ann.folder import read_queries
 from bertfeat.errors import UserError
-from bertfeat.search import storeindex
+from bertfeat.search import build as search_build
 from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from bertfeat.vectors.nearest import Metric
@@ -149,7 +149,7 @@ class TestRefused:
         self, tmp_path: Path, tiny_folder: Path, level: str, lines: list[str], said: str, monkeypatch
     ) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, on_overlong="truncate")
-        monkeypatch.setattr(storeindex, "RowsDigest", None)  # No vector is read.
+        monkeypatch.setattr(search_build, "RowsDigest", None)  # No vector is read.
         file = write_lines(tmp_path / "q.txt", lines)
         before = sorted(tmp_path.rglob("*"))
         build = ("index", "build", store.path, "-o", tmp_path / "i", "--level", level, "--tune-queries", file)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bertfeat.display import display_width, printable
 from bertfeat.errors import UserError
-from bertfeat.search.hitrows import context_of
-from bertfeat.search.queryvectors import MarkedText, covered_row, parse_marked
+from bertfeat.search.hits import context_of
+from bertfeat.search.query_vectors import MarkedText, covered_row, parse_marked
 
 
 class TestMarks:

@@ -12,7 +12,7 @@ import pytest
 
 import bertfeat
 from bertfeat.errors import StoreError
-from bertfeat.extraction.deepcheck import recheck
+from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.compaction import compact
 from bertfeat.store.reader import open_store

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import Column
-from bertfeat.store import partreader, selection
-from bertfeat.store.partreader import KeptGroups, PartReader
+from bertfeat.store import part_reader, selection
+from bertfeat.store.part_reader import KeptGroups, PartReader
 from bertfeat.store.reader import open_store
 from bertfeat.store.vectors import group_rows, read_groups
 from bertfeat.store.writer import open_for_writing
@@ -108,7 +108,7 @@ def test_rows_that_come_one_by_one_are_kept_within_a_bound(stores, monkeypatch, 
     kept = KeptGroups(max_bytes)
     monkeypatch.setattr(store, "_kept", kept)
     frame, n_read = store.polars("word", ["word", "label"]), []
-    monkeypatch.setattr(partreader, "read_groups", lambda *one: n_read.append(1) or read_groups(*one))
+    monkeypatch.setattr(part_reader, "read_groups", lambda *one: n_read.append(1) or read_groups(*one))
     files = [pq.ParquetFile(part.path) for part in store.stored_parts("word")]
     n_groups = sum(n_rows > 0 for file in files for n_rows in group_rows(file))
     for row in [*range(N_ROWS), *reversed(range(N_ROWS))]:

@@ -12,7 +12,7 @@ import pytest
 from bertfeat.errors import StoreError
 from bertfeat.store import parts, schema
 from bertfeat.store.offsets import VectorOffsets, read_values
-from bertfeat.store.partreader import KeptGroups, opened
+from bertfeat.store.part_reader import KeptGroups, opened
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from tests.support import store_fakes

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertfeat.durable.filelock import folder_lock
+from bertfeat.durable.file_lock import folder_lock
 from bertfeat.errors import BertfeatError
 from bertfeat.records import Plan
 from bertfeat.store import layout

@@ -23,7 +23,7 @@ from bertfeat.durable.records import seal, unseal
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.finite import first_not_finite
 from bertfeat.records import BadRow, Column, Plan
-from bertfeat.store.planfile import read_plan
+from bertfeat.store.plan_file import read_plan
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
@@ -219,7 +219,7 @@ def test_worker_processes_commit_at_the_same_time(tmp_path):
     script = (
         "import sys; sys.path[:0] = sys.argv[4:]\n"
         "from pathlib import Path; from tests.support.store_fakes import make_result\n"
-        "from bertfeat.store.commit import commit_shard; from bertfeat.store.planfile import read_plan\n"
+        "from bertfeat.store.commit import commit_shard; from bertfeat.store.plan_file import read_plan\n"
         "plan = read_plan(sys.argv[1], sys.argv[3]); shard = plan.shards[int(sys.argv[2])]\n"
         "commit_shard(Path(sys.argv[1]), plan, shard, make_result(plan, shard, n_bad=1))\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 
-from bertfeat.extraction.vectorcache import VectorCache
+from bertfeat.extraction.vector_cache import VectorCache
 from tests.support.kills import die_at
 
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from bertfeat import devices
 from bertfeat.encoder import attention, loading
 from bertfeat.encoder.comparison import Way
-from bertfeat.extraction import flow, leveltables
+from bertfeat.extraction import flow, level_tables
 
 CUDA = torch.device("cuda", 0)
 
@@ -95,7 +95,7 @@ def fake_cuda() -> Iterator[dict[str, list[Any]]]:
         )
         patch.setattr(devices, "_cuda_devices", lambda: (CUDA,))
         patch.setattr(devices, "_has_bfloat16", lambda device: True)
-        patch.setattr(leveltables, "gathering_device", lambda device, n_bytes: device)
+        patch.setattr(level_tables, "gathering_device", lambda device, n_bytes: device)
         patch.setattr(FakeFetches, "fetched", calls["fetched"], raising=False)
         patch.setattr(flow, "Fetches", FakeFetches)
         yield calls

@@ -20,7 +20,7 @@ from bertfeat.corpus.columns import CorpusSchema
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.layers import feature_columns
 from bertfeat.extraction.flow import Flow, Loaded
-from bertfeat.extraction.leveltables import ShardText
+from bertfeat.extraction.level_tables import ShardText
 from bertfeat.extraction.plan import level_schema
 from bertfeat.progress import unreported
 from bertfeat.records import Column, Document, FeatureColumn, LevelTable, Pack

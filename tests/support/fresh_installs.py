@@ -33,7 +33,7 @@ EXTRAS = {
     "s3": "import s3fs",
     "gcs": "import gcsfs",
     "sentencepiece": "import google.protobuf, sentencepiece",
-    "serve": "import bertfeat.serving.searchpage",
+    "serve": "import bertfeat.serve.page",
     "train": "import accelerate",
     "umap": "import umap",
     "hdf5": "bertfeat.export(store, 'tokens.hdf5', to='structural-probes-hdf5', level='token')",

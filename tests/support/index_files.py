@@ -8,10 +8,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from bertfeat.ann import indexfolder
+from bertfeat.ann import folder as ann_folder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM, BuildSettings, IndexDescription
+from bertfeat.ann.index import VectorIndex, load_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.ann.vectorindex import VectorIndex, load_index
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 
@@ -46,7 +46,7 @@ def make_faiss(prepared: np.ndarray, factory: str, metric: Metric) -> Any:
 
 def loaded(folder: Path) -> VectorIndex:
     """Open the index of a folder."""
-    return load_index(folder, indexfolder.read_description(folder))
+    return load_index(folder, ann_folder.read_description(folder))
 
 
 def write_parts(
@@ -64,7 +64,7 @@ def write_parts(
     fitted = fit_transform(ArrayVectors(raw), spec)
     building.mkdir(parents=True)
     if fitted is not None:
-        indexfolder.write_arrays(building / TRANSFORM, fitted.to_arrays())
+        ann_folder.write_arrays(building / TRANSFORM, fitted.to_arrays())
     faiss.write_index(make_faiss(prepare(raw, fitted, Metric(metric)), factory, Metric(metric)), str(building / INDEX))
     # No test here reads it; it only differs for other vectors.
     (building / ROWS).write_bytes(b"PAR1" + raw.tobytes()[:100])
@@ -77,5 +77,5 @@ def write_parts(
 def write_index(final: Path, **settings: Any) -> IndexDescription:
     """Write and publish an index."""
     building = beside(final)
-    indexfolder.publish(building, final, write_parts(building, **settings))
-    return indexfolder.read_description(final)
+    ann_folder.publish(building, final, write_parts(building, **settings))
+    return ann_folder.read_description(final)

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 from bertfeat.choices import Level
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
-from bertfeat.search.storeindex import write_row_map
+from bertfeat.search.build import write_row_map
 from bertfeat.store import schema
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.reader import open_store
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.vector_layout import VectorLayout
 from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import make_plan, make_result, part_at, rewrite_manifest
 

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from bertfeat.choices import Combine, Level, StoreDtype, VectorEncoding
 from bertfeat.durable.files import digest_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, PartInfo
-from bertfeat.store.partreader import KeptGroups
+from bertfeat.store.part_reader import KeptGroups
 from bertfeat.store.reader import Store
 from bertfeat.store.selection import read_vectors
-from bertfeat.store.vectorlayout import VectorLayout
+from bertfeat.store.vector_layout import VectorLayout
 from bertfeat.store.vectors import Piece, StoredPart, VectorSource
 
 NAME = "layer_06"

@@ -28,7 +28,7 @@ from bertfeat.records import (
 )
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import Manifest, read_manifest
-from bertfeat.store.planfile import hash_of_plan
+from bertfeat.store.plan_file import hash_of_plan
 from bertfeat.store.writer import open_for_writing
 
 N_LAYERS = 6

@@ -25,23 +25,23 @@ import pytest
 import bertfeat
 from bertfeat.ann import budget
 from bertfeat.ann.budget import plan_build
+from bertfeat.ann.build import build
 from bertfeat.ann.description import BuildSettings
-from bertfeat.ann.indexbuild import build
 from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
-from bertfeat.exports.framefiles import frame_writer
-from bertfeat.geometry import layerresult
-from bertfeat.geometry.layerresult import LayerComparison, LayerRow
+from bertfeat.exports.frame_files import frame_writer
+from bertfeat.heads.folder import save_probe
 from bertfeat.heads.linear import RidgeProbe
-from bertfeat.heads.probefolder import save_probe
-from bertfeat.probes import sweepresult
+from bertfeat.layers import plots as layers_plots
+from bertfeat.layers import result as layers_result
+from bertfeat.layers.result import LayerComparison, LayerRow
+from bertfeat.plots.charts import new_figure, save
+from bertfeat.plots.tables import write_csv, write_report
+from bertfeat.probes import sweep as probes_sweep
 from bertfeat.probes.predictions import write_frames
-from bertfeat.probes.sweepresult import Sweep, SweepRow
-from bertfeat.reports import layerplots
-from bertfeat.reports.plots import new_figure, save
-from bertfeat.reports.tables import write_csv, write_report
-from bertfeat.search.storeindex import build_index, write_row_map
-from bertfeat.search.storeupdate import update_index
+from bertfeat.probes.sweep import Sweep, SweepRow
+from bertfeat.search.build import build_index, write_row_map
+from bertfeat.search.update import update_index
 from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_stores import known_store
 from tests.support.kills import die_at
@@ -115,7 +115,7 @@ def _sweep(root: Path, inputs: Path, new: bool) -> None:
     sweep = Sweep(**SWEEP, rows=(row,))
     with pytest.MonkeyPatch.context() as patch:
         # A whole plot takes a second to draw.
-        patch.setattr(sweepresult, "plot_layer_scores", lambda _, stem: save(new_figure(1 + new, 1), stem))
+        patch.setattr(probes_sweep, "plot_layer_scores", lambda _, stem: save(new_figure(1 + new, 1), stem))
         sweep.write(root / "sweep", overwrite=True)
 
 
@@ -126,8 +126,8 @@ def _layers(root: Path, inputs: Path, new: bool) -> None:
     facts |= dict.fromkeys(("store", "model", "level", "bertfeat"), "word")
     facts |= dict.fromkeys(("n_rows", "n_documents", "n_types", "n_neighbors", "n_sample", "seed"), 4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layerresult, "plot_panels", lambda _, path: write_report(path, bytes([new])))
-        patch.setattr(layerplots, "_svg", lambda _: "")
+        patch.setattr(layers_result, "plot_panels", lambda _, path: write_report(path, bytes([new])))
+        patch.setattr(layers_plots, "_svg", lambda _: "")
         matrices = {"cka": ((1.0,),), "cka_debiased": ((1.0,),), "neighbor_overlap": ((None,),)}
         found = LayerComparison(rows=(row,), moved={}, **facts, **matrices)
         found.write(root / "layers", overwrite=True)

@@ -1,0 +1,266 @@
+"""The tables of a shard: the rows of each level, and the columns before its vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from bertfeat.choices import Level, StoreDtype, UnknownWords
+from bertfeat.config import ExtractConfig
+from bertfeat.encoder.device_copies import Fetches, gathering_device
+from bertfeat.encoder.sentence_model import SentenceModel
+from bertfeat.extraction.pooling import EmbeddingBuffer, Finish, LevelBuffer, counts_of, modes_of
+from bertfeat.extraction.resolution import Resolved
+from bertfeat.ragged import run_of, starts_of
+from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
+from bertfeat.text.alignment import (
+    Units,
+    WordRows,
+    documents_at,
+    kept_tokens,
+    sentence_units,
+    token_units,
+    without_unknown,
+    word_rows,
+    word_units,
+)
+from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
+from bertfeat.text.windows import Windows
+
+Values = Sequence[Any] | npt.NDArray[Any]
+Buffer = LevelBuffer | EmbeddingBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class ShardText:
+    """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from.
+
+    `units` has one entry per pooling mode of the level; all have the same rows. `n_unknown` counts the tokens that
+    static vectors lack; None for an encoder.
+    """
+
+    documents: Sequence[Document]
+    tokens: Tokens
+    windows: Windows
+    words: WordRows | None
+    units: Mapping[Level, Sequence[Units]]
+    n_unknown: int | None = None
+
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of tokens and windows, for the receipt."""
+        n_tokens = int(self.tokens.n_texts.sum())
+        return {
+            "n_tokens": n_tokens,
+            "n_truncated_tokens": n_tokens - int(kept_tokens(self.tokens, self.windows).sum()),
+            "n_windows": len(self.windows),
+            **({} if self.n_unknown is None else {"n_unknown_tokens": self.n_unknown}),
+        }
+
+
+def align(
+    documents: Sequence[Document],
+    tokens: Tokens,
+    windows: Windows,
+    tokenizer: Tokenizer,
+    config: ExtractConfig,
+    sentence: SentenceModel | None,
+) -> ShardText:
+    """Find the rows of every requested level, and the positions that each row is pooled from."""
+    units: dict[Level, list[Units]] = {}
+    words: WordRows | None = None
+    for level in config.levels:
+        modes = modes_of(level, config, sentence)
+        if level is Level.TOKEN:
+            units[level] = [token_units(windows)]
+        elif level is Level.WORD:
+            given = bool(documents) and documents[0].words is not None
+            words = word_rows(tokens, windows, documents, given_words=given)
+            units[level] = [word_units(words, tokens, windows, mode.takes) for mode in modes]
+        else:
+            counts = counts_of(config, sentence)
+            units[level] = [
+                sentence_units(tokens, windows, tokenizer, mode.takes, counts, weighted=mode.is_weighted)
+                for mode in modes
+            ]
+    n_unknown = None
+    if (unknown_id := tokenizer.unknown_id) is not None:
+        n_unknown = int(np.count_nonzero(tokens.ids == unknown_id))
+        for level in [each for each in units if each is Level.SENTENCE or config.unknown_words is UnknownWords.NULL]:
+            units[level] = [without_unknown(unit, windows, unknown_id) for unit in units[level]]
+    return ShardText(documents, tokens, windows, words, units, n_unknown)
+
+
+def make_buffers(
+    text: ShardText,
+    schemas: Mapping[Level, LevelSchema],
+    config: ExtractConfig,
+    resolved: Resolved,
+    finish: Finish | None,
+    device: torch.device,
+) -> dict[Level, Buffer]:
+    """Allocate the vectors of each level, on the encoder's device if it is a GPU with enough memory.
+
+    `finish` makes the model's own sentence embedding of pooled vectors; None if it is not asked for.
+    """
+    n_values = sum(units[0].n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
+    n_bytes = n_values * config.store_dtype.width
+    if finish is not None:
+        n_bytes += sum(4 * resolved.model.hidden_size * units.n_rows for units in text.units[Level.SENTENCE])
+    where = gathering_device(device, n_bytes)
+
+    def build(where: torch.device) -> dict[Level, Buffer]:
+        buffers: dict[Level, Buffer] = {}
+        for level, units in text.units.items():
+            features, modes = schemas[level].features, modes_of(level, config, resolved.sentence)
+            if finish is None or level is not Level.SENTENCE:
+                buffers[level] = LevelBuffer(units[0], modes[0], features, config.store_dtype, where)
+                continue
+            pooled = [dataclasses.replace(features[0], dim=resolved.model.hidden_size)]
+            parts = [LevelBuffer(*pair, pooled, StoreDtype.FLOAT32, where) for pair in zip(units, modes, strict=True)]
+            buffers[level] = EmbeddingBuffer(parts, finish, config.store_dtype)
+        return buffers
+
+    try:
+        return build(where)
+    except torch.OutOfMemoryError:
+        # The free memory may be fragmented.
+        return build(torch.device("cpu"))
+
+
+def level_table(
+    level: Level,
+    text: ShardText,
+    buffer: Buffer,
+    schema: LevelSchema,
+    tokenizer: Tokenizer,
+    fetches: Fetches,
+) -> LevelTable:
+    """Make the table of a level, with its columns in the order of the schema.
+
+    The vectors have their values only after `fetches.wait`.
+    """
+    if level is Level.TOKEN:
+        columns = _token_columns(text, tokenizer)
+    elif level is Level.WORD:
+        columns = _word_columns(text)
+    else:
+        columns = _sentence_columns(text)
+    for name in [column.name for column in schema.columns if column.name not in columns]:
+        if level is Level.WORD:
+            columns[name] = [value for document in text.documents for value in document.annotations[name]]
+        else:
+            columns[name] = [document.kept.get(name) for document in text.documents]
+    valid = buffer.valid
+    return LevelTable(
+        level=level,
+        n_rows=len(valid),
+        columns={column.name: columns[column.name] for column in schema.columns},
+        vectors={name: fetches.fetch(vectors) for name, vectors in buffer.vectors.items()},
+        valid=None if bool(valid.all()) else valid,
+    )
+
+
+def document_starts(level: Level, text: ShardText) -> IntArray:
+    """Return the first row of each document at a level, and the number of rows: int64 (n_documents + 1,)."""
+    number = np.arange(len(text.documents) + 1)
+    if level is Level.SENTENCE:
+        return number
+    if level is Level.WORD:
+        assert text.words is not None
+        return np.searchsorted(text.words.document, number)
+    return np.searchsorted(documents_at(np.flatnonzero(text.windows.kept), text.tokens, text.windows), number)
+
+
+def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:
+    tokens, windows = text.tokens, text.windows
+    # Windows are in the order of the documents, and each token is kept in one window only: so the kept positions, in
+    # order, are the rows.
+    flat = np.flatnonzero(windows.kept)
+    document, token_id, source = documents_at(flat, tokens, windows), windows.input_ids[flat], windows.source[flat]
+    special = source < 0
+
+    def of_source(values: npt.NDArray[Any]) -> Values:
+        # Special tokens have index -1, which is the appended entry; it is masked.
+        return np.ma.MaskedArray(np.append(values, 0).astype(np.int32)[source], mask=special)
+
+    return {
+        "doc_id": _doc_ids(text, document),
+        "token_index": (np.arange(len(flat)) - np.searchsorted(document, document)).astype(np.int32),
+        "token": tokenizer.vocabulary[token_id],
+        "token_id": token_id.astype(np.int32),
+        "word_index": of_source(tokens.word),
+        "char_start": of_source(tokens.char_start),
+        "char_end": of_source(tokens.char_end),
+        "is_special": special,
+        "segment": of_source(_in_second(tokens, np.arange(len(tokens.ids)))),
+    }
+
+
+def _word_columns(text: ShardText) -> dict[str, Values]:
+    words = text.words
+    assert words is not None
+    if text.documents and text.documents[0].words is not None:
+        in_second = np.zeros(len(words.word), dtype=np.bool_)
+        surfaces = [word for document in text.documents for word in document.words or ()]
+    else:
+        in_second = _in_second(text.tokens, words.first_token)
+        texts = [text for d in text.documents for text in (d.text, d.text_pair or "")]
+        number = (2 * words.document + in_second).tolist()
+        bounds = zip(number, words.char_start.tolist(), words.char_end.tolist(), strict=True)
+        surfaces = [texts[i][start:end] for i, start, end in bounds]
+    return {
+        "doc_id": _doc_ids(text, words.document),
+        "word_index": words.word.astype(np.int32),
+        "word": surfaces,
+        "char_start": words.char_start,
+        "char_end": words.char_end,
+        "n_tokens": words.n_tokens.astype(np.int32),
+        "segment": in_second.astype(np.int8),
+    }
+
+
+def _sentence_columns(text: ShardText) -> dict[str, Values]:
+    tokens, windows, documents = text.tokens, text.windows, text.documents
+    kept = starts_of(kept_tokens(tokens, windows).astype(np.int64))
+    n_kept = kept[tokens.starts[1:]] - kept[tokens.starts[:-1]]
+    pairs = [document.text_pair for document in documents]
+    return {
+        "doc_id": _doc_ids(text, np.arange(len(documents))),
+        "text": [document.text for document in documents],
+        # Without pairs, a kept column may have this name.
+        **({"text_pair": pairs} if any(pair is not None for pair in pairs) else {}),
+        "n_tokens": n_kept.astype(np.int32),
+        "n_windows": _n_windows(tokens, windows).astype(np.int32),
+        "truncated": n_kept < tokens.n_texts.sum(axis=1),
+    }
+
+
+def _n_windows(tokens: Tokens, windows: Windows) -> IntArray:
+    """Return the number of windows that the rows of each document come from, special tokens included."""
+    flat = np.flatnonzero(windows.kept)
+    document, window = documents_at(flat, tokens, windows), run_of(windows.lengths)[flat]
+    is_new = np.ones(len(flat), dtype=np.bool_)
+    is_new[1:] = (np.diff(document) != 0) | (np.diff(window) != 0)
+    return np.bincount(document[is_new], minlength=tokens.n_documents)
+
+
+def _in_second(tokens: Tokens, token: IntArray) -> BoolArray:
+    """Return whether each token in `token` belongs to the second text of its document: bool (len(token),)."""
+    if not len(tokens.ids):
+        return np.zeros(len(token), dtype=np.bool_)
+    is_second: BoolArray = token >= tokens.pair_starts[tokens.document[token]]
+    return is_second
+
+
+def _doc_ids(text: ShardText, document: IntArray) -> Values:
+    ids = [d.doc_id for d in text.documents]
+    # Without documents, an array of objects fits both types.
+    is_int = bool(ids) and all(isinstance(doc_id, int) for doc_id in ids)
+    return np.array(ids, dtype=np.int64 if is_int else object)[document]

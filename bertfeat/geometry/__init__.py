@@ -1,3 +1,0 @@
-"""Geometry of layers: how the vectors of each layer lie in space, and how two layers or two models differ."""
-
-__all__ = ["layermeasures", "layerresult"]

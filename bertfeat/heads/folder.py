@@ -1,0 +1,105 @@
+"""Probes on disk: a folder with `probe.json` and `weights.safetensors`, and never a pickle.
+
+Both files have a digest in `probe.json`, so a flipped byte is found before anything is used. A folder is written beside
+its place, under a hidden name, and renamed when it is whole (`publish_folder`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save_file
+
+from bertfeat._version import __version__
+from bertfeat.durable.output_check import check_folder
+from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.durable.records import FileDigest, read_checked, read_record, seal
+from bertfeat.errors import RunError, UserError
+from bertfeat.heads.registry import make_head
+
+if TYPE_CHECKING:
+    from bertfeat.heads.base import Probe
+
+FORMAT_VERSION = 1
+DOCUMENT = "probe.json"
+WEIGHTS = "weights.safetensors"
+_FILES = (DOCUMENT, WEIGHTS)
+SAVE_AGAIN = "save the probe again"
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The classes of a probe, sorted: their NumPy type, and their values."""
+
+    dtype: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeDocument:
+    """The content of `probe.json`: `report` is that of the fit, `extra` what the caller saved, as JSON values.
+
+    `bertfeat` is the version that saved it, `weights` the size and digest of the file with the arrays.
+    """
+
+    bertfeat: str
+    head: str
+    params: Mapping[str, Any]
+    classes: Classes
+    report: Mapping[str, Any]
+    extra: Any
+    weights: FileDigest
+    format_version: int = FORMAT_VERSION
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Check that a path has nothing but, with `overwrite`, a probe; one that a kill has moved aside returns first."""
+    recover(target)
+    check_folder(target, "a probe", _FILES, overwrite=overwrite)
+
+
+def read_document(where: Path) -> ProbeDocument:
+    """Return the document of a saved probe; neither its weights nor its head is loaded."""
+    return read_record(ProbeDocument, where, "probe", FORMAT_VERSION, SAVE_AGAIN)
+
+
+def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool = False) -> None:
+    """Save a fitted probe to a folder, which appears when all of it is written, or stays as it was.
+
+    `extra` is a record or JSON values that are saved with the probe, such as the source of its features.
+    """
+    report, arrays = probe.fit_report(), probe.get_state()
+    target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
+    check_target(target, overwrite=overwrite)
+    classes = Classes(probe.classes_.dtype.str, tuple(probe.classes_.tolist()))
+    with publish_folder(target, partial(check_folder, target, "a probe", _FILES, overwrite=overwrite)) as new:
+        try:
+            # safetensors writes the memory of an array, whatever its order.
+            save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, new / WEIGHTS)
+        except SafetensorError as error:
+            raise RunError(f"{target}: {error}; fix the cause and save it again") from error
+        digest = FileDigest.of(new / WEIGHTS)
+        document = ProbeDocument(__version__, probe.head, probe.get_params(deep=False), classes, report, extra, digest)
+        (new / DOCUMENT).write_bytes(seal(document))
+
+
+def load_probe(folder: str | Path) -> tuple[Probe, Any]:
+    """Return a saved probe, and the JSON values that were saved with it."""
+    where = standing(Path(folder))
+    document = read_document(where)
+    arrays = load(read_checked(where / WEIGHTS, document.weights, SAVE_AGAIN))
+    try:
+        probe = make_head(document.head, **document.params)
+    except UserError as error:
+        # Saved by a version with other heads or parameters.
+        raise UserError(f"{where}: cannot be loaded as a probe: {error}; {SAVE_AGAIN}") from None
+    probe.classes_ = np.array(document.classes.values, dtype=document.classes.dtype)
+    probe.report_ = dict(document.report)
+    return probe.set_state(arrays), document.extra

@@ -1,0 +1,155 @@
+"""The result of a sweep: a row for each feature, as a table, JSON and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfeat.choices import Level
+from bertfeat.display import html_table
+from bertfeat.durable.files import os_errors
+from bertfeat.durable.output_check import check_folder
+from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.durable.records import read_record, seal, to_values
+from bertfeat.errors import UserError
+from bertfeat.plots.charts import LayerScores, ScoreBar, draw_layer_scores, plot_layer_scores
+from bertfeat.plots.tables import text_table, write_csv
+from bertfeat.storage import local_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMAT_VERSION = 1
+_FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
+_HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """The scores of one feature, or mix of layers.
+
+    `score` is the mean over seeds and `deviation` theirs (None for one seed); `low` and `high` are the ends of the
+    bootstrap interval of the first seed's score. `values` are the scores of the seeds, and `mixes` the learned weights
+    of layers, and gamma.
+    """
+
+    feature: str
+    layers: tuple[int, ...]
+    dim: int
+    metric: str
+    score: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+    seconds: float
+    values: tuple[float, ...]
+    mixes: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def bar(self) -> ScoreBar:
+        """The score in a plot, with its deviation or, for one seed, its interval."""
+        interval = ScoreBar(self.score, self.low, self.high)
+        return interval if self.deviation is None else ScoreBar.of(self.score, self.deviation)
+
+    def cells(self) -> list[object]:
+        """Return the cells of its line in a table."""
+        return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in _HEADERS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """The scores of a head on each feature, layers first; the content of `result.json`.
+
+    `seeds` is empty for a head without randomness. Scores are on the store `dev`, or on the share `held_out` of the
+    documents, drawn by `seed`.
+    """
+
+    store: str
+    plan_hash: str
+    model: str
+    level: Level
+    label: str
+    head: str
+    params: Mapping[str, Any]
+    metric: str
+    seeds: tuple[int, ...]
+    seed: int
+    dev: str | None
+    held_out: float | None
+    n_train: int
+    n_dev: int
+    n_classes: int
+    limit: int | None
+    bertfeat: str
+    rows: tuple[SweepRow, ...]
+    format_version: int = FORMAT_VERSION
+
+    def __repr__(self) -> str:
+        best = self.best
+        what = f"{self.head} on {self.label!r}, level {self.level}"
+        return f"Sweep({what}, {len(self.rows)} features, best {best.feature}: {best.metric} {best.score:.4f})"
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), _HEADERS, [row.cells() for row in self.rows])
+
+    @property
+    def best(self) -> SweepRow:
+        """The row with the best score; of equal scores the first."""
+        return max(self.rows, key=lambda row: row.score)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values, with the best feature."""
+        return {**to_values(self), "best": self.best.feature}
+
+    def table(self) -> str:
+        """Return the scores as a table of plain text."""
+        return text_table(_HEADERS, [row.cells() for row in self.rows])
+
+    def best_line(self) -> str:
+        """Return the best feature with its score, and what it was scored on."""
+        best = self.best
+        scored_on = self.dev if self.held_out is None else f"{self.held_out:.0%} of the documents, held out"
+        return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
+
+    def plot(self) -> Axes:
+        """Draw the scores against the layers; return matplotlib's axes, so that `.figure.savefig(FILE)` writes them."""
+        return draw_layer_scores(self._series())
+
+    def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written."""
+        out = check_sweep_folder(folder, overwrite=overwrite)
+        with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
+            write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
+            plot_layer_scores(self._series(), new / "plot")
+            (new / "result.json").write_bytes(seal(self.to_dict()))
+        return out
+
+    def _series(self) -> LayerScores:
+        by_seeds = any(row.deviation is not None for row in self.rows)
+        n_seeds = len(self.rows[0].values)
+        return LayerScores(
+            metric=self.metric,
+            layers={row.layers[0]: row.bar for row in self.rows if row.feature.startswith("layer_")},
+            combinations={row.feature: row.bar for row in self.rows if not row.feature.startswith("layer_")},
+            bars=f"standard deviation over {n_seeds} seeds" if by_seeds else "95 % bootstrap interval",
+            title=f"{self.head} on {self.label}, {self.level} level",
+        )
+
+
+@os_errors(UserError)
+def read_sweep(folder: str | Path) -> Sweep:
+    """Return the sweep that was written to a folder."""
+    return read_record(Sweep, standing(local_path(folder, "a sweep")), "sweep", FORMAT_VERSION, "sweep again")
+
+
+def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:
+    """Return a folder for a sweep's files, which need not be there yet, if they may be written there."""
+    out = local_path(folder, "a sweep")
+    recover(out)
+    check_folder(out, "a sweep", _FILES, overwrite=overwrite)
+    return out

@@ -1,3 +1,0 @@
-"""Reports for people: tables as text, Markdown and CSV, and plots as PNG and SVG."""
-
-__all__ = ["layerplots", "mappage", "plots", "tables"]

@@ -1,0 +1,226 @@
+"""Queries as vectors: texts, or marked words (`on the [bank] of the river`), encoded as the rows of a store were."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.choices import Level, Pooling
+from bertfeat.corpus.formats import has_words
+from bertfeat.encoder.sentence_model import Prompts
+from bertfeat.errors import UserError
+from bertfeat.extraction.documents import documents_of
+from bertfeat.levels import LEVELS
+from bertfeat.records import Document, Int32Array, IntArray, LevelTable
+from bertfeat.store.provenance import FeatureSpec
+from bertfeat.store.reader import Store
+
+if TYPE_CHECKING:
+    from bertfeat.extraction.flow import Flow
+
+# Texts whose rows are in memory at once.
+_ENCODED_AT_ONCE = 1024
+# A backslash with the sign that it makes ordinary, or a bracket.
+_SIGN = re.compile(r"\\([\[\]\\])|([\[\]])")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedQueries:
+    """Queries as vectors, float (n_queries, dim) of the stored type, and the word or token that each marks."""
+
+    vectors: npt.NDArray[Any]
+    surfaces: tuple[str | None, ...]
+
+
+Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
+
+
+def gives_words(store: Store) -> bool:
+    """Return whether a store's corpus consists of words."""
+    formats = {file.format for file in store.manifest.inputs}
+    return bool(store.metadata["is_split_into_words"]) or any(map(has_words, formats))
+
+
+def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:
+    """Return the text that is put before each query of an index; None for that of the store's rows.
+
+    By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
+    made with a prompt; no prompt if the rows have the one for documents and the model names none for queries, as in
+    `Encoder.encode_query`. An empty name gives no prompt.
+    """
+    if level is not Level.SENTENCE:
+        if name is not None:
+            raise UserError(f"`query_prompt_name` {name!r} is for the sentence level, and the index is of {level} rows")
+        return None
+    prompts: Mapping[str, str] = store.metadata.get("prompts", {})
+    if name is None:
+        prompt = store.metadata.get("prompt")
+        if prompt and prompt == Prompts(prompts).document:
+            return prompts.get("query", "")
+        if store.metadata["pooling"] == Pooling.MODEL:
+            return prompts.get("query")
+        # sentence-transformers writes an empty prompt for models without one.
+        return prompts.get("query") or None if prompt else None
+    if name and name not in prompts:
+        there = f"choose one of {', '.join(sorted(prompts))}" if prompts else "it names no prompts"
+        raise UserError(f"`query_prompt_name` {name!r}: the model of {store.path} has no prompt of that name; {there}")
+    return prompts[name] if name else ""
+
+
+class QueryEncoder:
+    """Encoder of queries that are to be compared with a feature; the model is loaded on first use.
+
+    At word and token level, the vector is that of the first word or token in the brackets of a text. `given_words` says
+    whether the store's corpus consists of words: texts are then split at whitespace. `name` is for messages. `prompt`
+    is put before each query; None for that of the store's rows.
+    """
+
+    def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str, prompt: str | None = None) -> None:
+        self.spec = spec
+        self._prompt = spec.prompt if prompt is None else prompt
+        self._given_words = given_words
+        self._name = name
+
+    def encode(self, queries: Queries, names: Sequence[str] | None = None) -> EncodedQueries:
+        """Return queries as vectors; see `Index.encode`."""
+        if isinstance(queries, EncodedQueries):
+            return queries
+        if isinstance(queries, np.ndarray):
+            vectors = np.atleast_2d(queries)
+            return EncodedQueries(vectors, (None,) * len(vectors))
+        texts = [queries] if isinstance(queries, str) else queries
+        if names is None:
+            names = [f"query {number}" for number in range(len(texts))] if len(texts) > 1 else ["query"]
+        parts = [EncodedQueries(np.zeros((0, self.spec.dim), self.spec.store_dtype), ())]
+        for start in range(0, len(texts), _ENCODED_AT_ONCE):
+            step = slice(start, start + _ENCODED_AT_ONCE)
+            parts.append(self._encode(documents_of(texts[step], what="queries"), names[step]))
+        vectors = np.concatenate([part.vectors for part in parts])
+        return EncodedQueries(vectors, tuple(word for part in parts for word in part.surfaces))
+
+    def load(self) -> None:
+        """Load the model; raise a UserError if it is not the one that the store was made with."""
+        self._flow.network.load()
+
+    @functools.cached_property
+    def _flow(self) -> Flow:
+        # Imported here, because building and searching by vectors need no torch.
+        from bertfeat.extraction.flow import Flow
+
+        settings: dict[str, Any] = {"prompt": self._prompt, "is_split_into_words": self._given_words}
+        if self._prompt != self.spec.prompt:
+            # A longer prompt may leave no room for the stride of the rows.
+            settings["stride"] = None
+        return Flow.of_feature(self.spec, mine=self._name, **settings)
+
+    def _encode(self, documents: Sequence[Document], names: Sequence[str]) -> EncodedQueries:
+        level = self.spec.level
+        chosen, surfaces = np.arange(len(documents)), [None] * len(documents)
+        if level is Level.SENTENCE:
+            table = self._flow.run(documents)[level]
+        else:
+            queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
+            if self._given_words:
+                queries = [query.collapsed() for query in queries]
+            plain = [
+                Document(number, number, query.text, words=tuple(query.text.split()) if self._given_words else None)
+                for number, query in enumerate(queries)
+            ]
+            table = self._flow.run(plain)[level]
+            chosen = _covered_rows(table, queries, names)
+            surfaces = np.asarray(table.columns[LEVELS[level].surface], object)[chosen].tolist()
+        valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
+        for number in np.flatnonzero(~valid[chosen]).tolist():
+            query = f"{names[number]} {documents[number].text!r:.60}"
+            if level is Level.SENTENCE:
+                raise UserError(f"{query}: has no token with a vector; write another text")
+            raise UserError(
+                f"{query}: {level} {surfaces[number]!r} has no vector, because the model does not see it; shorten the "
+                "text, or mark another one"
+            )
+        return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces))
+
+
+def _covered_rows(table: LevelTable, queries: Sequence[MarkedText], names: Sequence[str]) -> IntArray:
+    """Return the row that each query marks, int64 (n_queries,)."""
+    first = np.searchsorted(np.asarray(table.columns["doc_id"], np.int64), np.arange(len(queries) + 1))
+    # Special tokens cover no characters: both are 0.
+    starts, ends = (np.ma.getdata(table.columns[side]) for side in ("char_start", "char_end"))
+    rows = [
+        own.start + covered_row(query, starts[own], ends[own], name=name, what=str(table.level))
+        for query, name, own in zip(queries, names, map(slice, first, first[1:]), strict=True)
+    ]
+    return np.array(rows, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedText:
+    """A text without its brackets, and the characters `start` to `end - 1` that were between them."""
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def marked(self) -> str:
+        """The text between the brackets."""
+        return self.text[self.start : self.end]
+
+    @property
+    def bracketed(self) -> str:
+        """The text with its brackets."""
+        return f"{self.text[: self.start]}[{self.marked}]{self.text[self.end :]}"
+
+    def collapsed(self) -> MarkedText:
+        """Return the same with single spaces between words and none around, as in a corpus of words."""
+        start, end = (len(re.sub(r"\s+", " ", self.text[:at].lstrip())) for at in (self.start, self.end))
+        return MarkedText(" ".join(self.text.split()), start, end)
+
+
+def parse_marked(text: str, name: str = "query") -> MarkedText:
+    r"""Read a text in which square brackets mark one word; a text of one word needs none.
+
+    A backslash before a bracket or a backslash makes it an ordinary character. `name` is for messages.
+
+    Examples:
+        >>> parse_marked("on the [bank] of the river")
+        MarkedText(text='on the bank of the river', start=7, end=11)
+        >>> parse_marked(r"see \[1\], [bank]").text
+        'see [1], bank'
+    """
+    plain, kinds, at = "", "", 0
+    places = []
+    for sign in _SIGN.finditer(text):
+        plain += text[at : sign.start()] + (sign[1] or "")
+        if sign[2]:
+            kinds += sign[2]
+            places.append(len(plain))
+        at = sign.end()
+    plain += text[at:]
+    if kinds == "[]":
+        return MarkedText(plain, *places)
+    if kinds:
+        what = "mark one [word], and write \\[ or \\] for a bracket of the text"
+        raise UserError(f"{name} {text!r:.60}: the brackets do not mark one word; {what}")
+    if len(plain.split()) != 1:
+        what = "put brackets around one, as in 'the [bank] of the river'"
+        raise UserError(f"{name} {text!r:.60}: no word is marked; {what}")
+    return MarkedText(plain, 0, len(plain))
+
+
+def covered_row(query: MarkedText, starts: Int32Array, ends: Int32Array, *, name: str, what: str) -> int:
+    """Return the number of the first word that the brackets cover, in part or whole.
+
+    `starts` and `ends`, int32 (n_words,), are the first character of each word, and the one after its last.
+    """
+    covered = np.flatnonzero((query.start < query.end) & (starts < query.end) & (query.start < ends))
+    if not len(covered) or len(query.marked.split()) > 1:
+        count = "several words" if len(covered) else f"no {what}"
+        raise UserError(f"{name} {query.bracketed!r:.60}: the brackets cover {count}; put them around one")
+    return int(covered[0])

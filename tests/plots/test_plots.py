@@ -1,0 +1,189 @@
+"""Tables that read back, and well-formed plots that are the same each time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from bertfeat.errors import UserError
+from bertfeat.plots.charts import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_lines, plot_points
+from bertfeat.plots.tables import markdown_table, text_table, write_csv
+
+SVG = "{http://www.w3.org/2000/svg}"
+SWEEP = LayerScores(
+    metric="entity F1",
+    layers={0: ScoreBar.of(0.42, 0.01), 1: ScoreBar(0.6, 0.61, 0.63), 2: ScoreBar(0.7), 12: ScoreBar.of(0.8, None)},
+    combinations={"concat_last4": ScoreBar.of(0.82, 0.004), "mix of $all$ layers": ScoreBar(0.821)},
+    bars="standard deviation over 5 seeds",
+    title="BC5CDR <dev> & more",
+)
+
+
+def texts_of(svg: Path) -> str:
+    """Return all that is written in a plot: its texts are drawn as shapes, each with its words in a comment."""
+    parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
+    root = ElementTree.parse(svg, parser).getroot()
+    assert root.tag == SVG + "svg"
+    assert len(list(root.iter(SVG + "path"))) > 5
+    return "\n".join(node.text or "" for node in root.iter() if node.tag is ElementTree.Comment)
+
+
+def test_text_table_lines_up() -> None:
+    rows = [["layer_12", 0.91234, 768], ["概念", None, np.int64(3072)], ["a\n\x1b[31m", np.float32(0.5), 1]]
+    assert text_table(["feature", "F1", "dim"], rows).splitlines() == [
+        "feature       F1   dim",
+        "--------  ------  ----",
+        "layer_12  0.9123   768",
+        "概念           -  3072",
+        "a \ufffd[31m   0.5000     1",
+    ]
+    assert text_table(["a", "b"], []) == "a  b\n-  -"
+    spans = text_table(["head", "score"], [["svm", "0.91 ± 0.01"], ["bilstm", "±0.2"]])
+    assert spans.splitlines()[-1] == "bilstm         ±0.2"
+
+
+def test_markdown_table_escapes() -> None:
+    table = markdown_table(["label", "n", "x"], [["a|b", 3, True], ["*x*\n<b>", 10, None]])
+    assert table.splitlines() == [
+        "| label | n | x |",
+        "|---|---:|---|",
+        "| a\\|b | 3 | True |",
+        "| \\*x\\* \\<b> | 10 | - |",
+    ]
+
+
+def test_csv_is_plain(tmp_path: Path) -> None:
+    rows = [[np.float64(0.1), None], [np.int32(3), 'x,"y"'], [1e-300, "a\nb"]]
+    assert write_csv(tmp_path / "t.csv", ["a", "b"], rows) == tmp_path / "t.csv"
+    assert (tmp_path / "t.csv").read_bytes() == b'a,b\n0.1,\n3,"x,""y"""\n1e-300,"a\nb"\n'
+
+
+def test_a_row_of_another_length_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a row of 1 cells in a table of 2 columns"):
+        write_csv(tmp_path / "never.csv", ["a", "b"], [[1, 2], [1]])
+    assert not (tmp_path / "never.csv").exists()
+
+
+def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
+    png, svg = plot_layer_scores(SWEEP, tmp_path / "plot.v1")
+    assert (png, svg) == (tmp_path / "plot.v1.png", tmp_path / "plot.v1.svg")
+    assert imread(png).ndim == 3
+    written = texts_of(svg)
+    names = ("concat_last4  0.820", "mix of $all$ layers  0.821", "bars: standard deviation over 5 seeds")
+    assert all(text in written for text in ("entity F1", "layer (0: embeddings)", *names))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plot.v1.png", "plot.v1.svg"]
+
+
+def test_combinations_may_stand_alone(tmp_path: Path) -> None:
+    _, svg = plot_layer_scores(LayerScores("accuracy", {}, {"mean_last4": ScoreBar.of(0.5, 0.1)}), tmp_path / "none")
+    assert "mean_last4  0.500" in texts_of(svg)
+    assert "layer" not in texts_of(svg)
+
+
+def test_a_confusion_matrix_as_png_and_svg(tmp_path: Path) -> None:
+    labels = ["NOUN", "PRP$", "$", "B-$x$"]
+    matrix = np.diag([10, 217, 3, 0]) + np.eye(4, k=1, dtype=int) * 44
+    _, svg = plot_confusion(labels, matrix, tmp_path / "confusion")
+    written = texts_of(svg).splitlines()
+    assert {"predicted", "true", "217", "44", *labels} <= {text.strip() for text in written}
+
+
+def test_a_large_confusion_matrix_names_some_of_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertfeat.plots.charts._MAX_NAMED", 10)
+    labels = [f"class {i:03}" for i in range(25)]
+    written = texts_of(plot_confusion(labels, np.full((25, 25), 7), tmp_path / "large")[1])
+    assert [label for label in labels if label in written] == labels[::3]
+    assert " 7 " not in written, "the numbers of many labels would be too small to read"
+
+
+def test_points_as_png_and_svg(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    points = random.normal(size=(60, 2))
+    groups = ["river", "money", "中文"] * 20
+    labels = ["", "a bank of sand", *[""] * 58]
+    _, svg = plot_points(points, groups, labels, tmp_path / "senses", title="bank", axis_names=("PC 1", "PC 2"))
+    written = texts_of(svg)
+    for text in ("river (20)", "money (20)", "中文 (20)", "a bank of sand", "bank", "PC 1", "PC 2"):
+        assert text in written
+
+
+def test_labels_that_would_cover_one_another_are_left_out(tmp_path: Path) -> None:
+    points = [[0, 0], [1, 1], *[[0.5, 0.5]] * 20]
+    labels = ["", "", *(f"label {i:02}" for i in range(20))]
+    written = texts_of(plot_points(points, ["g"] * 22, labels, tmp_path / "crowd")[1])
+    assert [label for label in labels[2:] if label in written] == labels[2:3], "the first one stays"
+
+
+def test_lines_as_png_and_svg(tmp_path: Path) -> None:
+    lines = {"training": [(10.0, 4.0), (20.0, 3.0)], "held $out$": [(0.0, 9.0), (10.0, 5.0), (20.0, 4.5)]}
+    _, svg = plot_lines(lines, tmp_path / "curve", axis_names=("step", "loss"))
+    assert all(text in texts_of(svg) for text in ("training", "held $out$", "step", "loss"))
+
+
+def test_the_same_plot_gives_the_same_svg_whatever_the_users_style(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import matplotlib
+
+    points, groups = np.arange(12.0).reshape(6, 2), list("aabbcc")
+    found = []
+    for name in ("one", "two"):
+        if name == "two":
+            monkeypatch.setitem(matplotlib.rcParams, "font.size", 31.0)
+            monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", "other")
+            monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+        (tmp_path / name).mkdir()
+        plot_layer_scores(SWEEP, tmp_path / name / "layers")
+        plot_points(points, groups, list("uvwxyz"), tmp_path / name / "points")
+        found.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert found[0] == found[1]
+    assert b"<dc:date>" not in found[0]["layers.svg"]
+    assert matplotlib.rcParams["font.size"] == 31.0, "the user's settings are left as they were"
+
+
+def test_plots_are_the_same_in_another_process_and_need_no_pyplot(tmp_path: Path) -> None:
+    script = """
+import sys
+import numpy as np
+from bertfeat.plots.charts import plot_points
+assert "matplotlib" not in sys.modules
+plot_points(np.arange(12.0).reshape(6, 2), list("aabbcc"), None, sys.argv[1])
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "there")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "2"}, timeout=120)
+    for path in plot_points(np.arange(12.0).reshape(6, 2), list("aabbcc"), None, tmp_path / "here"):
+        assert path.read_bytes() == path.with_stem("there").read_bytes()
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"plots need matplotlib: pip install 'bertfeat\[probes\]'"):
+        plot_layer_scores(SWEEP, tmp_path / "plot")
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda stem: plot_layer_scores(LayerScores("F1", {}), stem), "no scores to draw"),
+        (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not match 1 labels"),
+        (lambda stem: plot_lines({}, stem, axis_names=("", "")), "needs points"),
+        (lambda stem: plot_lines({"a": [(0, np.nan)]}, stem, axis_names=("", "")), "all of them finite"),
+        (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points of shape \(1, 3\)"),
+        (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "all of them finite"),
+        (lambda stem: plot_points(np.zeros((57, 2)), range(57), None, stem), "57 groups are more than the 56"),
+        (lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"), "no folder .*nowhere; create it"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path, draw: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        draw(tmp_path / "plot")
+    assert list(tmp_path.iterdir()) == []

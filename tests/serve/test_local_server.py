@@ -1,0 +1,173 @@
+"""The server of the search page on a socket of this machine: requests that no browser sends, mistakes, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import bertfeat
+from bertfeat.serve import page as serve_page
+from bertfeat.serve.answers import Answers
+from bertfeat.serve.page import search_page, web_server
+from tests.support.command_line import refused
+from tests.support.index_stores import known_store
+from tests.support.places import ROOT
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+HOST = b"Host: 127.0.0.1\r\n"
+
+
+@pytest.fixture(scope="module")
+def index(index_folders: dict[str, Path]) -> Path:
+    return index_folders["sentence"]
+
+
+@contextlib.contextmanager
+def served(index: Path) -> Iterator[int]:
+    """Run a server in a thread of this process, and give its port."""
+    with bertfeat.open_index(index) as opened, socket.create_server(("127.0.0.1", 0)) as listener:
+        made = web_server(search_page(Answers(opened), {}))
+        thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield int(listener.getsockname()[1])
+        made.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def port(index: Path) -> Iterator[int]:
+    with served(index) as found:
+        yield found
+
+
+def sent(port: int, data: bytes, end: bytes = b"") -> bytes:
+    """Return what the server answers to some bytes on a connection of their own, up to `end` or to its close."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        answer = b""
+        # The server may close it before all is sent.
+        with contextlib.suppress(ConnectionError):
+            client.sendall(data)
+        with contextlib.suppress(ConnectionError):
+            while not (end and end in answer) and (part := client.recv(1 << 16)):
+                answer += part
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n" + HOST, 200),
+        (b"GET / HTTP/1.1\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Host: evil.example\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: evil.example\r\nX-Forwarded-Host: 127.0.0.1\r\n", 400),
+        (b"GET http://127.0.0.1/ HTTP/1.1\r\nHost: evil.example\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Origin: http://127.0.0.1\r\nOrigin: http://evil.example\r\n", 403),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"Origin: http://a.b\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", 403),
+        (b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 300_000 + b"\r\n", 400),
+        (b"GET /?q=" + b"x" * 40_000 + b" HTTP/1.1\r\n" + HOST, 400),
+        (b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000000000\r\n", 405),
+    ],
+)  # fmt: skip
+def test_requests_that_no_browser_sends(port: int, request_bytes: bytes, status: int) -> None:
+    answer = sent(port, request_bytes + b"\r\n", end=b"\r\n\r\n")
+    assert answer.split(b" ", 2)[1] == str(status).encode(), answer[:200]
+    if status in (403, 405) or b"Invalid host" in answer:
+        assert b"content-security-policy: default-src 'none'" in answer
+    assert b"\r\nserver:" not in answer
+    assert b"access-control" not in answer
+
+
+def test_a_query_of_the_longest_characters_is_read_in_pieces(port: int) -> None:
+    """Its URL is longer than h11 takes by default, when it comes in pieces."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        data = f"GET /?q={quote(chr(0x1F600) * 2000)} HTTP/1.1\r\n".encode() + HOST + b"Connection: close\r\n\r\n"
+        for start in range(0, len(data), 6000):
+            client.sendall(data[start : start + 6000])
+            time.sleep(0.01)
+        assert client.recv(12) == b"HTTP/1.1 200"
+
+
+def test_requests_beyond_the_bound_are_refused_until_connections_end(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_page, "_MAX_CONNECTIONS", 3)
+    request = b"GET /page.js HTTP/1.1\r\n" + HOST + b"\r\n"
+    with served(index) as port:
+        many = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2)]
+        wait_for(lambda: b"503" in sent(port, request, b"\r\n"))
+        for client in many:
+            client.close()
+        wait_for(lambda: b"200 OK" in sent(port, request, b"\r\n"))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# A search for `slow` takes longer than the server waits for answers.
+_SLOW = """
+import time
+from bertfeat.cli import main
+from bertfeat.serve.answers import Answers
+plain = Answers.objects
+Answers.objects = lambda self, query: plain(self, query) if query.q != "slow" else time.sleep(5)
+main()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "text"), [(signal.SIGINT, "spring"), (signal.SIGTERM, "slow")])
+def test_a_signal_ends_it(index: Path, number: signal.Signals, text: str) -> None:
+    """An open connection, half a request and a search without an end do not hold it up."""
+    command = [sys.executable, "-c", _SLOW, "serve", str(index), "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            about, address = process.stdout.readline(), process.stdout.readline()
+            assert "24 vectors of 32 dimensions" in about
+            assert address.startswith("http://127.0.0.1:")
+            assert address.endswith("/  (Ctrl-C ends it)\n")
+            port = int(address.split("/")[2].partition(":")[2])
+            idle, half = (socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2))
+            with idle, half:
+                idle.sendall(b"GET /api/search?q=%s&k=3 HTTP/1.1\r\n%s\r\n" % (text.encode(), HOST))
+                assert text == "slow" or b"200 OK" in idle.recv(1 << 16)
+                half.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+                assert "Address already in use; pass another --port" in refused("serve", index, "--port", str(port))
+                process.send_signal(number)
+                out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_mistakes_are_one_line(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no such" in refused("serve", tmp_path / "none")
+    assert "--port" in refused("serve", index, "--port", "70000")
+    other = known_store(tmp_path / "other", [[1.0, 0.0]])
+    assert "hold different features" in refused("serve", index, "--port", "0", "--store", str(other.path))
+    # The model of this store does not exist.
+    bertfeat.build_index(other, tmp_path / "known", threads=1).close()
+    assert "known" in refused("serve", tmp_path / "known", "--port", "0")
+    for name in ("starlette", "uvicorn"):
+        monkeypatch.setitem(sys.modules, name, None)
+    said = refused("serve", index, "--port", "0")
+    assert "needs starlette and uvicorn: pip install 'bertfeat[serve]'" in said
