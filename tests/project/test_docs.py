@@ -227,11 +227,11 @@ def test_every_public_name_is_on_a_page_of_the_api_once() -> None:
     pattern = re.compile(r"^::: bertfeat\.(\w+(?:\.\w+)?)$", re.MULTILINE)
     named = [name for page in PAGES.values() for name in pattern.findall(page)]
     # Errors are on the page of their module.
-    rooms = {"exports": exports.__all__, "heads": heads.__all__, "reports": ["tables", "plots"]}
+    rooms = {"exports": exports.__all__, "heads": heads.__all__, "plots": ["charts", "tables"]}
     rooms["search"] = search.__all__
     expected = set(public_names) - {"__version__", "BertfeatError"} - set(rooms)
     for room, names in rooms.items():
-        modules = {path.stem for path in (ROOT / "bertfeat" / room).glob("*.py") if room != "reports"}
+        modules = {path.stem for path in (ROOT / "bertfeat" / room).glob("*.py") if room != "plots"}
         expected |= {f"{room}.{name}" for name in names if name not in modules}
     assert sorted(named) == sorted(expected)
     listed = set(re.findall(r"`([\w.]+)`", PAGES["docs/api.md"]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.chromium import opened
-from tests.support.index_stores import SENSES
+from tests.support.index_stores import ODD, SENSES
 
 pytestmark = pytest.mark.web
 
@@ -86,6 +86,13 @@ def test_a_filter_and_an_error(page: Any, servers: dict[str, str]) -> None:
     assert "'many' is not a number" in page.locator("[role=alert]").inner_text()
     assert page.locator("#q").input_value() == "spring"
     assert page.locator("select[name='f.label']").input_value() == "coil"
+
+
+def test_markup_in_the_corpus_is_text(page: Any, servers: dict[str, str]) -> None:
+    page.goto(f"{servers['sentence']}?q=spring+of+markup")
+    page.wait_for_selector(".hits li")
+    assert ODD[0] in page.locator(".hits .text").all_inner_texts()
+    assert page.locator(".hits img, .hits script, .hits b").count() == 0
 
 
 def test_other_sites_cannot_read_or_embed_it(chromium: Any, servers: dict[str, str]) -> None:
