@@ -103,7 +103,7 @@ class HitRows:
         contexts = []
         for row in self.columns(rows, ["text", "char_start", "char_end", *of_pairs]).iter_rows(named=True):
             if row["char_start"] is None:
-                raise UserError(f"{self.store.path}: special tokens have no context; leave out rows with `is_special`")
+                raise UserError(f"{self.store.path}: special tokens have no context; leave out their rows")
             text = row["text_pair"] if row.get("segment") else row["text"]
             contexts.append(context_of(text, row["char_start"], row["char_end"], width))
         return contexts

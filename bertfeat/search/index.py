@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +72,8 @@ class Index:
         self.n_vectors = description.n_vectors
         # Read at once: another index may take its place. pyarrow takes a relative path that starts with `a:` for a URL.
         with pq.ParquetFile((path / ROWS).absolute()) as file:
-            self.rows: IntArray = file.read(["row"])["row"].to_numpy()
+            # By polars: a column of pyarrow imports pandas for this.
+            self.rows: IntArray = cast("pl.DataFrame", pl.from_arrow(file.read(["row"])))["row"].to_numpy()
         self._given_store = store
         self._encoder = QueryEncoder(
             self.spec, given_words=self.origin.given_words, name=f"index {path}", prompt=self.origin.query_prompt
