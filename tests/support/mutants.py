@@ -410,7 +410,7 @@ MUTANTS = [
         "probes/rows.py",
         'found = candidates.filter(is_given(candidates["label"]))',
         'found = candidates.filter(candidates["label"].is_not_null())',
-        "probes/test_learningrows.py",
+        "probes/test_fitting.py",
     ),
     # Search
     Mutant(
@@ -480,7 +480,7 @@ MUTANTS = [
     Mutant(
         "markup on a map is text",
         "map/page.py",
-        '.replace("<", "\\\\u003c")',
+        '.replace("<", "\\\\u003c").replace(">", "\\\\u003e")',
         "",
         "map/test_map.py",
     ),
