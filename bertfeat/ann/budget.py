@@ -1,13 +1,6 @@
-"""Memory of a build, stage by stage, and the choice of an index that fits into it.
+"""Memory of a build, stage by stage, and the choice of an index that fits into it, before the build.
 
-How many lists a search reads is measured (`tuning.py`). How vectors are stored is chosen here, before the build; see
-docs/index_auto.md for the measurements.
-
-- Few vectors are compared one by one: `Flat` needs no training, is exact, and answers in a few milliseconds.
-- More vectors are put into inverted lists, as codes of 4 bits, which faiss compares 32 at a time; the best hits are
-  compared again (refined) with SQ8. A higher recall takes SQfp16 or Flat, a smaller memory SQ8 alone, SQ6 or RaBitQ.
-- A graph (HNSW) is not chosen, except to find lists among very many: for 120,000 token vectors of MiniLM, HNSW32 took
-  four times the memory of IVF1024,SQ8 and ten times as long, and answered half as many queries.
+A graph alone is not chosen: for 120,000 token vectors of MiniLM, HNSW32 took four times the memory of IVF1024,SQ8.
 """
 
 from __future__ import annotations
@@ -164,10 +157,9 @@ class MemoryPlan:
 
 
 def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int = 0) -> list[MemoryPlan]:
-    """Return the indexes to build, in turn, until one reaches the recall; nothing is read or written.
+    """Return the indexes to build, in turn, until one reaches the recall; a UserError says what to use instead.
 
-    `n_given` is the number of queries that are given to tune by. What cannot be built is a UserError, which says what
-    to use instead.
+    `n_given` is the number of queries that are given to tune by.
     """
     if n_vectors < 1:
         raise UserError("there are no vectors to index; choose a store, level and feature that has some")
@@ -253,9 +245,8 @@ def _fitting(texts: Iterable[str], shape: Shape, settings: BuildSettings) -> lis
 def ladder(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
     """Yield the indexes worth building, from the most precise to the smallest.
 
-    On token vectors of MiniLM (60,000 of 384 dimensions, cosine, all lists probed) recall@10 was 1.00 for SQfp16, 0.99
-    for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90 for RaBitQ2, 0.82 for RaBitQ with 66 bytes per vector, and 0.72 for
-    PQ with 64. Codes with a refinement are faster, but for the same bytes they find no more.
+    Recall@10 on 60,000 token vectors of MiniLM was 1.00 for SQfp16, 0.99 for SQ8, 0.98 for SQ6, 0.96 for RaBitQ4, 0.90
+    for RaBitQ2, and 0.82 for RaBitQ (66 bytes), but 0.72 for PQ (64). A refinement finds no more for the same bytes.
     """
     yield plan_memory("Flat", shape, settings)
     lists = list_prefix(shape.n_vectors)
@@ -270,10 +261,8 @@ def ladder(shape: Shape, settings: BuildSettings) -> Iterator[MemoryPlan]:
 
 
 def list_prefix(n_vectors: int) -> str:
-    """Return the start of a factory string with a number of lists that suits the vectors; empty if they are too few.
-
-    About 4 sqrt(n) lists: comparing a query with all of them costs about as much as the vectors of some lists.
-    """
+    """Return the start of a factory string with a number of lists that suits the vectors; empty if they are too few."""
+    # Comparing a query with 4 sqrt(n) lists costs about as much as the vectors of some lists.
     n_lists = 1 << round(math.log2(4 * max(n_vectors, 1) ** 0.5))
     while n_lists * _LEAST_EACH > n_vectors:
         n_lists //= 2

@@ -1,13 +1,6 @@
 """Build of an index in a folder of its own; an interrupted build resumes.
 
-The folder gets `transform.safetensors`, the fitted transform; `truth.safetensors`, queries and their nearest vectors;
-`candidate-N`, an index: trained, its pieces or checkpoint, the whole, its tuning; `seconds.json`, the times of the
-stages; and `index.faiss`, the best of the candidates.
-
-Most indexes are filled piece by piece: each piece is written to a file, and the pieces are merged at the end, within
-the memory of the finished index. faiss cannot merge lists of interleaved codes: those of a piece are written one code
-after the other, and are interleaved when the lists are whole. A graph, where each vector depends on all before it, is
-written whole each time that it has grown by a quarter: at most five times the bytes of the last one.
+Each candidate is filled piece by piece, and the pieces are merged at the end; a graph is written whole now and then.
 """
 
 from __future__ import annotations
@@ -46,7 +39,7 @@ from bertfeat.forks import limit_threads
 from bertfeat.records import Float32Array, Int32Array
 from bertfeat.vectors.array import Vectors
 
-TRUTH = "truth.safetensors"
+TRUTH = "truth.safetensors"  # queries and their nearest vectors
 TUNING = "tuning.json"
 SECONDS = "seconds.json"
 TRAINED = "trained.faiss"
@@ -60,13 +53,9 @@ Value = TypeVar("Value")
 def build(
     source: Vectors, folder: Path, plans: list[MemoryPlan], queries: Float32Array | None = None
 ) -> IndexDescription:
-    """Build an index of all vectors of a source, or resume its build, in a folder that is for this build alone.
+    """Build an index by the plans of `plan_build`, or resume its build, in a folder that is for this build alone.
 
-    `plans` are those of `plan_build`; `queries`, float32 (n_queries, dim), raw, are 2 or more to tune by.
-
-    Raises:
-        UserError: A vector or a query holds NaN or infinity.
-        RunError: The system refused a write; the same call resumes.
+    `queries`, float32 (n_queries, dim), raw, are 2 or more to tune by.
     """
     if queries is not None:
         queries = checked_queries(queries, source.shape[1])
@@ -136,7 +125,6 @@ class _Builder:
         plan, folder = self.plans[number], self.folder / f"candidate-{number}"
         name = plan.info.text
         folder.mkdir(exist_ok=True)
-
         filling = _Filling(plan, self.source, transform, folder)
 
         def measure() -> dict[str, Any]:
@@ -277,6 +265,7 @@ class _Filling:
             n_done += len(chunk)
             faiss.copy_array_to_vector(levels[:n_done], core(index).hnsw.levels)
             index.add(chunk)
+            # Each time that it has grown by a quarter: at most five times the bytes of the last one are written.
             if n_done < n_vectors and n_done - n_kept >= max(self.plan.n_piece_rows, n_kept // 4):
                 write_index(checkpoint, index)
                 n_kept = n_done
@@ -284,10 +273,7 @@ class _Filling:
 
 
 def extend(index: VectorIndex, source: Vectors, start: int, n_chunk_rows: int) -> None:
-    """Add vectors of a source, from position `start` on, to an index in memory, `n_chunk_rows` at once.
-
-    What was learned stays: transform, centroids, code books, search parameters.
-    """
+    """Add vectors of a source, from position `start` on, to an index in memory; what was learned stays."""
     for chunk in prepared_chunks(source, [range(start, source.shape[0])], n_chunk_rows, index.transform, index.metric):
         index.index.add(chunk)
 
@@ -356,10 +342,7 @@ def _interleaved(part: Any, lists: Any) -> Any:
 
 
 def _levels(hnsw: Any, n_vectors: int, seed: int) -> Int32Array:
-    """Draw the levels of all vectors of a graph, with the odds of faiss, int32 (n_vectors,), from 1.
-
-    faiss draws them from a generator that no file holds: a resumed build would draw others.
-    """
+    """Draw the levels of a graph's vectors, int32 (n_vectors,), from 1: faiss would draw others in a resumed build."""
     odds = faiss.vector_to_array(hnsw.assign_probas)
     drawn = np.random.default_rng(seed).random(n_vectors, dtype=np.float32)
     levels = np.searchsorted(np.cumsum(odds), drawn, side="right")

@@ -16,9 +16,9 @@ FORMAT_VERSION = 1
 
 DESCRIPTION = "index.json"
 INDEX = "index.faiss"
-ROWS = "rows.parquet"
-TRANSFORM = "transform.safetensors"
-QUERIES = "queries.safetensors"
+ROWS = "rows.parquet"  # the row of the store that each vector comes from
+TRANSFORM = "transform.safetensors"  # if there is one
+QUERIES = "queries.safetensors"  # those that it was tuned by, if some were given
 FILES = (INDEX, ROWS, TRANSFORM, QUERIES)
 
 AUTO = "auto"
@@ -26,11 +26,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """How an index is built and tuned.
-
-    The same settings and vectors give the same bytes on one machine. Another number of threads rounds products
-    differently, which may change the list, the link or the code of a vector.
-    """
+    """How an index is built and tuned; the same settings and vectors give the same bytes on one machine."""
 
     factory: str = AUTO
     metric: Metric = Metric.COSINE
@@ -38,7 +34,7 @@ class BuildSettings:
     max_memory: int = 4_000_000_000  # of the build, and of the finished index, without the program itself
     recall: float = 0.95  # the part of the ten nearest vectors that a search must find
     seed: int = 0
-    n_threads: int | None = None  # None for all
+    n_threads: int | None = None  # None for all; another number rounds differently, which may change the bytes
     n_queries: int = 2000  # vectors of the index to measure recall with: one half to tune by, the other to report
     n_piece_rows: int | None = None  # vectors between two points from which a build can resume; None for about 64 MB
 

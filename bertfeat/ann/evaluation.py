@@ -25,9 +25,8 @@ def recall_of_each(
 ) -> Float64Array:
     """Return recall@k of each query, float64 (n_queries,): the part of its k nearest vectors among the k found.
 
-    `found` are positions, int64 (n_queries, k), and `truth` those of the nearest vectors, (n_queries, at least k), -1
-    where there are fewer; without any, recall is NaN. With the true scores of what was found (`exact_scores`), ties
-    count: a vector as close as the k-th of the truth is as good as that one.
+    Positions are int64 (n_queries, k), of the truth at least k, -1 for no vector; without a true one, recall is NaN.
+    With the true scores of what was found, a vector as close as the k-th of the truth is as good as that one.
     """
     truth = truth[:, : found.shape[1]]
     n_true = (truth >= 0).sum(axis=1)
@@ -69,11 +68,7 @@ def retrieval_metrics(
 
 
 def with_relevant(qrels: Mapping[Id, Mapping[Id, int]]) -> dict[Id, Mapping[Id, int]]:
-    """Return the judgements of the queries that have a relevant document: a mean is over these.
-
-    Raises:
-        UserError: No query has one.
-    """
+    """Return the judgements of the queries that have a relevant document; if none has one, raise a UserError."""
     judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not judged:
         raise UserError(f"relevance judgements: none of {len(qrels)} queries has a relevant document (grade 1 or more)")

@@ -30,16 +30,10 @@ def exact_search(
     exclude: IntArray | None = None,
     max_bytes: int = EXACT_BYTES,
 ) -> tuple[Float32Array, IntArray]:
-    """Find the k nearest vectors of each query by comparing all; the source is read once.
+    """Return the `nearest` vectors of raw queries, float (n_queries, dim), in a raw source, which is read once.
 
-    The queries, float (n_queries, dim), and the source are raw. Scores are computed in float64 from the transformed
-    float32 vectors and rounded once. Among equal scores the lower position wins.
-
-    Only the vectors of `allowed`, bool (n_vectors,), may be found, and no query finds its position in `exclude`, int64
-    (n_queries,), -1 for none. `max_bytes` is the working memory, besides queries, hits, and a chunk of the source.
-
-    Returns:
-        float32 scores, best first, and int64 positions, (n_queries, k); NaN and -1 where there are fewer hits.
+    Only vectors of `allowed`, bool (n_vectors,), are found. Scores are computed in float64 from the transformed float32
+    vectors.
     """
     queries = checked_queries(queries, source.shape[1])
     if k < 1:
@@ -59,10 +53,9 @@ def exact_search(
 def exact_scores(
     source: Vectors, queries: npt.NDArray[Any], positions: IntArray, metric: Metric, transform: Transform | None = None
 ) -> Float32Array:
-    """Return the scores of queries with the vectors at `positions`, -1 for none, int64 (n_queries, k).
+    """Return the scores of queries with the vectors at `positions`, (n_queries, k) each; NaN for -1, none.
 
-    The source is read once. The scores, float32 (n_queries, k), NaN for none, are those of `exact_search` to the bit,
-    unless a transform with a matrix rounds the last bit of a vector differently (`Projection.apply`).
+    They are those of `exact_search`, unless a transform rounds the last bit of a vector differently.
     """
     asked = prepare(checked_queries(queries, source.shape[1]), transform, Metric.IP)
     out = np.full(positions.size, np.nan, dtype=np.float32)

@@ -1,8 +1,6 @@
 """Reader of faiss factory strings: the index that a string makes, or why it cannot be built here.
 
-The parser of faiss checks little: `PQ8x0` divides by zero, `HNSW1` and `OPQ8_64` of 32 dimensions write out of bounds,
-and `RaBitQ9` is read as another number of bits. Each of these ends the process or spoils the index. So strings are read
-here first, by a grammar of what can be built from vectors in parts, and their numbers are checked.
+faiss itself checks little: `PQ8x0` divides by zero, and `HNSW1` writes out of bounds, which ends the process.
 """
 
 from __future__ import annotations
@@ -159,10 +157,8 @@ def _make(text: str, dim: int, metric: Metric) -> Any:
 
 
 def _link_bytes(n_links: int | None) -> float:
-    """Return the expected bytes of a vector's links, with its level and offset; 0 without a graph.
-
-    A vector has 2 M links in the lowest level and M in each higher one, which it reaches with probability 1/M each.
-    """
+    """Return the expected bytes of a vector's links, with its level and offset; 0 without a graph."""
+    # A vector has 2 M links in the lowest level and M in each higher one, which it reaches with probability 1/M each.
     return 4 * (2 * n_links + n_links / (n_links - 1)) + 12 if n_links else 0
 
 

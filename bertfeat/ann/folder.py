@@ -1,13 +1,6 @@
 """Folder of an index: written aside, published whole, and read back with every byte checked.
 
-    INDEX/index.json               what the index is, and the size and digest of the other files
-    INDEX/index.faiss              the faiss index
-    INDEX/rows.parquet             the row of the store that each vector comes from
-    INDEX/transform.safetensors    the fitted transform, if there is one
-    INDEX/queries.safetensors      the queries that it was tuned by, if some were given
-
-The digests show whether a file is the one that was written, not who wrote it, and faiss checks little of what it reads:
-build an index again from its store where you do not trust its author.
+Digests show whether a file is the one that was written, not who wrote it, and faiss checks little of what it reads.
 """
 
 from __future__ import annotations

@@ -60,8 +60,7 @@ class _Request(NamedTuple):
 class VectorIndex:
     """A faiss index of prepared vectors (`transforms.prepare`), with its metric, transform and search parameters.
 
-    Scores are exact for `Flat`; for SQ, PQ and RaBitQ they are computed from the compressed vectors. A search finds k
-    vectors wherever k are allowed.
+    Scores are exact for `Flat`, else those of the compressed vectors. A search finds k vectors wherever k are allowed.
     """
 
     def __init__(
@@ -89,10 +88,9 @@ class VectorIndex:
         self.index = None
 
     def search(self, queries: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None) -> Hits:
-        """Find the k nearest vectors of each query, float (n_queries, dim), raw; among equal scores the lower position.
+        """Find the k nearest of the `allowed` vectors, bool (n_vectors,), of raw queries, float (n_queries, dim).
 
-        `allowed`, bool (n_vectors,), tells which vectors may be found. The fewer are allowed, the more of the index is
-        searched, so that recall stays the same.
+        The fewer are allowed, the more of the index is searched, so that recall stays the same.
         """
         limit_threads()
         queries = checked_queries(queries, self.dim)
@@ -143,8 +141,8 @@ class VectorIndex:
     ) -> tuple[Float32Array, IntArray]:
         """Search a `Flat` index exactly.
 
-        faiss computes a distance as a difference of squares, where only rounding errors may be left. So some more hits
-        are taken from faiss and scored again in float64; if rounding may have hidden a nearer vector, all are compared.
+        faiss computes distances as differences of squares, which round: a few more hits are scored again in float64,
+        and if rounding may have hidden a nearer vector, all are compared.
         """
         # Prepared vectors have unit length where the metric is the cosine.
         metric = Metric.L2 if self.metric is Metric.L2 else Metric.IP
@@ -192,11 +190,10 @@ class VectorIndex:
         selector: Any,
         parameters: Mapping[str, float],
     ) -> tuple[Float32Array, IntArray]:
-        """Return true scores and positions, the best first, then by position.
+        """Return true scores and positions, best first, after missing hits are searched for more thoroughly.
 
-        What is missing among the hits is searched for in all lists, and then among all vectors: the probed lists may
-        hold too few allowed vectors, and a graph may not lead to all. Of codes of 4 bits faiss leaves out those that
-        are the worst in each part, for a query of zeros all.
+        Probed lists may hold too few allowed vectors, a graph may not lead to all, and faiss leaves out some codes of 4
+        bits, for a query of zeros all.
         """
         raw, positions = hits
         if positions.min(initial=0) < 0:
@@ -236,10 +233,9 @@ class VectorIndex:
 
 
 def load_index(folder: Path, description: IndexDescription) -> VectorIndex:
-    """Open an index for searching; the digests of all files are compared before faiss reads anything.
+    """Open an index for searching, not for adding: its vectors stay in the file, which processes share.
 
-    The vectors stay in the file until they are needed, and are shared between processes; faiss copies codes of 4 bits
-    (`x4fs`) into memory all the same. Such an index cannot be added to.
+    The digests of all files are compared before faiss reads anything. faiss copies codes of 4 bits into memory.
     """
     check_files(folder, description)
     index = read_index(folder / INDEX, mmap=True)

@@ -97,10 +97,7 @@ def settable(index: Any) -> dict[str, int]:
 
 
 def widened(index: Any, values: Mapping[str, float], k: int, n_allowed: int) -> dict[str, float]:
-    """Return search parameters that find as much under a filter, or for a larger k, as the given ones do for ten hits.
-
-    If a filter lets one vector in ten through, ten times as many must be compared.
-    """
+    """Return search parameters that find as much under a filter, or for a larger k, as the given ones do for ten."""
     inner, wide = core(index), dict(values)
     if isinstance(inner, faiss.IndexIVF):
         wide["nprobe"] = min(inner.nlist, math.ceil(n_compared(index, values, k) * inner.nlist / n_allowed))
@@ -119,14 +116,12 @@ def n_compared(index: Any, values: Mapping[str, float], k: int) -> float:
 
 
 def n_candidates(index: Any, values: Mapping[str, float], k: int) -> int:
-    """Return how many vectors a search for k hits compares a second time, to reorder them; k without a refinement.
-
-    Fewer hits than parameters are tuned for take as many, or the nearest would be missed more often than the others.
-    """
+    """Return how many vectors a search for k hits compares a second time, to reorder them; k without a refinement."""
     index = faiss.downcast_index(index)
     if not isinstance(index, faiss.IndexRefine):
         return k
     factor: float = values.get("k_factor_rf", index.k_factor)
+    # For fewer hits than it is tuned for, it compares as many: the nearest are missed no more often than others.
     return max(k, min(int(index.ntotal), math.ceil(factor * max(k, K))))
 
 
@@ -171,11 +166,9 @@ def has_ordered_lists(index: Any) -> bool:
 
 
 def lists_needed(index: Any, queries: Float32Array, allowed: BoolArray, n_wanted: float) -> IntArray:
-    """Return how many lists a search under a filter must read for each query, int64 (n_queries,).
+    """Return how many lists, from the nearest on, hold `n_wanted` allowed vectors for each query, int64 (n_queries,).
 
-    The vectors that a filter lets through may be in other lists than those nearest to a query. So allowed vectors are
-    counted, from the nearest list on, until there are `n_wanted`: as many as a search without a filter compares. The
-    numbers are rounded up to powers of two, so that many queries share one; at most all lists.
+    Numbers are rounded up to powers of two, so that many queries share one; at most all lists.
     """
     inner, queries = core(index), entered(index, queries)
     counts = np.zeros(inner.nlist, np.int64)

@@ -28,10 +28,7 @@ _STEP_ROWS = 2048
 
 
 class TransformKind(StrEnum):
-    """A kind of transform: how it is asked for, what it is fitted to, and whether axes are divided by their deviations.
-
-    `forms` are the texts for it, where DIM is the width that it leaves; `fitted_to` is a kind of `Moments`.
-    """
+    """A kind of transform: how it is asked for, what it is fitted to, and whether axes are divided by deviations."""
 
     NONE = "none", ("none",), None
     CENTER = "center", ("center",), "mean"
@@ -39,8 +36,8 @@ class TransformKind(StrEnum):
     PCA = "pca", ("pca:DIM",), "scatter"
     TRUNCATE = "truncate", ("truncate:DIM",), None
 
-    forms: tuple[str, ...]
-    fitted_to: Literal["mean", "scatter"] | None
+    forms: tuple[str, ...]  # DIM is the width that it leaves
+    fitted_to: Literal["mean", "scatter"] | None  # a kind of `Moments`
     divides: bool
 
     def __new__(
@@ -110,13 +107,10 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """A fitted transform: subtract the mean, then rotate and scale.
+    """A fitted transform: subtract the mean, then rotate and scale."""
 
-    `mean` is float64 (dim,), for precision far from zero; `matrix` is float32 (dim, out_dim), None for the mean alone.
-    """
-
-    mean: Float64Array
-    matrix: Float32Array | None = None
+    mean: Float64Array  # (dim,); float64 for precision far from zero
+    matrix: Float32Array | None = None  # (dim, out_dim); None for the mean alone
 
     @property
     def dim(self) -> int:
@@ -129,11 +123,7 @@ class Projection:
         return self.dim if self.matrix is None else int(self.matrix.shape[1])
 
     def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
-        """Return vectors, float (n, dim), as float32 (n, out_dim), computed in float64 and rounded once.
-
-        The order of the sums in a product depends on the BLAS and on the other rows, so the last bit may differ, by
-        less than 1e-6 of the vector's length.
-        """
+        """Return vectors, float (n, dim), as float32 (n, out_dim); the last bit depends on BLAS and the other rows."""
         out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
         matrix = None if self.matrix is None else self.matrix.astype(np.float64)
         for start in range(0, len(vectors), _STEP_ROWS):
@@ -158,11 +148,9 @@ def transform_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
 
 
 def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
-    """Fit a transform to all vectors of a source, read once; None for `none`.
+    """Fit a transform to all vectors of a source, read once, in float64; None for `none`.
 
-    The mean and the covariance (divisor n - 1) are summed in float64. `pca:DIM` projects to the axes of largest
-    variance; `whiten` also divides by the standard deviations, and leaves empty directions empty. Vectors that do not
-    suit the transform, or are all the same, are a UserError.
+    Vectors that do not suit it, or are all the same, are a UserError.
     """
     n_vectors, dim = source.shape
     spec.check(dim, n_vectors)
@@ -183,10 +171,7 @@ def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
 
 
 def prepare(vectors: npt.NDArray[Any], transform: Transform | None, metric: Metric) -> Float32Array:
-    """Return vectors, float (n, dim), as an index holds and compares them: float32 (n, out_dim), contiguous.
-
-    The cosine gives them unit length; a zero vector stays zero. Where nothing is to be done, the input is returned.
-    """
+    """Return vectors, float (n, dim), as an index holds them: float32 (n, out_dim), for the cosine of unit length."""
     out = np.ascontiguousarray(vectors, dtype=np.float32) if transform is None else transform.apply(vectors)
     return unit_length(out) if metric is Metric.COSINE else out
 
@@ -205,10 +190,9 @@ def prepared_rows(source: Vectors, positions: IntArray, transform: Transform | N
 def prepared_chunks(
     source: Vectors, pieces: Sequence[range], step: int, transform: Transform | None, metric: Metric
 ) -> Iterator[Float32Array]:
-    """Yield the vectors of pieces as an index takes them, `step` at once, whatever the chunks of the source.
+    """Yield the vectors of consecutive pieces, the last of which ends with the source, as an index takes them.
 
-    The pieces are consecutive; the last one ends with the source, whose chunks before the first are not read. No array,
-    float32 (n, dim), ends inside a piece but after `step` vectors; each is valid until the next one.
+    An array, float32 (n, dim), ends with a piece or after `step` vectors, and is valid until the next one.
     """
     at = first = pieces[0].start
     cuts = iter([cut for piece in pieces for cut in [*range(piece.start + step, piece.stop, step), piece.stop]])
@@ -230,13 +214,11 @@ def prepared_chunks(
 
 
 def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64Array]:
-    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes), of the scatter of vectors.
-
-    The largest component of an axis is positive. Vectors that are all the same are a UserError.
-    """
+    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes); equal vectors are a UserError."""
     variances, axes = np.linalg.eigh(moments.squares / (moments.n_rows - 1))
     if variances[-1] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
         raise UserError(f"all {moments.n_rows} vectors are the same")
     variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
+    # The sign of an axis is arbitrary: its largest component is made positive.
     largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
     return variances, axes * np.where(largest < 0, -1.0, 1.0)

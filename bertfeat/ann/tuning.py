@@ -1,8 +1,6 @@
-"""Tuning of an index: the search parameters that find enough, measured by queries whose nearest vectors are known.
+"""Tuning of an index: one half of the queries finds the search parameters, recall is reported on the other half.
 
-The queries are vectors of the index, each of which must not find itself; or given ones, which come from elsewhere and
-are harder: parameters that are enough for vectors of the index may be too few for them. One half of the queries finds
-the search parameters; recall is reported on the other half.
+Queries are vectors of the index, which must not find themselves, or given ones, which are harder.
 """
 
 from __future__ import annotations
@@ -45,17 +43,12 @@ Search = Callable[[npt.NDArray[Any], int], tuple[Float32Array, IntArray]]
 
 
 class HeldOut(NamedTuple):
-    """Queries, and their nearest vectors among the others, by exact search.
+    """Queries, and their nearest vectors among the others, by exact search."""
 
-    `positions` int64 (n_queries,) are the places of the queries in the index, -1 for given ones, which have none;
-    `vectors` float (n_queries, dim) are the raw vectors; `truth` int64 (n_queries, k) and `truth_scores` float32
-    (n_queries, k) are their nearest vectors.
-    """
-
-    positions: IntArray
-    vectors: npt.NDArray[Any]
-    truth: IntArray
-    truth_scores: Float32Array
+    positions: IntArray  # (n_queries,), the places of the queries in the index; -1 for given ones
+    vectors: npt.NDArray[Any]  # float (n_queries, dim), raw
+    truth: IntArray  # (n_queries, k)
+    truth_scores: Float32Array  # (n_queries, k)
 
     @classmethod
     def of(
@@ -118,12 +111,9 @@ def measured_recall(
 
 
 def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> dict[str, Any]:
-    """Find the search parameters that are just thorough enough, give them to the index, and measure them.
+    """Find the search parameters that are just thorough enough, or find most; give them to the index; measure them.
 
-    Given queries find the parameters, if there are any; if nothing reaches the target, those that find most are taken.
-    The source is read a few times. The result is JSON values: `recall_at_10`, `n_queries` and `queries_per_s` of
-    vectors of the index that were not tuned on; `given`, the same of given queries; `recall_target`; `target_met`, by
-    the given queries if there are any; `parameters`; and `tried`, all of them with the recall on the tuning queries.
+    Given queries find the parameters, if there are any, and decide whether the target is met. JSON values are returned.
     """
     own, given = held.only(held.positions >= 0), held.only(held.positions < 0)
     climb = _Climb(index, (given if len(given.positions) else own).half(0), source, target)
@@ -205,10 +195,7 @@ class _Climb:
         self.tries.append(_Try(parameters, found, self.held.recalls(found, None, self.index.metric)))
 
     def _fastest(self) -> dict[str, float] | None:
-        """Return the fastest parameters that reach the target recall by exact scores.
-
-        For those of new tries the source is read once: vectors as close as those of the truth count, too.
-        """
+        """Return the fastest parameters that reach the target recall, if vectors as close as the truth count too."""
         if new := [attempt for attempt in self.tries if not attempt.is_exact]:
             found = np.concatenate([attempt.found for attempt in new], axis=1)
             scores = exact_scores(self.source, self.held.vectors, found, self.index.metric, self.index.transform)

@@ -42,14 +42,7 @@ _FLAGS = ("standardize", "early_stopping")
 
 
 class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of all probes: a scikit-learn estimator whose fitted state is arrays and JSON, never a pickle.
-
-    A subclass names its `head`, and sets `classes_` and `report_` in `fit`.
-
-    Attributes:
-        classes_: The classes, sorted.
-        report_: The results of fitting as JSON values.
-    """
+    """Base of all probes: a scikit-learn estimator whose fitted state is arrays and JSON, never a pickle."""
 
     #: The name on the command line.
     head: ClassVar[str]
@@ -64,8 +57,8 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     #: The values of each parameter that is a name.
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
-    classes_: Labels
-    report_: dict[str, Any]
+    classes_: Labels  # sorted
+    report_: dict[str, Any]  # the results of fitting as JSON values
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the fitted arrays by name; with the parameters, `classes_` and `report_` they are the whole state."""

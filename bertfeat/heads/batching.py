@@ -1,8 +1,6 @@
-"""Minibatches for neural heads, from vectors in memory or from a stream, in random order or in order.
+"""Minibatches for neural heads: of sequences, such as the words of a sentence, or rows as sequences of one.
 
-Rows form sequences: the words of a sentence, or one row alone for heads that classify rows. A stream is read chunk by
-chunk, in a new order each epoch; a few chunks are held at a time and batches are drawn from all of them. Vectors in
-memory are one chunk. One thread reads ahead while the caller computes.
+A stream is read ahead, a few chunks at a time in a new order each epoch; vectors in memory are one chunk.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ _MAX_EVAL_VALUES = 8 << 20
 # The most values that are held out of training: 32 MB of float32.
 _MAX_HELD_OUT_VALUES = 8 << 20
 
-
 # Chunks in memory, in order: the first row and the vectors of each.
 _Pool = list[tuple[int, FloatArray]]
 
@@ -66,10 +63,7 @@ class Batch:
 def batches(
     data: Sequences, size: BatchSize, rng: np.random.Generator | None = None, taking_part: BoolArray | None = None
 ) -> Iterator[Batch]:
-    """Yield every sequence once, or those `taking_part`, bool (n_sequences,); a batch has sequences of similar length.
-
-    `rng` draws the order of chunks, of sequences and of batches; None goes chunk by chunk.
-    """
+    """Yield every sequence, or those `taking_part`, bool (n_sequences,), once, in the order that `rng` draws."""
     n_chunks = 1 if isinstance(data.vectors, ArrayVectors) else len(data.vectors.chunks)
     order = np.arange(n_chunks) if rng is None else rng.permutation(n_chunks)
     for pool in _pools(data, order, 1 if rng is None else _POOL_CHUNKS):
@@ -85,10 +79,9 @@ def batches(
 def hold_out(
     data: Sequences, share: float, rng: np.random.Generator, classes: IntArray | None
 ) -> tuple[Sequences, IntArray, BoolArray]:
-    """Draw a share of the sequences to hold out of training, up to 32 MB of float32, and read them in one pass.
+    """Hold a share of the sequences, or of each of the `classes` (n_sequences,), out of training; up to 32 MB.
 
-    With the classes of sequences of one row each, (n_sequences,), the share of each class is drawn. Return the
-    sequences; the numbers of their rows, ascending; and which sequences are left, bool (n_sequences,).
+    Return the sequences; the numbers of their rows, ascending; and which sequences are left, bool (n_sequences,).
     """
     candidates = np.flatnonzero(data.lengths > 0)
     n = len(candidates)

@@ -1,9 +1,6 @@
-"""Entities of tag sequences: their borders by conlleval's rules, and their scores.
+"""Entities of tag sequences, by the rules of conlleval.pl (CoNLL-2000 and 2003), with S and E of BIOES as in seqeval.
 
-The rules are those of conlleval.pl (CoNLL-2000 and 2003), with the single-word tag S and the closing tag E of BIOES as
-in seqeval. Any sequence of tags has entities, also a malformed one (I-PER after O starts an entity). The meaning of a
-tag follows from its neighbors, so the rules fit BIO (IOB2), IOB1, IOE and BIOES. L, U, M and W, which BILOU, BMES and
-BMEWO write for E, S, I and S, count as these.
+They fit BIO, IOB1, IOE and BIOES. Malformed sequences have entities too: I-PER after O starts one.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from bertfeat.records import IntArray
 OUTSIDE = "O"
 
 _Spans = set[tuple[str, int, int]]  # type, start and end of entities
+# What BILOU, BMES and BMEWO write for tags of BIOES.
 _SAME_AS = {"L": "E", "U": "S", "M": "I", "W": "S"}
 _TYPED = re.compile(r"[BIESLUMW]-.+", re.DOTALL)
 _BARE = re.compile(r"[BIESLUMW]")
@@ -58,11 +56,9 @@ class EntityScores:
 
 
 def is_tag_scheme(labels: Iterable[object]) -> bool:
-    """Return whether labels are chunk tags, such as O, B-PER and I-PER, and not parts of speech or other classes.
+    """Return whether labels are chunk tags, such as O, B-PER and I-PER, and not sizes (S-32, L-34; S, M, L).
 
-    All labels are O or a prefix (B, I, E, S, L, U, M, W) with a type, and at least one is not O. Such prefixes alone
-    prove little (S-32 and L-34 are sizes): O, or a tag with B or I, must be among them. Prefixes without a type are
-    tags only if there are both O and B or I: O, B, I; but not S, M, L.
+    With a type, O or a tag with B or I must be among them; without types, both O and B or I.
     """
     tags = set(labels)
     if not all(isinstance(tag, str) for tag in tags):
@@ -77,10 +73,7 @@ def is_tag_scheme(labels: Iterable[object]) -> bool:
 
 
 def entity_scores(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = None) -> EntityScores:
-    """Score predicted entities; an entity is right if a true one has the same type and borders.
-
-    Tags are one list per sequence, or flat (n_words,) with `lengths`, int (n_sequences,), the words of each.
-    """
+    """Score predicted entities of lists of tags, or of flat tags (n_words,) with `lengths`, int (n_sequences,)."""
     sets = entity_sets(y_true, y_pred, lengths)
     right, predicted, true = (Counter(name for found in sets for name, _, _ in found[side]) for side in range(3))
     types = sorted(predicted.keys() | true.keys())
@@ -113,12 +106,7 @@ def _by_sequence(tags: npt.NDArray[Any], lengths: IntArray) -> list[_Spans]:
 
 
 def entity_spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield type, start and end of the entities of one sequence of tags, in order of their ends.
-
-    Examples:
-        >>> list(entity_spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
-        [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
-    """
+    """Yield type, start and end of the entities of one sequence of tags, in order of their ends."""
     before, start = OUTSIDE, 0
     for place, tag in enumerate([*tags, OUTSIDE]):
         ended, starts = _border(before, tag)

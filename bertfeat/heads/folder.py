@@ -1,8 +1,4 @@
-"""Probes on disk: a folder with `probe.json` and `weights.safetensors`, and never a pickle.
-
-Both files have a digest in `probe.json`, so a flipped byte is found before anything is used. A folder is written beside
-its place, under a hidden name, and renamed when it is whole (`publish_folder`).
-"""
+"""Probes on disk: a folder with `probe.json`, which has the digest of both files, and `weights.safetensors`."""
 
 from __future__ import annotations
 
@@ -44,17 +40,14 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class ProbeDocument:
-    """The content of `probe.json`: `report` is that of the fit, `extra` what the caller saved, as JSON values.
+    """The content of `probe.json`."""
 
-    `bertfeat` is the version that saved it, `weights` the size and digest of the file with the arrays.
-    """
-
-    bertfeat: str
+    bertfeat: str  # the version that saved it
     head: str
     params: Mapping[str, Any]
     classes: Classes
     report: Mapping[str, Any]
-    extra: Any
+    extra: Any  # JSON values of the caller
     weights: FileDigest
     format_version: int = FORMAT_VERSION
 
@@ -71,10 +64,7 @@ def read_document(where: Path) -> ProbeDocument:
 
 
 def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool = False) -> None:
-    """Save a fitted probe to a folder, which appears when all of it is written, or stays as it was.
-
-    `extra` is a record or JSON values that are saved with the probe, such as the source of its features.
-    """
+    """Save a fitted probe, and a record of the caller, to a folder, which appears when all of it is written."""
     report, arrays = probe.fit_report(), probe.get_state()
     target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
     check_target(target, overwrite=overwrite)

@@ -50,12 +50,7 @@ def head_class(name: str) -> type[Probe]:
 
 
 def make_head(name: str, **params: Any) -> Probe:
-    """Return an unfitted probe; the values of its parameters are checked when it is fitted.
-
-    Examples:
-        >>> make_head("logreg", C=0.1)
-        LogisticRegressionProbe(C=0.1)
-    """
+    """Return an unfitted probe; the values of its parameters are checked when it is fitted."""
     cls = head_class(name)
     known = inspect.signature(cls).parameters
     for param in params:

@@ -1,8 +1,6 @@
-"""Scores of predicted labels: accuracy, F1, the scores of each class, the confusion matrix, entities, and intervals.
+"""Scores of predicted labels: accuracy, F1, the confusion matrix, entities, and percentile bootstrap intervals.
 
-Every row counts: a row without a vector has no prediction and is an error; so is a row whose label training has not
-seen. Intervals are those of the percentile bootstrap. Rows of one sequence are not independent observations, so whole
-sequences are drawn if there are any. The score of a resample follows from counts, which are sums over what was drawn.
+Rows without a vector and rows of labels that training has not seen are errors.
 """
 
 from __future__ import annotations
@@ -35,26 +33,20 @@ Label = str | int | bool
 
 
 class Pairs(NamedTuple):
-    """True and predicted labels of rows, int64 (n_rows,), as indices of the sorted `labels` that occur.
-
-    `predicted` is the number of labels where there is no prediction, and so always wrong.
-    """
+    """True and predicted labels of rows, int64 (n_rows,), as indices of the sorted `labels` that occur."""
 
     labels: Labels
     true: IntArray
-    predicted: IntArray
+    predicted: IntArray  # the number of labels where there is no prediction, which is always wrong
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confusion:
-    """Counts of true labels (rows) predicted as each label (columns): int64 (n_labels, n_labels).
-
-    `unpredicted`, int64 (n_labels,), counts the rows of each label that have no prediction; they are not in the matrix.
-    """
+    """Counts of true labels (rows) predicted as each label (columns), and of rows without a prediction."""
 
     labels: tuple[Label, ...]
-    matrix: IntArray
-    unpredicted: IntArray
+    matrix: IntArray  # (n_labels, n_labels)
+    unpredicted: IntArray  # (n_labels,)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the matrix and its labels as JSON values."""
@@ -63,12 +55,7 @@ class Confusion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Scores of predictions.
-
-    `per_class` and `confusion` have the labels that occur in truth or prediction, sorted; `macro_f1` is their mean F1.
-    `unseen_labels` counts the rows of labels that training has not seen; `n_without_vector` the rows that have no
-    prediction.
-    """
+    """Scores of predictions; `macro_f1` is the mean over the labels that occur in truth or prediction."""
 
     n_rows: int
     accuracy: float
@@ -76,7 +63,7 @@ class Scores:
     per_class: Mapping[Label, LabelScores]
     confusion: Confusion
     entities: EntityScores | None
-    unseen_labels: Mapping[Label, int]
+    unseen_labels: Mapping[Label, int]  # the rows of each label that training has not seen
     n_without_vector: int
 
     def value(self, metric: str) -> float:
@@ -129,14 +116,9 @@ def score_labels(
     lengths: npt.ArrayLike | None = None,
     predicted: BoolArray | None = None,
 ) -> Scores:
-    """Score predicted labels of rows, and entities if there are sequences and the classes are tags.
+    """Score predicted labels (n_rows,), or lists per sequence; with `lengths` (n_sequences,) and tags also entities.
 
-    Args:
-        y_true: Labels (n_rows,), or one list per sequence if `lengths` are given.
-        y_pred: Predictions, likewise.
-        classes: The labels that training has seen.
-        lengths: int (n_sequences,): the rows of each sequence.
-        predicted: bool (n_rows,): which rows have a prediction; None is all. Entities take a row without one as O.
+    `classes` are the labels that training has seen. A row that is not `predicted`, bool (n_rows,), is O for entities.
     """
     pairs = pair_labels(y_true, y_pred, lengths, predicted)
     known = np.unique(classes)
@@ -245,9 +227,9 @@ def bootstrap_interval(
     predicted: BoolArray | None = None,
     n_resamples: int = 1000,
 ) -> Interval:
-    """Return the percentile bootstrap interval of accuracy, macro_f1 or entity_f1 (Efron and Tibshirani 1993, 13.3).
+    """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, 13.3); see `score_labels`.
 
-    `score_labels` describes the labels. With `lengths`, which entity_f1 needs, sequences are drawn, not the empty ones.
+    With `lengths`, whole sequences are drawn: their rows are not independent.
     """
     pairs = pair_labels(y_true, y_pred, lengths, predicted)
     n_words = np.ones(len(pairs.true), np.int64) if lengths is None else np.asarray(lengths, dtype=np.int64)

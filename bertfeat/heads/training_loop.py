@@ -37,10 +37,7 @@ _MIX_LR_FACTOR = 10.0
 
 
 class ScalarMix(nn.Module):
-    """gamma * sum over layers of softmax(w)_l * h_l (Peters et al. 2018, equation 1).
-
-    Starts as the plain mean of the layers: w = 0, gamma = 1.
-    """
+    """gamma * sum over layers of softmax(w)_l * h_l (Peters et al. 2018, equation 1), at first their mean."""
 
     def __init__(self, n_layers: int) -> None:
         super().__init__()
@@ -74,11 +71,7 @@ class Network(nn.Module):
         self.body = body
 
     def start_at(self, shares: Float64Array) -> None:
-        """Let the scores start at the shares of the classes, (n_classes,).
-
-        Standardized vectors have mean 0, so only the intercept can learn the frequency of classes. That would take some
-        thousand steps if one class has nearly all rows, as O among tags.
-        """
+        """Start at the shares of the classes, (n_classes,); to learn them takes the intercept thousands of steps."""
         with torch.no_grad():
             self.body.output.bias.copy_(torch.from_numpy(np.log(shares)))
 
@@ -106,10 +99,9 @@ class RowByRow(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """A BiLSTM with dropout and a linear layer; sequences are packed without padding.
+    """A BiLSTM with dropout and a linear layer.
 
-    On a CPU, torch's own LSTM over packed steps runs at the speed of its matrix products if it is wide. oneDNN's LSTM
-    over padded batches takes 1.6 times as long (768 wide, 32 sentences, one thread) and is faster for small ones only.
+    Sequences are packed: padded batches take oneDNN 1.6 times as long (768 wide, 32 sentences, one thread).
     """
 
     def __init__(self, dim: int, hidden_size: int, n_layers: int, dropout: float, n_classes: int) -> None:
@@ -143,23 +135,17 @@ def _by_step(lengths: IntArray) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Sequences with the class of each row as an index, (n_rows,), and the weight of each class in the loss.
-
-    `taking_part` says which sequences are learned from, (n_sequences,); None is all.
-    """
+    """Sequences with the class of each row as an index, (n_rows,), and the weight of each class in the loss."""
 
     data: Sequences
     codes: IntArray
     class_weights: Float64Array
-    taking_part: BoolArray | None = None
+    taking_part: BoolArray | None = None  # the sequences that are learned from, (n_sequences,); None is all
 
 
 @dataclass(frozen=True, eq=False)
 class DevSplit:
-    """Examples that training is judged on by a metric, with their labels, (n_rows,), and the classes of train.
-
-    A label that train has not seen has the code -1, and counts as an error.
-    """
+    """Examples that training is judged on, with their labels, (n_rows,); those that train has not seen are errors."""
 
     examples: Examples
     labels: Labels
@@ -185,10 +171,7 @@ class DevSplit:
 
 
 def rank(measure: Mapping[str, Any]) -> tuple[float, float]:
-    """Return two numbers that are larger where a measure is better, or has the same score with a lower loss.
-
-    A network may have an F1 of 0 for some epochs, until it finds its first entity, while its loss falls.
-    """
+    """Return a key to compare measures by score, then by loss: F1 stays 0 until the first entity is found."""
     loss = -math.inf if measure["dev_loss"] is None else -measure["dev_loss"]
     return (loss if measure["metric"] == "loss" else measure["dev_score"], loss)
 
@@ -204,11 +187,7 @@ def train(
 ) -> dict[str, Any]:
     """Train a network, by the parameters of a head; return a report, with the measure of the best epoch on dev.
 
-    The loss is the mean cross-entropy of the rows of a batch, each weighted by its class. Weight matrices decay; biases
-    and the mix do not. Random numbers come from torch's global generator; see `own_randomness`.
-
-    Raises:
-        RunError: The loss, of training or on dev, is not finite; the message names the epoch.
+    Weight matrices decay; biases and the mix do not. Random numbers come from torch's generator (`own_randomness`).
     """
     lr, stops, epoch = float(settings.lr), settings.early_stopping, 0
     optimizer = torch.optim.AdamW(_parameter_groups(network, lr, weight_decay), lr=lr, fused=True)

@@ -20,15 +20,11 @@ from bertfeat.store.provenance import FeatureSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedRows:
-    """Rows that a probe learned from or was scored on, by class in `counts`, and the rows that were left out.
+    """Rows that a probe learned from or was scored on, by class in `counts`, and the rows that were left out."""
 
-    `store` is the name of the store and `plan_hash` that of its plan; `labels` is the file with the labels, None for a
-    column of the store.
-    """
-
-    store: str
+    store: str  # its name
     plan_hash: str
-    labels: str | None
+    labels: str | None  # the file with the labels; None for a column of the store
     n_rows: int
     n_documents: int
     n_without_vector: int
@@ -55,29 +51,24 @@ class MeanScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training(UsedRows):
-    """A record of a probe and its training; beside it are saved the head, its parameters and the classes.
-
-    With `first_tokens`, it learned the labels of words from their first tokens. `seeds` is empty for a head without
-    randomness; `seed` is the one that was kept, by its score `metric` on dev. `trials` has of each fit its `seed`, its
-    scores on dev and its `fit_report`; `scores` the means on dev. `created_at` is ISO 8601, UTC.
-    """
+    """A record of a probe and its training; beside it are saved the head, its parameters and the classes."""
 
     spec: FeatureSpec
     label: str
-    first_tokens: bool
+    first_tokens: bool  # it learned the labels of words from their first tokens
     limit: int | None
     dev: DevRows | None
-    seeds: tuple[int, ...]
-    seed: int | None
+    seeds: tuple[int, ...]  # empty for a head without randomness
+    seed: int | None  # the one that was kept, by its score `metric` on dev
     n_seeds_asked: int
-    trials: tuple[Mapping[str, Any], ...]
+    trials: tuple[Mapping[str, Any], ...]  # of each fit its `seed`, its scores on dev and its `fit_report`
     fit_report: Mapping[str, Any]
     metric: str | None
-    scores: Mapping[str, MeanScore] | None
+    scores: Mapping[str, MeanScore] | None  # the means on dev
     streamed: bool
     seconds: float
     versions: Mapping[str, str]
-    created_at: str
+    created_at: str  # ISO 8601, UTC
 
     def to_dict(self, head: str, params: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, Any]:
         """Return the record, with the head, its parameters and the classes, as JSON values."""

@@ -68,10 +68,7 @@ def choose_features(
 
 
 def _all_features(store: Store, level: Level, *, with_mixes: bool) -> list[FeatureChoice]:
-    """Return the layers, ascending; the concatenation and mean of the last four and of all; the others; and mixes.
-
-    Sums are taken only if they are stored: they differ from means by a factor.
-    """
+    """Return the layers, ascending; the concatenation and mean of the last four and of all; the others; and mixes."""
     n_layers = store.metadata["n_layers"]
     layers, choices = [], []
     for layer in range(n_layers + 1):
@@ -85,7 +82,7 @@ def _all_features(store: Store, level: Level, *, with_mixes: bool) -> list[Featu
 
     for wanted in combinations(last4, tuple(layers)):
         choices += [FeatureChoice(_set_name(store, how, wanted)) for how in (Combine.CONCAT, Combine.MEAN)]
-    # Stored features that are not among these: sums, other sets, the model's own pooled output.
+    # Stored features that are not among these: sums (means times a factor), other sets, the model's own pooled output.
     choices += [FeatureChoice(column.name) for column in store.features(level)]
     if with_mixes:
         for wanted in combinations(last4, tuple(layer for layer in layers if layer > 0)):

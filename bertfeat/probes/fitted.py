@@ -283,10 +283,7 @@ class FittedProbe:
     def _labelled(
         self, frame: pl.DataFrame, has_vector: BoolArray, vectors: Callable[[IntArray, IntArray | None], Vectors]
     ) -> pl.DataFrame:
-        """Add predictions to a frame of rows; null where `has_vector`, bool (n_rows,), says that there is no vector.
-
-        `vectors` returns the vectors of some rows, given also the document of each, or None at sentence level.
-        """
+        """Add predictions to a frame of rows, null without a vector; `vectors` takes rows and their documents."""
         if self.training.first_tokens:
             has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
         rows = np.flatnonzero(has_vector)

@@ -260,8 +260,7 @@ class ProbeTask:
     ) -> tuple[Probe, list[Trial]]:
         """Fit the head with each seed; return the best probe on dev (the first without dev), and all fits.
 
-        A head without randomness is fitted once. In a sweep, `row_title` begins the lines of progress, and the scores
-        of the first fit have intervals.
+        In a sweep, `row_title` begins the lines of progress, and the scores of the first fit have intervals.
         """
         config, trials = self.config, list[Trial]()
         best: tuple[float, Probe] | None = None

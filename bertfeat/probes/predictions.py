@@ -28,15 +28,12 @@ PREDICTION, PROBABILITY = "prediction", "probability"
 
 @dataclass(slots=True)
 class OutputColumns:
-    """The columns beside predictions, which may be of the documents, and the origin of gold labels among them.
-
-    `n_gold` counts the gold labels that predictions were compared with.
-    """
+    """The columns beside predictions, which may be of the documents, and the origin of gold labels among them."""
 
     level: Level
     shown: tuple[str, ...]
     gold: LabelSource | None
-    n_gold: int = 0
+    n_gold: int = 0  # gold labels that predictions were compared with
 
     @classmethod
     def of(cls, store: Store, level: Level, names: Sequence[str], gold: LabelSource | None, place: str) -> Self:
@@ -71,10 +68,7 @@ class OutputColumns:
 
 
 def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: type[Reader]) -> dict[str, Any]:
-    """Return the settings of an extraction whose store has some columns, among them that of gold labels.
-
-    Columns of a table are kept for documents; CoNLL has columns of words.
-    """
+    """Return the settings of an extraction whose store has some columns, among them that of gold labels."""
     own = {column.name for column in LEVELS[level].columns}
     of_documents = {column.name for column in LEVELS[Level.SENTENCE].columns} - own
     of_input = [name for name in names if name not in own | of_documents and name != gold]
@@ -92,18 +86,14 @@ def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: 
 
 
 class Written(NamedTuple):
-    """A written file: its path, its rows, those of them without a prediction, and the rows of each label.
-
-    `n_set_aside` counts the rows of a corpus that could not be read (`bad_rows="quarantine"`) and are not in the file;
-    `n_gold` the rows with a gold label, of which a file of errors has the wrong ones.
-    """
+    """A written file of predictions."""
 
     path: Path
     n_rows: int
-    n_without: int
-    counts: dict[Any, int]
-    n_set_aside: int = 0
-    n_gold: int | None = None
+    n_without: int  # rows without a prediction
+    counts: dict[Any, int]  # the rows of each label
+    n_set_aside: int = 0  # rows of a corpus that could not be read (`bad_rows="quarantine"`), not in the file
+    n_gold: int | None = None  # rows with a gold label, of which a file of errors has the wrong ones
 
 
 def check_output(path: str | Path, *, overwrite: bool) -> Path:

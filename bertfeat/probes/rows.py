@@ -1,7 +1,4 @@
-"""Rows with a label: the one place that says which rows a probe learns from or is scored on, with their vectors.
-
-Labels are a column of the level, a column of words for their first tokens, or a table that is joined by the keys.
-"""
+"""Rows with a label: the one place that says which rows a probe learns from or is scored on, with their vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ IS_FIRST_TOKEN = pl.col("word_index").is_not_null() & pl.struct(_WORD_KEYS).is_f
 # Columns that bertfeat writes; others came with the corpus, and may be labels.
 _OWN = {column.name for entry in LEVELS.values() for column in entry.columns}
 _TYPES: dict[str, type[pl.DataType]] = {"int64": pl.Int64, "int32": pl.Int32, "string": pl.String}
-
 # Fitting may hold the vectors, a standardized copy and values computed from them, of 4 bytes each.
 _BYTES_PER_VALUE = 3 * 4
 # Work on a chunk makes a few copies of it.
@@ -43,15 +39,11 @@ _MIN_CHUNK_BYTES, _MAX_CHUNK_BYTES = 8_000_000, 256_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledRows:
-    """The rows of a level that have a label, of `n_total` that could have one.
-
-    `rows`, int64 (n_rows,), are their ascending numbers in the level, and `documents`, int64 (n_rows,), the running
-    numbers of their documents. `labels` are (n_rows,), and `has_vector`, bool (n_rows,), says which have a vector.
-    """
+    """The rows of a level that have a label, of `n_total` that could have one; each array is (n_rows,)."""
 
     level: Level
-    rows: IntArray
-    documents: IntArray
+    rows: IntArray  # their numbers in the level, ascending
+    documents: IntArray  # the running numbers of their documents
     labels: Labels
     has_vector: BoolArray
     n_total: int
@@ -131,18 +123,14 @@ def select_rows(
 
 @dataclass(frozen=True, slots=True)
 class LabelSource:
-    """The column with the labels: of a level, of words for their first tokens, or of a table of keys and labels.
-
-    `table` has the store's types and unique keys; None for a column of the store. `of_words` is true for tokens that
-    have the labels of their words. `where` names the labels in messages, and `place` the store.
-    """
+    """The column with the labels: of a level, of words for their first tokens, or of a table of keys and labels."""
 
     name: str
     level: Level
-    table: pl.DataFrame | None
-    of_words: bool
-    where: str
-    place: str
+    table: pl.DataFrame | None  # with the store's types and unique keys; None for a column of the store
+    of_words: bool  # tokens have the labels of their words
+    where: str  # the labels in messages
+    place: str  # the store in messages
 
     @classmethod
     def find(cls, store: Store, level: Level, name: str, labels: LabelTable | None, place: str) -> Self:
@@ -160,10 +148,7 @@ class LabelSource:
         return cls(name, level, None, name not in own, f"{place}: column {name!r}", place)
 
     def rows(self, shard: Store) -> pl.DataFrame:
-        """Return the rows of one shard: `doc_id`, `label` (null if a row has none), and `is_candidate`.
-
-        All rows are candidates, except that of tokens with the labels of words only the first token of a word is one.
-        """
+        """Return the rows of a shard: `doc_id`, `label` (or null), `is_candidate` (of words, first tokens only)."""
         keys, labels = list(LEVELS[self.level].keys), self.table
         if self.of_words:
             keys, labels = _WORD_KEYS, shard.polars(Level.WORD, [*_WORD_KEYS, self.name])

@@ -110,10 +110,9 @@ def score_rows(probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool)
 
 
 def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
-    """Return the predicted label of each row, (n_rows,), and its probability, float32 (n_rows,), if the head has any.
+    """Return the predicted label of each row of X, (n_rows,), and its probability, (n_rows,), if the head has any.
 
-    `X` are vectors (n_rows, dim), read chunk by chunk. A tagger needs the `lengths` of the sequences, int64
-    (n_sequences,); the chunks of a stream end between them.
+    A tagger needs the `lengths` of the sequences, int64 (n_sequences,); the chunks of a stream end between them.
     """
     labels = np.empty(X.shape[0], probe.classes_.dtype)
     probabilities = np.empty(X.shape[0], np.float32) if hasattr(probe, "predict_proba") else None
@@ -149,11 +148,7 @@ def score_predicted(
     n_without_label: int = 0,
     bootstrap: bool,
 ) -> ProbeScore:
-    """Score predicted labels (n_rows,); those not `predicted`, bool (n_rows,), are errors.
-
-    `lengths`, int64 (n_documents,), are the rows of each document, None if each row is one; intervals draw whole
-    documents. `classes` are the labels that training has seen.
-    """
+    """Score predicted labels (n_rows,); see `score_labels`. Intervals draw documents of `lengths`, (n_documents,)."""
     units: dict[str, Any] = {"lengths": lengths, "predicted": predicted}
     score = ProbeScore(score_labels(labels, guesses, classes, **units), {}, n_without_label)
     metrics = dict.fromkeys([score.metric, *score.values]) if bootstrap else ()

@@ -28,24 +28,19 @@ _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """The scores of one feature, or mix of layers.
-
-    `score` is the mean over seeds and `deviation` theirs (None for one seed); `low` and `high` are the ends of the
-    bootstrap interval of the first seed's score. `values` are the scores of the seeds, and `mixes` the learned weights
-    of layers, and gamma.
-    """
+    """The scores of one feature, or mix of layers."""
 
     feature: str
     layers: tuple[int, ...]
     dim: int
     metric: str
-    score: float
-    deviation: float | None
-    low: float | None
+    score: float  # the mean over seeds
+    deviation: float | None  # of the seeds; None for one
+    low: float | None  # of the bootstrap interval of the first seed's score
     high: float | None
     seconds: float
-    values: tuple[float, ...]
-    mixes: tuple[Mapping[str, Any], ...] = ()
+    values: tuple[float, ...]  # the score of each seed
+    mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, and gamma
 
     @property
     def bar(self) -> ScoreBar:

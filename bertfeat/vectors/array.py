@@ -19,10 +19,9 @@ _CHUNK_VALUES = 8 << 20
 
 @runtime_checkable
 class Vectors(Protocol):
-    """Vectors (n_rows, dim), read chunk by chunk, in any order and as often as needed; all values are finite.
+    """Finite vectors (n_rows, dim), read chunk by chunk, in any order and as often as needed.
 
-    `chunks` are consecutive ranges of rows that cover all of them. If rows form sequences (the words of a sentence), no
-    chunk ends inside a sequence.
+    `chunks` are consecutive ranges that cover all rows; none ends inside a sequence, such as the words of a sentence.
     """
 
     @property
@@ -36,19 +35,12 @@ class Vectors(Protocol):
         ...
 
     def read(self, chunk: int) -> FloatArray:
-        """Return the vectors of a chunk, float (rows of the chunk, dim).
-
-        Raises:
-            UserError: A vector holds NaN or infinity; the message names the row.
-        """
+        """Return the vectors of a chunk, float (rows of the chunk, dim); NaN or infinity is a UserError."""
         ...
 
 
 class ArrayVectors:
-    """Vectors in memory; each chunk is checked for NaN and infinity the first time that it is read.
-
-    The values are numbers (n_rows, dim); a float array is not copied. A chunk is `chunk_rows`, or 32 MB of float32.
-    """
+    """Vectors in memory, (n_rows, dim), not copied if they are floats; a chunk is checked when it is first read."""
 
     def __init__(self, values: object, *, chunk_rows: int | None = None) -> None:
         self.array = float_array(values)

@@ -14,19 +14,10 @@ _STEP_ROWS = 2048
 
 
 class Moments:
-    """The mean of vectors and their squared deviations from it, in float64.
+    """The mean of vectors, float64 (dim,), and the sums of squared deviations (dim,), or of all products (dim, dim).
 
-    Each block is centred by its own mean before it is squared, and blocks are merged by the pairwise update (Chan,
-    Golub & LeVeque 1983): a large common mean does not lower the precision.
-
-    Args:
-        dim: The width of the vectors.
-        kind: The sums: only the "mean", also the "squares" of each dimension, or the "scatter" of all pairs.
-
-    Attributes:
-        n_rows: The number of vectors.
-        mean: float64 (dim,).
-        squares: float64 (dim,), or (dim, dim) for "scatter": the sums of products of deviations.
+    Blocks are centred by their own means and merged by the pairwise update (Chan, Golub & LeVeque 1983): a large common
+    mean does not lower the precision.
     """
 
     def __init__(self, dim: int, kind: Literal["mean", "squares", "scatter"]) -> None:

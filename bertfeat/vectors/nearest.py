@@ -30,7 +30,7 @@ class Metric(StrEnum):
 
     @property
     def higher_is_better(self) -> bool:
-        """Return whether a larger score means a closer pair."""
+        """Whether a larger score means a closer pair."""
         return self is not Metric.L2
 
 
@@ -52,18 +52,12 @@ def nearest(
     max_bytes: int,
     dtype: type[np.floating[Any]] = np.float32,
 ) -> tuple[npt.NDArray[Any], IntArray]:
-    """Find the k nearest vectors of each query by comparing all; the vectors are read once.
+    """Return scores, best first, and positions of each query's k nearest vectors, (n_queries, k); else NaN and -1.
 
-    Batches are vectors (n, any) and their positions, int64 (n,), which ascend from batch to batch. `prepare` turns
-    these vectors into float32 or float64 (n, dim), to be compared with the queries, float32 or float64 (n_queries,
-    dim). `exclude`, int64 (n_queries,), is a position that each query must not find, -1 for none. `max_bytes` is the
-    working memory, besides queries, hits, and the batches.
-
-    Scores are computed in float64 and rounded to `dtype`; among equal scores the lower position wins.
-
-    Returns:
-        The scores (n_queries, k), best first, and their positions, int64 (n_queries, k); NaN and -1 where there are
-        fewer hits.
+    Batches are vectors (n, any) and their positions, int64 (n,), which ascend from batch to batch. `prepare` makes the
+    vectors comparable with the queries: both float32 or float64, (n, dim) and (n_queries, dim). `exclude`, int64
+    (n_queries,), are positions that queries must not find, -1 for none. `max_bytes` is the working memory besides
+    queries, hits and batches. Scores are computed in float64; among equal ones the lower position wins.
     """
     keys = _Keys(queries, metric)
     scores: npt.NDArray[Any] = np.full((len(queries), k), -np.inf, dtype=dtype)
@@ -113,10 +107,7 @@ def signed_scores(
     *,
     max_bytes: int,
 ) -> Float64Array:
-    """Return the scores of pairs, float64 (n_pairs,), signed so that larger is closer: L2 distances are negative.
-
-    `query` and `row`, int64 (n_pairs,), are their rows in queries (n_queries, dim) and vectors (n, dim), both floats.
-    """
+    """Return the scores of pairs of rows (`query`, `row`), float64 (n_pairs,); L2 distances are negative."""
     out = np.empty(len(query))
     max_pairs = max(1, max_bytes // (64 * queries.shape[1]))
     for start in range(0, len(query), max_pairs):
@@ -153,10 +144,9 @@ class _Keys:
         return (vectors - self._shift).astype(np.float32, copy=False)
 
     def candidates(self, side: Float32Array, k: int, chunk: slice, last: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
-        """Return the pairs that may be among the k best, as queries and rows, ordered by query and then by row.
+        """Return the pairs of a chunk of queries and a `side` that may be among the k best, by query and then by row.
 
-        `side` are vectors as that method returns them, float32 (n, dim); `chunk` are the queries; and `last`, float
-        (n_queries,), are their k-th best scores so far, minus infinity where there are fewer.
+        `last`, float (n_queries,), are the k-th best scores so far, minus infinity where there are fewer.
         """
         keys, mine, theirs = self._queries[chunk] @ side.T, self._squares[chunk], _squares(side)
         if self._metric is Metric.L2:

@@ -37,10 +37,7 @@ class Scaling:
 
 
 def fit_scaling(source: Vectors) -> Scaling:
-    """Return the mean and the (population) deviation of each dimension of float32 values, in one pass and in float64.
-
-    A dimension that is constant gets scale 1.
-    """
+    """Return the mean and population deviation of each dimension, in one float64 pass; constant ones get scale 1."""
     moments = Moments(source.shape[1], "squares")
     for _, vectors in chunks_of(source):
         moments.add(vectors.astype(np.float32, copy=False))

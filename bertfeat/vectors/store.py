@@ -19,16 +19,8 @@ from bertfeat.vectors.array import FloatArray
 class StoreVectors:
     """The vectors of rows of a level, `Vectors` of the stored type; each chunk is checked for NaN the first time.
 
-    Args:
-        store: The store.
-        level: The level.
-        feature: A feature of it, stored or made from what is stored.
-        rows: int64 (n_rows,), ascending: the rows of the level; None for all that have a vector and are not special
-            tokens (`searchable`).
-        documents: int64 (n_rows,), ascending: the document of each row; no chunk ends inside one. None if chunks may
-            end anywhere.
-        chunk_bytes: Bytes of the vectors of a chunk as float32; a larger document is a chunk alone.
-        progress: Receiver of reports of how many vectors have been read.
+    `rows`, int64 (n_rows,), ascend; None is all `searchable` ones. No chunk ends inside one of the `documents` of the
+    rows, int64 (n_rows,), ascending; a document larger than `chunk_bytes` (as float32) is a chunk alone.
     """
 
     def __init__(
@@ -53,12 +45,7 @@ class StoreVectors:
         self._checked: set[int] = set()
 
     def read(self, chunk: int) -> FloatArray:
-        """Return the vectors of a chunk, (rows of the chunk, dim), of the stored type.
-
-        Raises:
-            UserError: A vector holds NaN or infinity; the message names the row and its document.
-            StoreError: A part is missing or damaged.
-        """
+        """Return the vectors of a chunk, (rows of the chunk, dim), of the stored type; NaN or infinity is an error."""
         span = self.chunks[chunk]
         rows = self.rows[span.start : span.stop]
         self._progress.stage("reading vectors", span.stop, len(self.rows))
