@@ -81,7 +81,12 @@ class ConfigError(UserError):
 
 
 class CheckpointError(UserError):
-    """A model folder is missing, unsafe, incomplete or of an unsupported family."""
+    """A model folder is missing, unsafe, incomplete or of an unsupported family; `place` is the file at fault."""
+
+    def __init__(self, reason: str, *, place: Path | None = None) -> None:
+        super().__init__(reason if place is None else f"{place}: {reason}")
+        self.reason = reason
+        self.place = place
 
 
 class StoreError(UserError):
@@ -243,4 +248,4 @@ def checkpoint_errors(
         said = f"unknown key or value {error}" if isinstance(error, KeyError) else str(error)
         reason = " ".join(said.split())[:300] or type(error).__name__
         where = place if isinstance(place, Path) else place()
-        raise CheckpointError(f"{where}: {what}: {reason}; {remedy}") from error
+        raise CheckpointError(f"{what}: {reason}; {remedy}", place=where) from error

@@ -198,18 +198,20 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not os.path.lexists(folder / "config.json"):
         # Folders of old sentence-transformers keep the model one folder deeper.
         remedy = SAVE_AGAIN if (folder / "modules.json").exists() else "is this a model folder?"
-        raise CheckpointError(f"{folder}: no config.json in it; {remedy}")
+        raise CheckpointError(f"no config.json in it; {remedy}", place=folder)
     config = read_json(inside(folder, "config.json"))
     for file, content in (("config.json", config), ("tokenizer_config.json", read_tokenizer_config(folder))):
         if content.get("auto_map"):
             hint = family_of(str(config.get("model_type"))).refusal or "a copy without that key may do"
             raise CheckpointError(
-                f"{folder / file}: auto_map asks to run code of its own; that never runs here; {hint}"
+                f"auto_map asks to run code of its own; that never runs here; {hint}", place=folder / file
             )
     if config.get("quantization_config"):
-        raise CheckpointError(f"{folder / 'config.json'}: quantized weights are not supported; use the original model")
+        raise CheckpointError(
+            "quantized weights are not supported; use the original model", place=folder / "config.json"
+        )
     if (folder / "adapter_config.json").exists():
-        raise CheckpointError(f"{folder}: holds an adapter (adapter_config.json); merge it into its model first")
+        raise CheckpointError("holds an adapter (adapter_config.json); merge it into its model first", place=folder)
     return config
 
 
@@ -240,7 +242,7 @@ def _static(name: str, place: Place, folder: Path) -> Checkpoint:
 def _with_encoder(name: str, place: Place, config: Mapping[str, Any]) -> Checkpoint:
     folder = place.folder
     if not isinstance(model_type := config.get("model_type"), str):
-        raise CheckpointError(f"{folder / 'config.json'}: no 'model_type', so the family is unknown")
+        raise CheckpointError("no 'model_type', so the family is unknown", place=folder / "config.json")
     tokenizer_files = _tokenizer_files(folder)
     files, counts = find_weights(folder, name)
     digest = weights_digest(files)
@@ -253,8 +255,9 @@ def _with_encoder(name: str, place: Place, config: Mapping[str, Any]) -> Checkpo
     family, facts = family_of(model_type), find_facts(folder, config)
     if facts.n_parameters > _MAX_PARAMETERS_PER_VALUE * counts.total():
         raise CheckpointError(
-            f"{folder}: config.json asks for {facts.n_parameters} weights, the files hold {counts.total()}; "
-            "they do not belong together"
+            f"config.json asks for {facts.n_parameters} weights, the files hold {counts.total()}; "
+            "they do not belong together",
+            place=folder,
         )
     return Checkpoint(
         name=name,
@@ -284,7 +287,7 @@ def _check_numbers(path: Path, value: object, key: str = "") -> None:
         for inner in value:
             _check_numbers(path, inner, key)
     elif isinstance(value, int) and abs(value) > _MAX_NUMBER and not key.endswith(_UNBOUNDED):
-        raise CheckpointError(f"{path}: {key} is {value!r:.60}; expected at most {_MAX_NUMBER}")
+        raise CheckpointError(f"{key} is {value!r:.60}; expected at most {_MAX_NUMBER}", place=path)
 
 
 def _max_length(folder: Path, family: Family, facts: Facts, lengths: list[int]) -> int:
@@ -311,8 +314,9 @@ def _original_lengths(path: Path, config: Mapping[str, Any]) -> list[int]:
             found = [value for value in (config.get(name), rope.get(name)) if type(value) is int and value >= 1]
             if not found:
                 raise CheckpointError(
-                    f"{path}: {key} has the type longrope without {name}, a whole number of 1 or more, which is not "
-                    "supported: it depends on the length of the text"
+                    f"{key} has the type longrope without {name}, a whole number of 1 or more, which is not "
+                    "supported: it depends on the length of the text",
+                    place=path,
                 )
             lengths += found
     return lengths
@@ -322,8 +326,9 @@ def _tokenizer_files(folder: Path) -> list[Path]:
     names = [name for name in hub.TOKENIZER_FILES if (folder / name).exists()]
     if not _TOKENIZERS.intersection(names) and not {"vocab.json", "merges.txt"}.issubset(names):
         raise CheckpointError(
-            f"{folder}: no fast tokenizer; it needs tokenizer.json, or vocab.txt, or vocab.json with merges.txt, "
-            "or a SentencePiece model"
+            "no fast tokenizer; it needs tokenizer.json, or vocab.txt, or vocab.json with merges.txt, "
+            "or a SentencePiece model",
+            place=folder,
         )
     for name in names:
         _check_tokenizer_size(folder, name)
@@ -334,5 +339,5 @@ def _check_tokenizer_size(folder: Path, name: str) -> None:
     n_bytes = inside(folder, name).stat().st_size
     if n_bytes > MAX_TOKENIZER_BYTES:
         raise CheckpointError(
-            f"{folder / name}: {n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}"
+            f"{n_bytes} bytes are too many for this file; limit {MAX_TOKENIZER_BYTES}", place=folder / name
         )

@@ -156,7 +156,7 @@ class Comparison:
 
     def _refusal(self, reason: str) -> CheckpointError:
         kind = self._checkpoint.family.model_type
-        return CheckpointError(f"{self._checkpoint.folder}: model type {kind!r} is not run: {reason}")
+        return CheckpointError(f"model type {kind!r} is not run: {reason}", place=self._checkpoint.folder)
 
     def _run_longest(self, blocks: str | None, encoder: PackEncoder) -> None:
         """Run the first block on a pack of more tokens than a window has: CLIP refuses such packs.

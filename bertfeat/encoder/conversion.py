@@ -232,7 +232,9 @@ def _checked(new: Path, folder: Path) -> str:
         n_bytes = sum(file.stat().st_size for file in checkpoint.weights_files)
         load_encoder(checkpoint, [checkpoint.n_layers if n_bytes <= _MAX_LOADED_BYTES else 1])
     except CheckpointError as error:
-        raise CheckpointError(f"{folder}: after conversion, {error}") from None
+        # The file in `new`, which is deleted, has the name of the one in `folder`.
+        file = "" if error.place in (None, new.resolve()) else f"{error.place.name}: "
+        raise CheckpointError(f"after conversion, {file}{error.reason}", place=folder) from None
     return checkpoint.weights_sha256
 
 

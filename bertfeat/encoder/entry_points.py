@@ -86,7 +86,7 @@ def build_config(folder: Path, content: Mapping[str, Any]) -> Any:
     model_type = content["model_type"]
     if model_type not in CONFIG_MAPPING:
         version = metadata.version("transformers")
-        raise CheckpointError(f"{folder}: transformers {version} has no model type {model_type!r:.60}")
+        raise CheckpointError(f"transformers {version} has no model type {model_type!r:.60}", place=folder)
     plain = {key: value for key, value in content.items() if key not in NOT_LOADED}
     with checkpoint_errors(folder / "config.json", "it does not fit its family"):
         config = CONFIG_MAPPING[model_type].from_dict(plain)
@@ -165,17 +165,18 @@ def _find(folder: Path, content: Mapping[str, Any]) -> Facts:
 
     family = family_of(content["model_type"])
     if family.refusal:
-        raise CheckpointError(f"{folder}: model type {family.model_type!r} is not run: {family.refusal}")
+        raise CheckpointError(f"model type {family.model_type!r} is not run: {family.refusal}", place=folder)
     config = build_config(folder, content)
     inner = getattr(config, "text_config", None)
     if inner is not None:
         raise CheckpointError(
-            f"{folder}: model type {family.model_type!r} reads images, sound or other data besides text; save its text "
-            f"model alone, of the type {getattr(inner, 'model_type', None)!r}"
+            f"model type {family.model_type!r} reads images, sound or other data besides text; save its text "
+            f"model alone, of the type {getattr(inner, 'model_type', None)!r}",
+            place=folder,
         )
     model_class = model_class_of(config)
     if model_class is None or "input_ids" not in inspect.signature(model_class.forward).parameters:
-        raise CheckpointError(f"{folder}: model type {family.model_type!r} is not a model of text")
+        raise CheckpointError(f"model type {family.model_type!r} is not a model of text", place=folder)
     n_layers = _size(folder, config, "num_hidden_layers", _MAX_LAYERS)
     hidden_size, n_ids = (_size(folder, config, name) for name in ("hidden_size", "vocab_size"))
     with checkpoint_errors(folder / "config.json", "it does not fit its family"), torch.device("meta"):
@@ -203,5 +204,5 @@ def _size(folder: Path, config: Any, name: str, most: int = _MAX_SIZE, *, n_left
     value = getattr(config, name, None)
     if isinstance(value, bool) or not isinstance(value, int) or not n_left_out < value <= most:
         wanted = f"expected a whole number from {n_left_out + 1} to {most}"
-        raise CheckpointError(f"{folder / 'config.json'}: {name} is {value!r:.60}; {wanted}")
+        raise CheckpointError(f"{name} is {value!r:.60}; {wanted}", place=folder / "config.json")
     return value - n_left_out

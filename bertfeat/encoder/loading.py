@@ -51,7 +51,7 @@ def load_encoder(
     if not layers or not all(0 <= layer <= checkpoint.n_layers for layer in layers):
         raise ConfigError(f"layers {list(layers)} are not in 0 to {checkpoint.n_layers} of {checkpoint.name}")
     if weights_digest(checkpoint.weights_files) != checkpoint.weights_sha256:
-        raise CheckpointError(f"{checkpoint.folder}: the weights changed since the run was planned; start it again")
+        raise CheckpointError("the weights changed since the run was planned; start it again", place=checkpoint.folder)
     if checkpoint.static is not None:
         return PackEncoder(Lookup(*checkpoint.static.read()).to(device).eval(), "lookup", [0])
     facts = checkpoint.facts
@@ -153,11 +153,13 @@ def _check_report(checkpoint: Checkpoint, report: dict[str, Any], inner: str, wi
         if (with_pooler if name.startswith("pooler") else name.startswith(inside) and not name.startswith(unused))
     )
     if missing and all(name.startswith("pooler") for name in missing):
-        raise CheckpointError(f"{checkpoint.folder}: the model has no trained pooler; use `pooling` mean, max or cls")
+        raise CheckpointError(
+            "the model has no trained pooler; use `pooling` mean, max or cls", place=checkpoint.folder
+        )
     wrong += [f"weight {name!r} is not in the files, and would be random" for name in missing]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise CheckpointError(f"{checkpoint.folder}: {wrong[0]}{more}")
+        raise CheckpointError(f"{wrong[0]}{more}", place=checkpoint.folder)
 
 
 def _set_types(model: nn.Module, dtype: torch.dtype, in_float32: tuple[str, ...]) -> None:

@@ -124,16 +124,20 @@ class TokenVectors:
             CheckpointError: A row is out of range, or a number is not finite.
         """
         if self.words is not None and digest_of(self.file) != self.words.digest:
-            raise CheckpointError(f"{self.file}: its bytes are not those that were written; delete {self.file.parent}")
+            raise CheckpointError(
+                f"its bytes are not those that were written; delete {self.file.parent}", place=self.file
+            )
         with checkpoint_errors(self.file, "it does not load"), safe_open(self.file, framework="np") as file:
             names = [name for name in _TYPES if name in file.keys()]  # noqa: SIM118
             arrays: dict[str, Any] = {name: file.get_tensor(name).astype(_TYPES[name], copy=False) for name in names}
         for name, values in arrays.items():
             if not np.isfinite(values).all():
-                raise CheckpointError(f"{self.file}: {name} holds nan or infinity; download or copy the model again")
+                raise CheckpointError(
+                    f"{name} holds nan or infinity; download or copy the model again", place=self.file
+                )
         vectors, mapping = arrays["embeddings"], arrays.get("mapping")
         if mapping is not None and not 0 <= int(mapping.min()) <= int(mapping.max()) < len(vectors):
-            raise CheckpointError(f"{self.file}: mapping names rows outside of the {len(vectors):,} of embeddings")
+            raise CheckpointError(f"mapping names rows outside of the {len(vectors):,} of embeddings", place=self.file)
         return vectors, mapping, arrays.get("weights")
 
 
@@ -147,10 +151,12 @@ def open_token_vectors(folder: Path, config: Mapping[str, Any]) -> TokenVectors:
     arrays = read_header(file)
     kind, shape = arrays.get("embeddings", ("no array", ()))
     if kind not in ("F32", "F16", "F64", "I8") or len(shape) != 2 or not shape[0] or not 1 <= shape[1] <= _MAX_DIM:
-        raise CheckpointError(f"{file}: embeddings is {kind} {list(shape)}; expected numbers (tokens, 1 to {_MAX_DIM})")
+        raise CheckpointError(
+            f"embeddings is {kind} {list(shape)}; expected numbers (tokens, 1 to {_MAX_DIM})", place=file
+        )
     n_ids = arrays["mapping"][1][0] if "mapping" in arrays else shape[0]
     if "weights" in arrays and arrays["weights"][1][0] < n_ids:
-        raise CheckpointError(f"{file}: {arrays['weights'][1][0]} weights for {n_ids} tokens")
+        raise CheckpointError(f"{arrays['weights'][1][0]} weights for {n_ids} tokens", place=file)
     with checkpoint_errors(folder / "config.json", "does not fit model2vec"):
         settings = msgspec.convert(config, _Settings)
     words = settings.word_file

@@ -41,7 +41,7 @@ def find_weights(folder: Path, name: str) -> tuple[tuple[Path, ...], Counter[str
         names = indexed(inside(folder, INDEX))
     else:
         raise CheckpointError(
-            f"{folder}: no {SINGLE} in it; for pickle weights, run: bertfeat convert {shlex.quote(name)} -o FOLDER"
+            f"no {SINGLE} in it; for pickle weights, run: bertfeat convert {shlex.quote(name)} -o FOLDER", place=folder
         )
     counts: Counter[str] = Counter()
     for file in names:
@@ -60,16 +60,16 @@ def inside(folder: Path, name: str | Path) -> Path:
     if root.parent.name == "snapshots" and (root.parent.parent / "blobs").is_dir():
         # The hub's cache keeps links to the model's own blobs.
         root = root.parent.parent
-    shown = printable(str(path))
+    shown = Path(printable(str(path)))
     try:
         real = path.resolve(strict=True)
     # ValueError: a name with a null character.
     except (OSError, RuntimeError, ValueError):
-        raise CheckpointError(f"{shown}: the file is missing; download or copy the model again") from None
+        raise CheckpointError("the file is missing; download or copy the model again", place=shown) from None
     if not real.is_relative_to(root):
-        raise CheckpointError(f"{shown}: it leads out of the model folder, to {real}; copy the file itself")
+        raise CheckpointError(f"it leads out of the model folder, to {real}; copy the file itself", place=shown)
     if not real.is_file():
-        raise CheckpointError(f"{shown}: not a regular file")
+        raise CheckpointError("not a regular file", place=shown)
     return real
 
 
@@ -82,14 +82,14 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     try:
         n_bytes = path.stat().st_size
         if n_bytes > max_bytes:
-            raise CheckpointError(f"{path}: {n_bytes} bytes are too many for this file; limit {max_bytes}")
+            raise CheckpointError(f"{n_bytes} bytes are too many for this file; limit {max_bytes}", place=path)
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise CheckpointError(f"cannot be read: {error.strerror or error}", place=path) from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON: {error}") from None
+        raise CheckpointError(f"not valid JSON: {error}", place=path) from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: the JSON is not an object")
+        raise CheckpointError("the JSON is not an object", place=path)
     return value
 
 
@@ -107,11 +107,11 @@ def indexed(index: Path, ending: str = ".safetensors") -> list[str]:
     """
     shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise CheckpointError(f"{index}: no 'weight_map'; download the model again")
+        raise CheckpointError("no 'weight_map'; download the model again", place=index)
     names = sorted({str(name) for name in shards.values()})
     for name in names:
         if Path(name).name != name or not name.endswith(ending):
-            raise CheckpointError(f"{index}: shard {name!r} is not a {ending} file beside it; refused")
+            raise CheckpointError(f"shard {name!r} is not a {ending} file beside it; refused", place=index)
     return names
 
 

@@ -219,6 +219,11 @@ def other_sizes(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 50}))
 
 
+def too_large(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 1 << 25}))
+
+
 def index_of(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         (folder / "pytorch_model.bin").unlink()
@@ -235,6 +240,7 @@ def index_of(name: str) -> Callable[[Path], None]:
         (fifo, "not a regular file"),
         (parallel, "after conversion, .*is not in the files"),
         (other_sizes, "after conversion, .*has shape"),
+        (too_large, "after conversion, config.json: vocab_size is 33554432"),
         (index_of("../evil.bin"), "not a .bin file beside it"),
         (index_of("/etc/passwd"), "not a .bin file beside it"),
         (index_of("evil.pkl"), "not a .bin file beside it"),
@@ -247,7 +253,11 @@ def test_a_refused_model_leaves_nothing(spoil: Callable[[Path], None], said: str
     before = content(folder)
     with pytest.raises(CheckpointError, match=said) as caught:
         convert(str(folder), tmp_path / "out" / "made")
-    assert str(caught.value).isprintable()
+    message = str(caught.value)
+    assert message.isprintable()
+    assert message.startswith(str(folder))
+    assert ".tmp" not in message
+    assert str(tmp_path / "out") not in message
     assert not list((tmp_path / "out").glob("**/*"))
     assert content(folder) == before
 
