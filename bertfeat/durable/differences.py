@@ -31,12 +31,7 @@ def differing(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str,
 
 
 def named(fields: Fields, form: str = "{} was {}, now {}") -> str:
-    """Return differing fields as text, each in the words of `form`: its name, and both values.
-
-    Examples:
-        >>> named({"layers": ("last4", "all"), "seed": (0, 1)})
-        "layers was 'last4', now 'all'; seed was 0, now 1"
-    """
+    """Return differing fields as text, each in the words of `form`: its name, and both values."""
     return listed_texts([form.format(name, shown(old), shown(new)) for name, (old, new) in fields.items()])
 
 

@@ -21,18 +21,8 @@ SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
 def lock(path: Path, flags: int, kind: int = ALONE, make: Callable[[Path], object] | None = None) -> int:
     """Open and lock the file at a path; return its descriptor, which releases the lock when it is closed.
 
-    If a former holder removes the file between the two steps, the next file at the path is locked.
-
-    Args:
-        path: A file or a folder, not a symbolic link.
-        flags: How to open it.
-        kind: `ALONE`, `ALONE_AFTER_OTHERS`, which waits, or `SHARED`.
-        make: Creates the file if it is missing; called before each try.
-
-    Raises:
-        BlockingIOError: Another process holds the lock.
-        FileNotFoundError: There is no such file.
-        OSError: The system refused.
+    If a former holder removes the file between the two steps, the next file at the path is locked. `make` creates the
+    file if it is missing, and is called before each try. Raises BlockingIOError if another process holds the lock.
     """
     while True:
         if make is not None:
@@ -57,18 +47,7 @@ def _is_at(path: Path, fd: int) -> bool:
 
 @contextlib.contextmanager
 def folder_lock(root: Path, name: str, what: str, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock on a file in a folder during the block.
-
-    Args:
-        root: The folder.
-        name: The file, which stays; it names the last holder.
-        what: What the holder does, for the message.
-        shared: Let others hold it too, who also share it.
-
-    Raises:
-        StoreError: Another process holds it; the message has its id and host.
-        RunError: The system refused to write the owner's name into the file.
-    """
+    """Hold the lock on a file in a folder during the block; the file stays, and names the last holder."""
     path = root / name
     try:
         fd = lock(path, os.O_RDWR | os.O_CREAT, SHARED if shared else ALONE)

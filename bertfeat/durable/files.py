@@ -39,11 +39,7 @@ _REMEDIES = {
 class Sink(io.RawIOBase):
     """A new file that is hashed as it is written, so that its digest costs no second read.
 
-    Args:
-        file: The path of a file that must not exist, or the descriptor of an open file; it is closed with the sink.
-
-    Raises:
-        OSError: A write failed; `n_bytes` is the number of bytes written before.
+    `file` is a path that must not exist, or the descriptor of an open file, which is closed with the sink.
     """
 
     def __init__(self, file: Path | int) -> None:
@@ -85,11 +81,7 @@ class Sink(io.RawIOBase):
         return len(view)
 
     def sync(self) -> None:
-        """Wait until the bytes are on the disk.
-
-        Raises:
-            OSError: The system refused, or an earlier write failed: then the file must not become visible.
-        """
+        """Wait until the bytes are on the disk. After a failed write it raises: the file must not become visible."""
         if self.error is not None:
             raise self.error
         try:
@@ -108,14 +100,9 @@ class Sink(io.RawIOBase):
 
 @contextlib.contextmanager
 def write_errors(path: AnyPath, sink: Sink | None = None) -> Iterator[None]:
-    """Turn a failed write into one clear line.
+    """Turn a failed write into a RunError of one line.
 
-    Args:
-        path: The file.
-        sink: The sink that the block writes; an OSError that names another file is then not the sink's.
-
-    Raises:
-        RunError: The system refused; the same command resumes the run.
+    An OSError that names another file is not that of `sink`, which the block writes.
     """
     try:
         yield
@@ -195,12 +182,7 @@ def sync_fd(fd: int) -> None:
 
 
 def make_folder(folder: Path) -> bool:
-    """Create a folder durably; return whether it was missing.
-
-    Raises:
-        StoreError: The path exists and is not a folder, such as a symbolic link.
-        RunError: The system refused.
-    """
+    """Create a folder durably; return whether it was missing. StoreError if the path is not a folder."""
     try:
         folder.mkdir()
     except FileExistsError:
@@ -216,12 +198,7 @@ def make_folder(folder: Path) -> bool:
 
 @os_errors(StoreError)
 def make_parents(path: Path) -> list[Path]:
-    """Create the missing folders above a path durably; return them, innermost first.
-
-    Raises:
-        StoreError: A parent is not a folder, or cannot be made.
-        RunError: The system refused.
-    """
+    """Create the missing folders above a path durably; return them, innermost first."""
     made: list[Path] = []
     try:
         for folder in reversed([parent for parent in path.absolute().parents if not parent.exists()]):
@@ -250,22 +227,13 @@ def kind_of(path: Path) -> str:
 
 
 def read_small(path: Path) -> bytes:
-    """Read a whole file, or what a symbolic link leads to, as in a download cache.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        OSError: The file is not a regular one, or cannot be read.
-    """
+    """Read a whole regular file, or what a symbolic link leads to, as in a download cache; OSError for another kind."""
     with _opened(path) as file:
         return file.readall()
 
 
 def digest_of(path: Path) -> str:
-    """Return the xxh3-128 of a file, hex, or of what a symbolic link leads to.
-
-    Raises:
-        OSError: The file is not a regular one, or cannot be read.
-    """
+    """Return the xxh3-128 of a regular file, hex, or of what a symbolic link leads to."""
     with _opened(path) as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 

@@ -24,11 +24,7 @@ _MAX_NAMED = 5
 
 
 def check_parents(target: Path, instead: str = _INSTEAD) -> None:
-    """Check that a file or folder can be made at a path; `instead` says in the message what to choose otherwise.
-
-    Raises:
-        UserError: A parent is not a folder, or may not be written to.
-    """
+    """Check that a file or folder can be made at a path; `instead` says in the message what to choose otherwise."""
     for parent in target.absolute().parents:
         if not os.path.lexists(parent):
             continue
@@ -40,29 +36,14 @@ def check_parents(target: Path, instead: str = _INSTEAD) -> None:
 
 
 def check_folder_above(path: Path) -> None:
-    """Refuse a place in a folder that does not exist.
-
-    Raises:
-        UserError: There is no such folder.
-    """
+    """Refuse a place in a folder that does not exist."""
     if not path.absolute().parent.is_dir():
         raise UserError(f"{path}: no folder {path.absolute().parent}; create it first")
 
 
 @os_errors(UserError)
 def check_file(path: Path, *, overwrite: bool, endings: Sequence[str] = (), instead: str = _INSTEAD) -> None:
-    """Refuse a place where a file cannot or may not be written.
-
-    Args:
-        path: The place.
-        overwrite: A file at this place will be replaced.
-        endings: The endings that the name may have, in lower case; any by default.
-        instead: What to choose instead, for the message.
-
-    Raises:
-        UserError: The name has another ending; a file, or something that is not a file, exists there; or see
-            `check_parents`.
-    """
+    """Refuse a place where a file cannot or may not be written, or whose name has none of some lower-case endings."""
     is_there = os.path.lexists(path)
     if is_there and (path.is_symlink() or not path.is_file()):
         raise UserError(f"{path}: not a file ({kind_of(path)}); choose {instead}")
@@ -77,14 +58,7 @@ def check_file(path: Path, *, overwrite: bool, endings: Sequence[str] = (), inst
 def check_folder(folder: Path, what: str, own: Sequence[str], *, overwrite: bool) -> None:
     """Refuse a place where a folder of files cannot or may not be written; an empty folder is accepted.
 
-    Args:
-        folder: The place.
-        what: What is written there, with its article, for the message: `an index`.
-        own: The names of its files; the first of them identifies such a folder.
-        overwrite: Such a folder at this place will be replaced.
-
-    Raises:
-        UserError: The place holds something else, or such a folder that must stay; or see `check_parents`.
+    `own` are the names of its files; the first of them identifies such a folder.
     """
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
         raise UserError(f"{folder}: not a folder ({kind_of(folder)}); choose {_INSTEAD}")

@@ -35,14 +35,8 @@ def publish_file(
 ) -> Iterator[Sink]:
     """Yield a sink for a new file, which gets its place at the end and is removed if the block raises.
 
-    Args:
-        final: The place; an existing file is replaced.
-        kind: The beginning of the names of its steps; by default the file's name.
-        aside: Where it is written, on the same file system; by default under a new hidden name beside its place.
-        place: Gives the first path the name of the second.
-
-    Raises:
-        RunError: The system refused; the old file or the new one exists.
+    `kind` begins the names of its steps. `aside` is where it is written, on the same file system. `place` gives the
+    first path the name of the second.
     """
     kind = kind or final.name
     new = aside or unfinished(final)
@@ -73,12 +67,7 @@ def publish_bytes(final: Path, data: bytes, *, kind: str = "", aside: Path | Non
 
 @contextlib.contextmanager
 def publish_folder(final: Path, check: Callable[[], object] | None = None) -> Iterator[Path]:
-    """Yield a new folder to fill, which gets its place at the end (see `replace_folder`); it is removed on an error.
-
-    Raises:
-        RunError: The system refused; an old folder still exists.
-        StoreError: A parent, which is made if missing, is not a folder or cannot be made.
-    """
+    """Yield a new folder to fill, which gets its place at the end (see `replace_folder`); it is removed on an error."""
     final = final.absolute()
     make_parents(final)
     new = unfinished(final)
@@ -96,13 +85,8 @@ def publish_folder(final: Path, check: Callable[[], object] | None = None) -> It
 def replace_folder(new: Path, final: Path, check: Callable[[], object] | None = None) -> None:
     """Sync a folder of files and give it its place; an existing folder moves aside first, and back on failure.
 
-    Args:
-        new: The folder, on the same file system.
-        final: Its place: nothing, an empty folder, or the folder to replace.
-        check: Called while no other process can replace the folder; raises if the existing folder must stay.
-
-    Raises:
-        RunError: The system refused; an old folder still exists.
+    `new` is on the same file system. `check` is called while no other process can replace the folder; it raises if the
+    existing folder must stay.
     """
     old = replaced(final)
     step("folder.written")
@@ -144,11 +128,7 @@ def standing(final: Path) -> Path:
 
 
 def recover(final: Path) -> None:
-    """Finish a killed replacement: the old folder gets its name back, or is removed if the new one exists.
-
-    Raises:
-        RunError: The system refused.
-    """
+    """Finish a killed replacement: the old folder gets its name back, or is removed if the new one exists."""
     with write_errors(final):
         if replaced(final).is_dir():
             with _alone_in(final.absolute().parent):

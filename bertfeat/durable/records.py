@@ -53,10 +53,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(kind: type[_T], data: bytes | str) -> _T:
-    """Return the value of a JSON text as a dataclass or another type.
-
-    Raises:
-        ValueError: The text is not JSON, a value has the wrong type, or a key is missing; the message has its path.
+    """Return the value of a JSON text as a dataclass or another type; ValueError if it is not one.
 
     Examples:
         >>> decode(tuple[int, ...], '[1, "2"]')
@@ -71,12 +68,7 @@ def decode(kind: type[_T], data: bytes | str) -> _T:
 
 
 def to_values(record: Any) -> Any:
-    """Return a record as plain JSON values: dicts, lists, texts, numbers, None.
-
-    Examples:
-        >>> to_values((1, {"a": (2,)}))
-        [1, {'a': [2]}]
-    """
+    """Return a record as plain JSON values: dicts, lists, texts, numbers, None."""
     return msgspec.json.decode(encode(record))
 
 
@@ -103,16 +95,9 @@ def seal(record: Any) -> bytes:
 
 
 def unseal(kind: type[_T], data: bytes, newest: int | None = None) -> _T:
-    """Return the record in the bytes of a sealed file.
+    """Return the record in the bytes of a sealed file; ValueError if they are damaged, StoreError for a newer format.
 
-    Args:
-        kind: The type of the record.
-        data: The bytes.
-        newest: The newest `format_version` that this bertfeat reads; None for records without one.
-
-    Raises:
-        ValueError: The bytes are not those that were written, or not such a record; the message has the path.
-        StoreError: The record has a newer format.
+    `newest` is the newest `format_version` that this bertfeat reads; None for records without one.
     """
     head = memoryview(data)[: -len(_tail(b""))]
     if data[len(head) :] != _tail(head):
@@ -123,17 +108,9 @@ def unseal(kind: type[_T], data: bytes, newest: int | None = None) -> _T:
 
 
 def read_record(kind: type[_T], folder: Path, what: str, newest: int, remedy: str) -> _T:
-    """Return the record in the file that identifies a folder.
+    """Return the record in the file that identifies a folder; every failure is a UserError.
 
-    Args:
-        kind: The type of the record.
-        folder: The folder.
-        what: The kind of folder among `KINDS`: `probe`.
-        newest: The newest `format_version` that this bertfeat reads.
-        remedy: What to do about a damaged file: `save it again`.
-
-    Raises:
-        UserError: The folder is of another kind, or the file is damaged or has a newer format.
+    `what` is the kind of folder among `KINDS`, `newest` the newest `format_version` that this bertfeat reads.
     """
     path = folder / KINDS[what][0]
     try:
@@ -150,11 +127,7 @@ def read_record(kind: type[_T], folder: Path, what: str, newest: int, remedy: st
 
 
 def read_checked(path: Path, wanted: FileDigest, remedy: str) -> bytes:
-    """Return a file whose size and digest are known.
-
-    Raises:
-        UserError: The file is missing or damaged; `remedy` is what to do about that.
-    """
+    """Return a file whose size and digest are known; UserError if it is missing or damaged."""
     try:
         data = read_small(path)
     except OSError as error:

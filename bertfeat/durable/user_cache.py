@@ -11,11 +11,7 @@ from bertfeat.errors import RunError
 
 
 def cache_path(*names: str) -> Path:
-    """Return a place in the cache, which is under `$BERTFEAT_CACHE` or `~/.cache/bertfeat`.
-
-    Raises:
-        RuntimeError: The user has no home folder.
-    """
+    """Return a place in the cache, which is under `$BERTFEAT_CACHE` or `~/.cache/bertfeat`."""
     folder = os.environ.get("BERTFEAT_CACHE")
     return (Path(folder) if folder else Path.home() / ".cache" / "bertfeat").joinpath(*names)
 

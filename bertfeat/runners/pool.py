@@ -75,12 +75,7 @@ class Pool:
         self._done: SimpleQueue[tuple[int, _Member, int | None, Future[Any]]] = SimpleQueue()
 
     def run(self, shards: Sequence[ShardSpec]) -> Generator[Receipt]:
-        """Yield receipts as shards are done.
-
-        Raises:
-            BertfeatError: A worker raised this error on purpose; the run ends at once.
-            RunError: Shards failed twice and the others are done; or workers do not start.
-        """
+        """Yield receipts as shards are done; errors are those of `run_shards`."""
         try:
             yield from self._run(shards, math.inf)
             again, self._lost = [shard for shard, _ in self._lost.values()], {}

@@ -27,11 +27,7 @@ _BOOT = "import json,sys; sys.path[:]=json.loads(sys.argv[2]); from bertfeat.run
 
 
 class ProcessWorker:
-    """A new process of this interpreter as a worker of a pool, and the thread that hears from it.
-
-    Raises:
-        RunError: The system starts no more processes.
-    """
+    """A new process of this interpreter as a worker of a pool, and the thread that hears from it."""
 
     def __init__(self, make_task: MakeTask[PreparedT], number: int, n_workers: int) -> None:
         self._process, self._pipe = _start(n_workers)

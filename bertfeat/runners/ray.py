@@ -51,13 +51,7 @@ class OnRay:
 def run_on_ray(
     make_task: MakeTask[PreparedT], shards: Sequence[ShardSpec], place: OnRay, progress: Progress
 ) -> Generator[Receipt]:
-    """Run shards on a Ray cluster; yield each receipt as it comes.
-
-    Raises:
-        UserError: Ray is not installed, or there is no such cluster.
-        BertfeatError: A worker raised this error on purpose; the run ends at once.
-        RunError: Shards failed twice and all others are done; or actors do not start; or Ray failed.
-    """
+    """Run shards on a Ray cluster; yield each receipt as it comes. Errors are those of `run_shards`."""
     progress.stage("starting Ray" if place.address is None else f"connecting to Ray at {place.address}")
     make = pickle.dumps(make_task)
     with connection(place.address):
@@ -123,19 +117,12 @@ class Machine(NamedTuple):
 def share_out(machines: Sequence[Machine], n_actors: int | None, *, on_gpu: bool) -> tuple[int, int]:
     """Return the number of actors, unless it is given, and the largest number of CPUs that each can have.
 
-    Args:
-        machines: The machines of the cluster as they are now.
-        n_actors: The requested number; the cluster may still grow to hold them.
-        on_gpu: Whether each needs a GPU; the default number is one per GPU, otherwise one per machine.
-
-    Raises:
-        UserError: No number is given, and the cluster has no room.
+    The default number is one per GPU if `on_gpu`, otherwise one per machine. If a number is given, the cluster may
+    still grow to hold them.
 
     Examples:
         >>> share_out([Machine(8, 0), Machine(24, 0)], None, on_gpu=False)
         (2, 12)
-        >>> share_out([Machine(16, 4)], None, on_gpu=True)
-        (4, 4)
     """
     n_actors = n_actors or sum(m.room(1, on_gpu=True) if on_gpu else m.n_cpus > 0 for m in machines)
     if not n_actors:
@@ -155,11 +142,7 @@ def machines_of_cluster() -> list[Machine]:
 
 
 def check_ray(address: str | None) -> None:
-    """Check, without loading Ray, that it is installed and that a server listens at the address.
-
-    Raises:
-        UserError: Ray is not installed, and the message has the command that installs it; or nothing listens there.
-    """
+    """Refuse a run without Ray, or without a server at the address; does not load Ray."""
     require("ray", what="`runner='ray'` needs")
     host, _, port = _resolved(address).removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
@@ -180,13 +163,8 @@ def _resolved(address: str | None) -> str:
 def connection(address: str | None) -> Iterator[None]:
     """Connect to a cluster, or start Ray on this machine, for the block; an existing connection is used and kept.
 
-    Args:
-        address: `auto`, `HOST:PORT`, `ray://HOST:PORT`; `local` starts Ray here, as does None unless $RAY_ADDRESS is
-            set.
-
-    Raises:
-        UserError: Ray is not installed, or no cluster answers there.
-        RunError: Ray does not start here, or fails during the block.
+    `address` is `auto`, `HOST:PORT` or `ray://HOST:PORT`; `local` starts Ray here, as does None unless $RAY_ADDRESS is
+    set.
     """
     check_ray(address)
     address = _resolved(address)

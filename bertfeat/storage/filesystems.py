@@ -32,11 +32,7 @@ _IS_THERE = {"PreconditionFailed", "412", "NoSuchUpload"}
 
 
 def open_filesystem(scheme: str) -> AbstractFileSystem:
-    """Return the file system of a scheme, configured by the environment and by fsspec's configuration.
-
-    Raises:
-        StorageError: The package of the scheme is not installed.
-    """
+    """Return the file system of a scheme, configured by the environment and by fsspec's configuration."""
     require(PACKAGES[scheme].name, what=f"{scheme}:// needs", kind=StorageError)
     return _filesystem(scheme, os.getpid())
 
@@ -54,10 +50,7 @@ def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
 def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Iterator[None]:
     """Turn the errors of a file system into a few kinds.
 
-    Args:
-        scheme: The URL's scheme.
-        url: The object or bucket, for messages.
-        needs_no_object: The operation makes or lists objects: only a bucket can be missing.
+    With `needs_no_object`, the operation makes or lists objects, so only a bucket can be missing.
 
     Raises:
         FileNotFoundError: There is no such object.

@@ -147,11 +147,10 @@ class ObjectPath:
             self.filesystem.pipe_file(self._place, data)
 
     def create_bytes(self, data: bytes) -> None:
-        """Create an object in one request.
+        """Create an object in one request; FileExistsError if there is one with other content.
 
-        Raises:
-            FileExistsError: There is an object with other content. One with the same content is accepted: the answer to
-                an earlier request was lost, and the request was sent again.
+        One with the same content is accepted: the answer to an earlier request was lost, and the request was sent
+        again.
         """
         try:
             with self._errors(needs_no_object=True):

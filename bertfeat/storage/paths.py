@@ -17,25 +17,12 @@ _FOLDED = re.compile(rf"({'|'.join(PACKAGES)}):/(?!/)")
 
 
 def is_url(place: object) -> bool:
-    """Return whether a place is an object and not a local file.
-
-    Examples:
-        >>> is_url("s3://bucket/corpus.txt"), is_url("corpus.txt")
-        (True, False)
-    """
+    """Return whether a place is an object and not a local file."""
     return isinstance(place, ObjectPath) or (isinstance(place, str) and _URL.match(place) is not None)
 
 
 def as_path(place: str | Path | ObjectPath) -> AnyPath:
-    """Return a place as a local path or, for a URL, as an object.
-
-    Raises:
-        StorageError: The URL has an unknown scheme or no bucket, or was made a `Path` before.
-
-    Examples:
-        >>> str(as_path("s3://bucket/features/"))
-        's3://bucket/features'
-    """
+    """Return a place as a local path or, for a URL, as an object."""
     if isinstance(place, ObjectPath):
         return place
     match = _URL.match(place) if isinstance(place, str) else None
@@ -55,15 +42,7 @@ def as_path(place: str | Path | ObjectPath) -> AnyPath:
 
 
 def local_path(place: str | Path, what: str) -> Path:
-    """Return a local path, for what cannot be in an object store.
-
-    Args:
-        place: The place.
-        what: What is to be there, for the message: `an index`.
-
-    Raises:
-        StorageError: The place is a URL.
-    """
+    """Return a local path, for what cannot be in an object store; `what` names it in the message: `an index`."""
     path = as_path(place)
     if isinstance(path, ObjectPath):
         raise StorageError(

@@ -16,23 +16,10 @@ from bertfeat.store.vector_layout import VectorLayout
 
 
 def commit_shard(root: AnyPath, plan: Plan, shard: ShardSpec, result: ShardResult) -> Receipt:
-    """Write a shard's parts, set-aside rows and receipt into a store that is open for writing.
+    """Write a shard's parts, set-aside rows and receipt into a store that is open for writing; return the receipt.
 
     Idempotent: a shard that is committed again gives the same parts. Processes may commit shards at the same time.
-
-    Args:
-        root: The store's folder.
-        plan: The plan that the store was opened with.
-        shard: The shard, one of the plan's.
-        result: Its tables, one per level of the plan.
-
-    Returns:
-        The receipt.
-
-    Raises:
-        FeatureError: A vector holds NaN or infinity; nothing is written.
-        RunError: The system refused a write, and existing files are unchanged.
-        ValueError: The tables do not follow the plan's schemas; nothing is written.
+    Nothing is written if a table does not follow its schema (ValueError), or a vector holds NaN or infinity.
     """
     check_result(result, plan)
     folder = folder_at(root)

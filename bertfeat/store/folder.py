@@ -41,10 +41,7 @@ class FileInfo:
 class _LocalFolder:
     """A folder on a file system: files are written under a temporary name, synced, and then renamed.
 
-    Names are relative to it, with forward slashes.
-
-    Raises:
-        RunError: From each method that writes or removes: the system refused.
+    Names are relative to it, with forward slashes. Methods that write or remove raise RunError if the system refuses.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,12 +115,7 @@ class _LocalFolder:
             return None
 
     def read(self, name: str) -> bytes:
-        """Return a small file.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            OSError: The file is not a regular one, or cannot be read.
-        """
+        """Return a small file; OSError if it is not a regular one."""
         return files.read_small(self.path / name)
 
     def read_each(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | OSError]]:
@@ -212,9 +204,7 @@ def _or_error(read: Callable[[str], bytes], name: str) -> bytes | OSError:
 
 
 class _ObjectFolder:
-    """The objects below a URL, with the methods of a local folder; an object appears whole.
-
-    There are no folders, and nothing is renamed or locked.
+    """The objects below a URL, with the methods of a local folder; an object appears whole, and nothing is locked.
 
     Two runs of one plan write the same objects; runs of different plans write different ones, except the manifest,
     which only one of them creates.
@@ -224,11 +214,7 @@ class _ObjectFolder:
         self.path = path
 
     def create(self) -> None:
-        """Check that the server refuses to create an object that is there, which keeps two writers apart.
-
-        Raises:
-            StorageError: The server creates it again.
-        """
+        """Check that the server refuses to create an object that is there, which keeps two writers apart."""
         place = self.path / layout.LOCK
         with contextlib.suppress(FileExistsError):
             place.create_bytes(b"first\n")
@@ -327,11 +313,7 @@ Folder = _LocalFolder | _ObjectFolder
 
 
 def folder_at(place: str | Path | ObjectPath) -> Folder:
-    """Return a store's folder.
-
-    Raises:
-        StorageError: The URL is of an unknown kind.
-    """
+    """Return a store's folder."""
     path = as_path(place)
     return _ObjectFolder(path) if isinstance(path, ObjectPath) else _LocalFolder(path)
 

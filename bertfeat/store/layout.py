@@ -25,12 +25,7 @@ _OTHER = re.compile(rf"{LOCK}|{TMP}/[a-z0-9._-]+\.tmp")
 
 
 def manifest_path(version: int) -> str:
-    """Return the path of a version's manifest, relative to the store, with forward slashes.
-
-    Examples:
-        >>> manifest_path(3)
-        'manifests/00003.json'
-    """
+    """Return the path of a version's manifest, relative to the store, with forward slashes."""
     return f"{MANIFESTS}/{version:05d}.json"
 
 
@@ -41,12 +36,7 @@ def version_of(name: str) -> int | None:
 
 
 def part_path(level: Level, shard: int, plan_hash: str) -> str:
-    """Return a part's path: it names the shard and the plan, so that no other plan writes it.
-
-    Examples:
-        >>> part_path(Level.TOKEN, 3, "3fa91c2e77" + 54 * "0")
-        'token/part-00003-3fa91c2e.parquet'
-    """
+    """Return a part's path: it names the shard and the plan, so that no other plan writes it."""
     return f"{level}/part-{shard:05d}-{plan_hash[:8]}.parquet"
 
 

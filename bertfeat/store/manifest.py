@@ -31,12 +31,9 @@ class ManifestDamaged(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a store held when a plan was done.
+    """What a store held when a plan was done: its first `n_shards` shards, made from its first `n_inputs` inputs.
 
-    Attributes:
-        plan_hash: The hash of the plan.
-        n_shards: How many of the shards it held, from the first one on; None if later ones were joined with these.
-        n_inputs: How many of the inputs it was made from, from the first one on.
+    `n_shards` is None if later shards were joined with these.
     """
 
     plan_hash: str
@@ -117,13 +114,9 @@ class Manifest:
 def build_manifest(
     plan: Plan, shards: Sequence[StoredShard], newest: Manifest | None, *, replaces: bool = False
 ) -> Manifest:
-    """Return the version that a finished plan makes.
+    """Return the version that a finished plan makes of its finished shards, in corpus order.
 
-    Args:
-        plan: The plan.
-        shards: Its finished shards, in corpus order.
-        newest: The newest version; None in a new store.
-        replaces: Leave out what the store held before.
+    `newest` is the newest version; None in a new store. With `replaces`, what the store held before is left out.
     """
     totals = _totals(shards)
     inputs, history = plan.inputs, [State(plan.plan_hash, len(shards), len(plan.inputs))]
@@ -173,12 +166,7 @@ def _totals(shards: Sequence[StoredShard], before: Totals = _NOTHING) -> Totals:
 
 
 def put_manifest(folder: Folder, manifest: Manifest) -> None:
-    """Create a version's manifest; one with the same content may be there, and a damaged one is replaced.
-
-    Raises:
-        StoreError: Another run has made this version.
-        RunError: The system refused.
-    """
+    """Create a version's manifest; one with the same content may be there, and a damaged one is replaced."""
     name, data = layout.manifest_path(manifest.version), seal(manifest)
     if folder.put_if_absent(name, data, "manifest"):
         return
@@ -205,7 +193,6 @@ def read_manifest(folder: Folder, version: int | None = None) -> Manifest:
     Raises:
         FileNotFoundError: There is no such version.
         ManifestDamaged: The manifest is damaged.
-        StoreError: The manifest has a newer format.
     """
     if version is None:
         there = versions(folder)
@@ -245,11 +232,7 @@ def _check_places(manifest: Manifest) -> None:
 
 
 def newest_readable(folder: Folder) -> Manifest | None:
-    """Return the newest manifest that is whole, for a writer, which makes a damaged one again; None without one.
-
-    Raises:
-        StoreError: A manifest has a newer format.
-    """
+    """Return the newest manifest that is whole, for a writer, which makes a damaged one again; None without one."""
     for version in reversed(versions(folder)):
         try:
             return read_manifest(folder, version)

@@ -60,10 +60,6 @@ def read_values(file: FileIO, column: VectorOffsets, rows: Rows, start: int, out
     """Read the values from `start` on of some rows, one or more, and little of the bytes between them.
 
     `out` (n_rows, n_values) receives the values, and is returned. Each of its rows is contiguous.
-
-    Raises:
-        OSError: The file cannot be read, or ends early.
-        ValueError: The column has no such rows.
     """
     first, last = int(rows[0]), int(rows[-1])
     if first < 0 or last >= column.starts[-1]:

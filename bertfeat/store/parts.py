@@ -32,12 +32,7 @@ _PAGE_BYTES = 1 << 30
 
 
 def write_part(folder: Folder, plan: Plan, shard: int, table: LevelTable) -> PartInfo:
-    """Write a part whole.
-
-    Raises:
-        RunError: The system refused a write; no unfinished file is left, and an existing part is not lost.
-        ValueError: A column does not fit its type.
-    """
+    """Write a part whole; ValueError if a column does not fit its type."""
     name = layout.part_path(table.level, shard, plan.plan_hash)
     schema = plan.schemas[table.level]
     arrow = _arrow_table(table, arrow_schema(schema, plan), VectorLayout.of(plan))
@@ -142,11 +137,7 @@ def _find_runs(
 ) -> VectorRuns | None:
     """Find the values of a part, all of it written, and compare all of them with the arrays of its table by digest.
 
-    Returns:
-        The runs; None if a vector is null, the part has no rows, or its values are stored in another way.
-
-    Raises:
-        OSError: The part cannot be read back, or a write failed and its writer continued.
+    None if a vector is null, the part has no rows, or its values are stored in another way.
     """
     if sink.error is not None:
         raise sink.error

@@ -51,21 +51,12 @@ def hash_of_plan(fields: Mapping[str, Any], inputs: Sequence[InputFile]) -> str:
 
 
 def write_plan(folder: Folder, plan: Plan) -> None:
-    """Write a plan.
-
-    Raises:
-        RunError: The system refused.
-    """
+    """Write a plan."""
     folder.write(layout.plan_path(plan.plan_hash), seal(plan), "plan")
 
 
 def read_plan(place: str | Path | ObjectPath | Folder, plan_hash: str) -> Plan | None:
-    """Return a plan of the store at `place`, without locking it; None without one of this hash.
-
-    Raises:
-        PlanDamaged: The file is damaged or edited.
-        StoreError: The plan is of a newer format.
-    """
+    """Return a plan of the store at `place`, without locking it; None without one of this hash."""
     folder = place if isinstance(place, Folder) else folder_at(place)
     file = folder.path / layout.plan_path(plan_hash)
     try:
@@ -85,11 +76,7 @@ def plan_hashes(folder: Folder) -> list[str]:
 
 
 def check_same_plan(path: AnyPath, stored: Plan, plan: Plan, *, has_grown: bool = False) -> None:
-    """Refuse to continue a store that was made with other settings or inputs.
-
-    Raises:
-        PlanMismatch: The plans differ; the message lists what was and what is now.
-    """
+    """Refuse to continue a store that was made with other settings or inputs."""
     if stored.plan_hash == plan.plan_hash:
         return
     fields = differing(*({n: v for n, v in p.fields.items() if n not in ("base", COMPACTED)} for p in (stored, plan)))
@@ -109,12 +96,7 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan, *, has_grown: bool 
 
 
 def changes(fields: Fields, before: Sequence[InputFile] = (), now: Sequence[InputFile] = ()) -> str:
-    """Return the differing fields of two plans as text, the stored value first.
-
-    Args:
-        fields: The fields, as `differing` returns them.
-        before: The inputs of the stored plan.
-        now: The inputs of the other plan.
+    """Return the differing fields of two plans as text, the stored value first; `before` and `now` are their inputs.
 
     Examples:
         >>> changes({"shard_bytes": (256_000_000, 500_000), "id_column": (None, "key")})

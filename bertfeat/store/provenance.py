@@ -78,11 +78,7 @@ class FeatureSpec:
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
-        """Describe a feature of a store, stored or made from stored layers.
-
-        Raises:
-            UserError: The store has no such level or feature.
-        """
+        """Describe a feature of a store, stored or made from stored layers."""
         found = store.feature(level, feature)
         metadata = store.metadata
         where = store.schema(level).level
@@ -138,21 +134,12 @@ class FeatureSpec:
         return found
 
     def require_same(self, other: FeatureSpec, *, mine: str, theirs: str) -> None:
-        """Refuse a different feature; `mine` and `theirs` are the owners in the message: `probe ner`, `store features`.
-
-        Raises:
-            UserError: The features differ; the message lists each field with both values.
-        """
+        """Refuse a different feature; `mine` and `theirs` name the owners: `probe ner`, `store features`."""
         if found := self.differences(other):
             _refuse(mine, theirs, found)
 
     def find_in(self, store: Store, *, mine: str) -> FeatureSpec:
-        """Return this feature as a store describes it; `mine` names the owner in the message: `probe ner`.
-
-        Raises:
-            UserError: The store lacks the level or the feature, or made it with other settings; the message lists each
-                difference with both values.
-        """
+        """Return this feature as a store describes it, or refuse; `mine` names the owner in the message."""
         theirs = f"store {store.path.name}"
         if self.level not in store.levels:
             raise UserError(
@@ -179,10 +166,6 @@ class FeatureSpec:
 
         `config_sha256` is the digest of the model's config.json, `sentence_sha256` that of its own sentence embedding;
         None unless this feature is one.
-
-        Raises:
-            UserError: The weights, the tokenizer, config.json or the sentence embedding differ; the message has both
-                digests.
         """
         other = dataclasses.replace(
             self,
@@ -195,11 +178,7 @@ class FeatureSpec:
         self.require_same(other, mine=mine, theirs=f"model {info.name}")
 
     def require_known_model(self) -> None:
-        """Refuse to encode new texts as an imported feature.
-
-        Raises:
-            UserError: The feature was imported: no model is known.
-        """
+        """Refuse to encode new texts as an imported feature, whose model is not known."""
         if self.family == IMPORTED:
             raise UserError(
                 f"feature {self.feature!r} was imported ({self.model}), so no model is known that encodes new texts; "
@@ -207,14 +186,7 @@ class FeatureSpec:
             )
 
     def extract_config(self, **settings: Any) -> ExtractConfig:
-        """Return the settings that extract this feature, and no other column, from new text.
-
-        Args:
-            **settings: Further settings, of the corpus above all (`text_column`, `format`, ...).
-
-        Raises:
-            UserError: The feature was imported: no model is known.
-        """
+        """Return the settings that extract this feature, and no other column, from new text; `settings` add to them."""
         self.require_known_model()
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},

@@ -437,11 +437,7 @@ def row_columns(store: Store, level: Level) -> tuple[list[str], list[str]]:
 
 
 def check_columns(store: Store, level: Level, names: Sequence[str], place: object = None) -> None:
-    """Check that columns are among `row_columns`; `place` is the name of the store in the message, by default its path.
-
-    Raises:
-        UserError: A column is unknown or holds vectors.
-    """
+    """Check that columns are among `row_columns`; `place` names the store in the message, by default its path."""
     own, others = row_columns(store, level)
     check_known(place or store.path, names, [*own, *others], f" at level {level}")
 
@@ -454,12 +450,7 @@ def check_known(place: object, names: Sequence[str], known: Sequence[str], at: s
 
 
 def read_columns(store: Store, level: Level, names: Sequence[str]) -> pl.DataFrame:
-    """Return some of `row_columns` for all rows of a level, in order.
-
-    Raises:
-        UserError: A column is unknown or holds vectors.
-        StoreError: A part is missing or damaged.
-    """
+    """Return some of `row_columns` for all rows of a level, in order."""
     check_columns(store, level, names)
     own, _ = row_columns(store, level)
     others = [name for name in names if name not in own]

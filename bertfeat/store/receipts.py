@@ -35,11 +35,7 @@ def write_quarantine(folder: Folder, plan: Plan, shard: int, rows: Sequence[BadR
 
 
 def read_quarantine(folder: Folder, shard: StoredShard) -> list[BadRow]:
-    """Return the rows that a shard set aside.
-
-    Raises:
-        StoreError: Their file is missing or damaged.
-    """
+    """Return the rows that a shard set aside."""
     if shard.quarantine is None:
         return []
     path = folder.path / shard.quarantine.path
@@ -62,12 +58,7 @@ def write_receipt(folder: Folder, receipt: Receipt) -> None:
 def read_receipts(folder: Folder, places: Iterable[tuple[str, int]]) -> Iterator[Receipt]:
     """Yield the receipts of some shards, in order, without those that are missing or damaged.
 
-    Args:
-        folder: The store's folder.
-        places: The hash of the plan, and the number of each shard.
-
-    Raises:
-        OSError: An existing receipt cannot be read.
+    `places` has the hash of the plan, and the number of each shard.
     """
     wanted = {layout.receipt_path(*place): place for place in places}
     for name, data in folder.read_each(list(wanted)):

@@ -52,20 +52,12 @@ def kept_types(plan: Plan) -> dict[str, pa.DataType]:
 
 
 def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
-    """Return the Arrow schema of every part of a level: its columns, then its vectors (nullable, elements not).
-
-    Raises:
-        StoreError: A column's type cannot be stored.
-    """
+    """Return the Arrow schema of every part of a level: its columns, then its vectors (nullable, elements not)."""
     return arrow_fields(schema, VectorLayout.of(plan), kept_types(plan))
 
 
 def arrow_fields(schema: LevelSchema, vectors: VectorLayout, kept: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Return the Arrow schema of a level whose vectors have this layout; for `kept`, see `kept_types`.
-
-    Raises:
-        StoreError: A column's type cannot be stored.
-    """
+    """Return the Arrow schema of a level whose vectors have this layout; for `kept`, see `kept_types`."""
     fields = [pa.field(c.name, _stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
     fields += [pa.field(f.name, vectors.arrow(f.dim), nullable=True) for f in schema.features]
     return pa.schema(fields)
@@ -75,9 +67,6 @@ def arrow_array(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> 
     """Return values as an Arrow array of a type; masked values become nulls.
 
     Integers, booleans and strings go through polars: the first `pa.array` of a process imports pandas.
-
-    Raises:
-        TypeError: A value has another type; also the errors of pyarrow and polars.
     """
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     data = np.ma.getdata(values) if isinstance(values, np.ndarray) else values

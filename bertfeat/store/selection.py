@@ -44,11 +44,7 @@ class FeatureBatch:
 
 
 def check_rows(rows: npt.ArrayLike, n_rows: int) -> IntArray:
-    """Return row numbers as an int64 array.
-
-    Raises:
-        UserError: A number is below 0, beyond the last row, or not an integer.
-    """
+    """Return row numbers as an int64 array; refuse one that is negative, beyond the last row, or not an integer."""
     numbers = np.asarray(rows)
     if numbers.size == 0:
         return np.zeros(0, np.int64)

@@ -24,11 +24,7 @@ class VectorLayout:
 
     @classmethod
     def of(cls, plan: Plan) -> VectorLayout:
-        """Read the layout from a plan's fields `store_dtype` and `vector_encoding`.
-
-        Raises:
-            ValueError: A field is missing or has another value.
-        """
+        """Read the layout from a plan's fields `store_dtype` and `vector_encoding`; ValueError without them."""
         fields: Mapping[str, Any] = {"store_dtype": None, "vector_encoding": None, **plan.fields}
         return cls(StoreDtype(fields["store_dtype"]), VectorEncoding(fields["vector_encoding"]))
 

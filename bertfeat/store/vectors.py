@@ -65,9 +65,6 @@ class VectorSource:
 def feature_name(feature: str | int, n_layers: int) -> str:
     """Return the name of a feature that is given by its name, or by the number of a layer; -1 is the last one.
 
-    Raises:
-        UserError: There is no such layer.
-
     Examples:
         >>> feature_name("mean_all", 12), feature_name(6, 12), feature_name(-1, 12)
         ('mean_all', 'layer_06', 'layer_12')
@@ -87,9 +84,6 @@ def find_source(schema: LevelSchema, name: str, n_layers: int) -> VectorSource:
     """Find a feature among the stored columns, or make it from layers that are stored alone or concatenated.
 
     `n_layers`, the blocks of the model, is what `last4` and `all` count.
-
-    Raises:
-        UserError: The feature is not stored and cannot be made from stored layers.
     """
     for feature in schema.features:
         if feature.name == name:
@@ -189,9 +183,6 @@ def opened_part(part: StoredPart) -> Iterator[pq.ParquetFile]:
     """Open a part for reading, and check that it has the size, rows and columns of the manifest.
 
     Of an object, only the needed pieces are read, with few requests.
-
-    Raises:
-        StoreError: The part is missing, damaged or another file, now or while it is read.
     """
     with reading(part.path), contextlib.ExitStack() as stack:
         if isinstance(part.path, ObjectPath):

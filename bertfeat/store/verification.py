@@ -79,10 +79,6 @@ def mark_for_redoing(path: str | Path | ObjectPath, report: VerifyReport) -> tup
 
     Without that, a rerun reads a part again only if its size has changed or it is younger than its receipt. Parts and
     manifest stay as they are, and the store can be read as before.
-
-    Raises:
-        StoreError: Another process is writing the store, or it is read-only.
-        RunError: The system refused.
     """
     if not report.bad_shards:
         return ()

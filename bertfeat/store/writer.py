@@ -44,18 +44,8 @@ def open_for_writing(
 ) -> StoreWriter:
     """Open a store for a plan: a new store, one to resume or repair, or one that the plan grows.
 
-    Args:
-        path: The store's folder, whose missing parents are created, or its URL in an object store.
-        plan: What the store, or its next version, is made from.
-        overwrite: Replace a store at this place once the new one is whole, and drop unfinished work of other plans.
-        shared: Let other processes of this machine write shards of the same plan.
-
-    Raises:
-        PlanMismatch: The place holds a store with other settings or inputs; nothing was written.
-        StoreError: A column cannot be stored, the place holds something else, or another process is writing; nothing
-            was written.
-        StorageError: The object store cannot be used.
-        RunError: The system refused a write.
+    `overwrite` replaces a store at this place once the new one is whole, and drops unfinished work of other plans. With
+    `shared`, other processes of this machine may write shards of the same plan.
     """
     folder = folder_at(path)
     for schema in plan.schemas.values():
@@ -176,12 +166,7 @@ class StoreWriter:
     """A store that this process writes; made by `open_for_writing`.
 
     As a context manager it releases the lock at the end. If the block raises a `UserError` before the first commit, it
-    removes what it created.
-
-    Attributes:
-        root: Where the store is.
-        plan: The plan that it was opened for.
-        newest: The newest version when it was opened; None in a new store.
+    removes what it created. `newest` is the newest version when it was opened; None in a new store.
     """
 
     def __init__(self, folder: Folder, plan: Plan, *, overwrite: bool, shared: bool) -> None:
@@ -317,10 +302,7 @@ class StoreWriter:
     def complete(self) -> None:
         """Make the next version, unless the newest one has all shards; then remove what no version needs any more.
 
-        Raises:
-            RunError: Shards are missing, or the system refused a write.
-            StoreError: Another run has made the version; what this one has written is removed, unless the version has
-                it too.
+        If another run has made the version, what this one has written is removed, unless the version has it too.
         """
         if self._shards == (layout.EMPTY_SHARD,) and not self.receipts():
             self.commit(layout.EMPTY_SHARD, commit.empty_result(self.plan))
