@@ -27,7 +27,7 @@ def cut_shards(
 ) -> tuple[ShardSpec, ...]:
     """Cut rows, read once and not kept, into shards of consecutive rows, none above `max_cost` bytes of output.
 
-    A row that costs more is a shard alone. `keep_groups` never cuts inside a group; `first` numbers the first shard.
+    What costs more alone is a shard alone: a row or, with `keep_groups`, a group. `first` numbers the first shard.
     """
     shards: list[ShardSpec] = []
     # The open shard: the first row of each of its slices, the rows of each, and its cost.
