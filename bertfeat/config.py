@@ -317,26 +317,13 @@ _MINIMA = {
 
 
 def flag(name: str) -> str:
-    """Return the command-line flag of a setting.
-
-    Examples:
-        >>> flag("levels"), flag("store_dtype")
-        ('--level', '--store-dtype')
-    """
+    """Return the command-line flag of a setting: `--level` for `levels`."""
     singular = {"levels": "level", "inputs": "input", "vector_columns": "vector_column"}
     return "--" + singular.get(name, name).replace("_", "-")
 
 
 def parse_size(value: int | str, name: str = "") -> int:
-    """Return a number of bytes; a text may have a decimal unit. `name` is the setting, for the message.
-
-    Raises:
-        ConfigError: `value` is not a size.
-
-    Examples:
-        >>> parse_size("1.5 GB"), parse_size("256mb"), parse_size(1000)
-        (1500000000, 256000000, 1000)
-    """
+    """Return a number of bytes; a text may have a unit, as in `1.5 GB`. `name` is the setting, for the message."""
     if not isinstance(value, str):
         return value
     found = _SIZE.fullmatch(value)
@@ -367,12 +354,7 @@ def _numbered(name: str) -> str:
 
 
 def names_in(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return names, from a list or a text with commas between them, each once.
-
-    Examples:
-        >>> names_in("label, n,,label"), names_in(["label"]), names_in(None)
-        (('label', 'n'), ('label',), ())
-    """
+    """Return names, from a list or a text with commas between them, each once."""
     parts = value.split(",") if isinstance(value, str) else value or ()
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
@@ -403,12 +385,7 @@ def _layers_text(value: str | int | Iterable[int]) -> str:
 
 
 def layer_pieces(spec: str, setting: str = "layers") -> list[re.Match[str]]:
-    """Return the pieces of `layers`, or of another setting: `all`, `last4`, or the numbers of a layer or of a range.
-
-    Examples:
-        >>> [piece.groups() for piece in layer_pieces("0,-4..-1")]
-        [('0', None), ('-4', '-1')]
-    """
+    """Return the pieces of `layers`, or of another setting: `all`, `last4`, or the numbers of a layer or of a range."""
     found = []
     for piece in spec.replace(" ", "").split(","):
         match = _LAYERS.fullmatch(piece)

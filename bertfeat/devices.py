@@ -37,16 +37,7 @@ _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 def resolve_device(spec: str) -> tuple[torch.device, ...]:
     """Return the devices that the setting `device` names.
 
-    Args:
-        spec: `auto` (every CUDA device, else MPS, else the CPU), `cpu`, `mps`, `cuda` (every CUDA device), `cuda:1`, or
-            several CUDA devices with commas.
-
-    Raises:
-        ConfigError: A device is malformed or is not available.
-
-    Examples:
-        >>> resolve_device("cpu")
-        (device(type='cpu'),)
+    `auto` is every CUDA device, else MPS, else the CPU; `cuda` is every CUDA device; several CUDA devices have commas.
     """
     pieces = spec.replace(" ", "")
     if spec not in ("auto", "cpu", "mps") and not _CUDA.fullmatch(pieces):
@@ -75,13 +66,6 @@ def planned_kind(spec: str, *, elsewhere: bool) -> str:
     """Return the kind of device that a plan is made for: cpu, cuda or mps.
 
     If other machines compute (`elsewhere`), `cuda` needs no device here. torch is asked only where there may be a GPU.
-
-    Raises:
-        ConfigError: A device is malformed or is not available.
-
-    Examples:
-        >>> planned_kind("cpu", elsewhere=False)
-        'cpu'
     """
     if elsewhere and spec == "cuda":
         return "cuda"
@@ -115,13 +99,8 @@ def resolve_compute_dtype(
 ) -> str:
     """Return the name of the type that the encoder computes in.
 
-    `auto` is float32, but bfloat16 on CUDA devices that have it, and for a model whose weights are bfloat16 in its
-    files (`is_bfloat16`): it needs no more memory than they do. The CUDA devices of the setting `device` are asked;
-    None stands for those of other machines.
-
-    Examples:
-        >>> resolve_compute_dtype("auto", "cpu"), resolve_compute_dtype("auto", "cpu", is_bfloat16=True)
-        ('float32', 'bfloat16')
+    `auto` is bfloat16 if the weights in the files are (`is_bfloat16`), since it needs no more memory than they do. The
+    CUDA devices of the setting `device` are asked; None stands for those of other machines.
     """
     if choice != ComputeDtype.AUTO:
         return str(choice)
@@ -154,10 +133,6 @@ def default_max_batch_tokens(device_type: str, hidden_size: int) -> int:
     """Return the token budget of a pack.
 
     On a CPU it is small, so that the activations of a pack fit in the cache. On a GPU it is smaller for wider models.
-
-    Examples:
-        >>> default_max_batch_tokens("cpu", 768), default_max_batch_tokens("cuda", 768)
-        (2048, 65536)
     """
     if device_type == "cpu":
         return _CPU_BATCH_TOKENS

@@ -48,24 +48,14 @@ def padded(text: str, width: int, right: bool = False) -> str:
 
 
 def first_columns(text: str, width: int, *, is_whole: bool = True) -> str:
-    """Return the beginning of a printable text that fits `width` columns, with `…` if more follows.
-
-    Examples:
-        >>> first_columns("river", 5), first_columns("rivers", 5)
-        ('river', 'rive…')
-    """
+    """Return the beginning of a printable text that fits `width` columns, with `…` if more follows."""
     if is_whole and display_width(text) <= width:
         return text
     return text[: _n_fitting(text, width - 1)] + _CUT if width else ""
 
 
 def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
-    """Return the end of a printable text that fits `width` columns, after `…` if more comes before.
-
-    Examples:
-        >>> last_columns("rivers", 5)
-        '…vers'
-    """
+    """Return the end of a printable text that fits `width` columns, after `…` if more comes before."""
     if is_whole and display_width(text) <= width:
         return text
     at = len(text) - _n_fitting(text[::-1], width - 1)
@@ -76,22 +66,12 @@ def last_columns(text: str, width: int, *, is_whole: bool = True) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Examples:
-        >>> counted(1, "shard"), counted(1200, "row")
-        ('1 shard', '1,200 rows')
-    """
+    """Return a number with its noun: `1 shard`, `1,200 rows`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def human_bytes(n_bytes: float) -> str:
-    """Return bytes with a decimal unit.
-
-    Examples:
-        >>> human_bytes(1234567), human_bytes(17)
-        ('1.2 MB', '17 B')
-    """
+    """Return bytes with a decimal unit: `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -100,12 +80,7 @@ def human_bytes(n_bytes: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """Return a duration in its two largest units.
-
-    Examples:
-        >>> human_time(0.25), human_time(42), human_time(3725)
-        ('0.2 s', '42 s', '1 h 2 min')
-    """
+    """Return a duration in its two largest units: `1 h 2 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -167,22 +142,13 @@ def _fact(name: str, value: Any, indent: str) -> str:
 
 
 def model_text(values: Mapping[str, Any]) -> str:
-    """Return the name of a model with its revision, where it has one.
-
-    Examples:
-        >>> model_text({"model": "owner/model", "revision": "1f2e"})
-        'owner/model at 1f2e'
-    """
+    """Return the name of a model with its revision, where it has one: `owner/model at 1f2e`."""
     revision = f" at {values['revision']}" if values.get("revision") else ""
     return f"{values['model']}{revision}"
 
 
 def plain_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[Any]]:
-    """Return the rows of a table as Python values, NumPy's among them.
-
-    Raises:
-        ValueError: A row does not have one cell per header.
-    """
+    """Return the rows of a table as Python values, NumPy's among them."""
     plain = [[cell.item() if hasattr(cell, "item") else cell for cell in row] for row in rows]
     for row in plain:
         if len(row) != len(headers):
@@ -191,13 +157,7 @@ def plain_rows(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list
 
 
 def table_cells(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> tuple[list[list[str]], list[bool]]:
-    """Return the header's and the rows' cells as text, and which columns are aligned at the right.
-
-    Fractions are shown with four digits, None as -.
-
-    Raises:
-        ValueError: A row does not have one cell per header.
-    """
+    """Return the cells of header and rows as text (fractions with four digits), and which columns are aligned right."""
     lines = [[_cell(cell) for cell in row] for row in (headers, *plain_rows(headers, rows))]
     is_right = []
     for column in zip(*lines[1:], strict=True):
@@ -207,15 +167,7 @@ def table_cells(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> tup
 
 
 def html_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table for a notebook, with cells as on a terminal; all texts are escaped.
-
-    Raises:
-        ValueError: A row does not have one cell per header.
-
-    Examples:
-        >>> html_table("a < b", ["rows"], [[3]])
-        '<p>a &lt; b</p><table><tr><th>rows</th></tr><tr><td style="text-align:right">3</td></tr></table>'
-    """
+    """Return a table for a notebook, with cells as on a terminal; all texts are escaped."""
     (header, *lines), is_right = table_cells(headers, rows)
     sides = [f'<td style="text-align:{"right" if right else "left"}">' for right in is_right]
     written = ["".join(f"<th>{html.escape(cell)}</th>" for cell in header)]

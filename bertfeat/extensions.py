@@ -24,11 +24,7 @@ def find(kind: str, name: str) -> metadata.EntryPoint | None:
 
 
 def load(kind: str, name: str) -> Any:
-    """Return the object of a name.
-
-    Raises:
-        UserError: No installed package adds the name, or its package cannot be loaded.
-    """
+    """Return the object of a name."""
     point = find(kind, name)
     if point is None:
         raise UserError(f"{name!r} is none of bertfeat.{kind}; install the package that adds it")

@@ -19,14 +19,10 @@ _CHUNK_VALUES = 1 << 19
 
 
 def first_not_finite(vectors: npt.NDArray[Any], valid: BoolArray | None = None) -> int | None:
-    """Return the first valid row that holds NaN or infinity, or None.
+    """Return the first row of floats (n_rows, dim), contiguous, that holds NaN or infinity, or None.
 
-    Tests the bits of one chunk of rows after another: NumPy's `isfinite` is many times slower on float16, and needs
-    half the memory of a shard in addition.
-
-    Args:
-        vectors: float16, float32 or float64 (n_rows, dim), rows contiguous.
-        valid: bool (n_rows,): rows that count; None counts all.
+    Only rows in `valid`, bool (n_rows,), count. The bits of a chunk of rows are tested: NumPy's `isfinite` is much
+    slower on float16, and needs half the memory of a shard in addition.
     """
     kind, exponent = _EXPONENT[vectors.dtype.itemsize]
     n_rows, dim = vectors.shape

@@ -32,11 +32,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_polars() -> None:
-    """Check that polars can compute here.
-
-    Raises:
-        UserError: Polars had started its threads before this process was forked.
-    """
+    """Check that polars can compute here."""
     if "polars" in _lost:
         raise UserError(
             "this process is a fork of one that has used polars, which waits for ever here; start processes with spawn "

@@ -18,11 +18,7 @@ _MEMORY_FILES = (
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that are free now on this machine, or fewer if a limit is lower.
-
-    The limits are those of the control group (a container, a job of a batch system) and of the address space
-    (`ulimit -v`).
-    """
+    """Return the bytes of memory that are free now, under the limits of `ulimit -v` and of the control group."""
     return max(0, min([_of_machine(), *_of_groups(), *_of_address_space()]))
 
 
@@ -61,9 +57,9 @@ def _of_groups() -> Iterator[int]:
 
 
 def group_folders(controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups of this process, and of their parents, that limit a kind of resource.
+    """Yield the folders of this process's control groups and their parents that limit a kind of resource: memory, cpu.
 
-    The kind is `memory` or `cpu`. In a container, a path may be one of the host, which does not exist here.
+    In a container, a path may be one of the host, which does not exist here.
     """
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()

@@ -53,11 +53,8 @@ class Bar(Progress):
     """Progress as a line on standard error or a widget in a notebook, drawn by tqdm.
 
     An extraction is counted in tokens and not in documents, because a shard encodes its longest documents first. The
-    tokens of a shard are known when its encoding begins; until then they are estimated from its documents.
-
-    The line of an extraction stays on the screen; that of another call is removed at its end. Without a terminal, a
-    line is written for each stage and each minute, and at the end of an extraction; with `draws=None` only from the
-    first minute on.
+    tokens of a shard are known when its encoding begins; until then they are estimated from its documents. Without a
+    terminal, a line is written for each stage and each minute; with `draws=None` only from the first minute on.
     """
 
     def __init__(self, *, draws: bool | None = True) -> None:
@@ -214,10 +211,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def reporting(progress: bool | Progress | None) -> Iterator[Progress]:
-    """Yield the receiver of a call's reports: a bar, closed at the end, or a silent one, or the one that is given.
-
-    True draws a bar, False draws none, and None draws one in a terminal and in a notebook.
-    """
+    """Yield a bar, closed at the end, a silent receiver, or the one given; None draws where a user sees it."""
     if isinstance(progress, Progress):
         yield progress
     elif progress is not None and not isinstance(progress, bool):

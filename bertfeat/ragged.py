@@ -12,12 +12,7 @@ from bertfeat.records import BoolArray, IntArray
 
 
 def starts_of(lengths: IntArray) -> IntArray:
-    """Return the start of each run, and the total: int64 (n_runs + 1,).
-
-    Examples:
-        >>> starts_of(np.array([2, 0, 3])).tolist()
-        [0, 2, 2, 5]
-    """
+    """Return the start of each run, and the total: int64 (n_runs + 1,)."""
     starts = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts
@@ -35,22 +30,12 @@ def ragged_arange(firsts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def run_of(lengths: IntArray) -> IntArray:
-    """Return the run that each flat entry belongs to: int64 (sum of lengths,).
-
-    Examples:
-        >>> run_of(np.array([2, 0, 3])).tolist()
-        [0, 0, 2, 2, 2]
-    """
+    """Return the run that each flat entry belongs to: int64 (sum of lengths,)."""
     return np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
 
 
 def begins_run(*keys: npt.NDArray[Any]) -> BoolArray:
-    """Return where a run of entries with equal keys begins, keys (n,): bool (n,).
-
-    Examples:
-        >>> begins_run(np.array([1, 1, 2, 2]), np.array([0, 0, 0, 5])).tolist()
-        [True, False, True, True]
-    """
+    """Return where a run of entries with equal keys begins, keys (n,): bool (n,)."""
     begins = np.zeros(len(keys[0]), dtype=np.bool_)
     begins[:1] = True
     for key in keys:
@@ -59,13 +44,7 @@ def begins_run(*keys: npt.NDArray[Any]) -> BoolArray:
 
 
 def word_bounds(words: Sequence[Sequence[str]]) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the number of words of each text, and each word's start and end in the text, the words joined by spaces.
-
-    Examples:
-        >>> n_words, start, end = word_bounds([("a", "word"), (), ("", "x")])
-        >>> n_words.tolist(), start.tolist(), end.tolist()
-        ([2, 0, 2], [0, 2, 0, 1], [1, 6, 0, 2])
-    """
+    """Return the number of words of each text, and each word's start and end in the text of words joined by spaces."""
     n_words = np.array([len(text) for text in words], dtype=np.int64)
     lengths = np.array([len(word) for text in words for word in text], dtype=np.int64)
     before = starts_of(lengths + 1)

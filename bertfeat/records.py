@@ -190,10 +190,7 @@ class VectorRuns:
 
 @dataclass(frozen=True, slots=True)
 class PartInfo:
-    """One committed part file, as in its receipt and in the manifest. `digest` is the xxh3-128 of the file, hex.
-
-    `runs` is None if the vectors must be decoded, because one is null.
-    """
+    """One committed part file; `digest` is its xxh3-128 (hex), and `runs` is None if a vector is null."""
 
     level: Level
     path: str

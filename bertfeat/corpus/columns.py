@@ -34,15 +34,10 @@ _KIND_OF_TYPE = {pa.string(): "string", pa.bool_(): "bool", pa.int64(): _WIDE, p
 
 @dataclass(frozen=True, slots=True)
 class CorpusSchema:
-    """The columns that come from a corpus.
+    """The columns that come from a corpus: the kept ones at the sentence level, annotations at the word level.
 
-    Attributes:
-        id_type: The type of `doc_id`: `int64` or `string`.
-        kept: The kept columns, for the sentence level.
-        annotations: The word columns, for the word level.
-        has_pairs: Documents may have a second text.
-        kept_arrow: The kept columns as an Arrow schema (IPC bytes in base64) if the name of a type does not define it
-            (time zones, decimals, lists), else None.
+    `id_type` is `int64` or `string`. `kept_arrow` has the kept columns as an Arrow schema (IPC bytes in base64) if the
+    name of a type does not define it (time zones, decimals, lists).
     """
 
     id_type: str = "int64"
@@ -102,10 +97,7 @@ class Earlier:
 
 
 class SchemaSurvey:
-    """Collects a corpus's schema from its files and rows, and refuses files and rows that do not agree.
-
-    Those of a corpus that is added to a store must agree with the store.
-    """
+    """Collects the schema of a corpus, and refuses files and rows that do not agree with it or with the store."""
 
     def __init__(self, config: ExtractConfig, earlier: Earlier | None = None) -> None:
         self._config = config
@@ -127,11 +119,7 @@ class SchemaSurvey:
             self._kinds[name] = {_KIND_OF_TYPE.get(kind, kind): place}
 
     def open_file(self, reader: Reader) -> None:
-        """Take the columns that a file declares.
-
-        Raises:
-            InputError: The file's word columns or kept types are not those of the files before it.
-        """
+        """Take the columns that a file declares."""
         path = reader.file.path
         if reader.annotations is not None:
             names, first = self._annotations or (reader.annotations, path)
@@ -146,11 +134,7 @@ class SchemaSurvey:
                 self._take(name, _KIND_OF_TYPE.get(types[name], types[name]), path)
 
     def add(self, reader: Reader, content: Content, row: int) -> None:
-        """Take the types of a row's values.
-
-        Raises:
-            InputError: The type of its id or of a kept value does not fit the rows before.
-        """
+        """Take the types of a row's values."""
         path = reader.file.path
         if content.doc_id is not None:
             id_type = "int64" if isinstance(content.doc_id, int) else "string"
@@ -174,11 +158,7 @@ class SchemaSurvey:
         known[kind] = path
 
     def result(self) -> CorpusSchema:
-        """Return the schema of the corpus.
-
-        Raises:
-            InputError: No row has a kept column.
-        """
+        """Return the schema of the corpus."""
         columns = dict.fromkeys([*self._config.keep_columns, *self._kinds])
         if self._untyped is not None and (missing := [name for name in columns if name not in self._kinds]):
             raise InputError(f"no row has a column {missing[0]!r}; check the names to keep", path=self._untyped)
@@ -223,10 +203,7 @@ def kind_of(value: object) -> str | None:
 
 
 def type_of(kinds: Iterable[Any]) -> Any:
-    """Return the Arrow type that holds values of some kinds, string if no kind is given; None if no type holds all.
-
-    A type that is the only kind holds its own values.
-    """
+    """Return the Arrow type that holds values of some kinds, string if no kind is given; None if no type holds all."""
     kinds = {*kinds}
     if len(kinds) == 1 and isinstance(kind := next(iter(kinds)), pa.DataType):
         return kind

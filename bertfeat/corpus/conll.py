@@ -70,11 +70,7 @@ class SentenceReader(TextReader):
 
     @abstractmethod
     def table_of(self, lines: Sequence[NumberedLine]) -> Sequence[Sequence[str | None]]:
-        """Return the fields of each word of a sentence.
-
-        Raises:
-            RowError: A line has the wrong number of columns, or bytes that are not UTF-8.
-        """
+        """Return the fields of each word of a sentence."""
 
     def is_comment(self, line: bytes) -> bool:
         """Return whether a line is a comment."""

@@ -84,31 +84,19 @@ class Reader(ABC):
         self.file = file
 
     def good_rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the number and the values of each row.
-
-        Raises:
-            InputError: A row cannot be read.
-        """
+        """Yield the number and the values of each row."""
         for row in self.rows(BEGIN):
             if isinstance(row.values, RowError):
                 raise InputError(str(row.values), path=self.file.path, row=row.row)
             yield row.row, row.values
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Check that each of some columns has a name of its own.
-
-        Raises:
-            InputError: Two columns have one name.
-        """
+        """Check that each of some columns has a name of its own."""
         if twice := next((name for name in names if self.columns.count(name) > 1), None):
             raise InputError(f"two columns are named {twice!r}; rename one", path=self.file.path)
 
     def use(self, config: ExtractConfig) -> None:  # noqa: B027
-        """Check that the file has what the settings name, and read nothing else.
-
-        Raises:
-            InputError: A column or an option is missing.
-        """
+        """Check that the file has what the settings name, else raise `InputError`, and read nothing else."""
 
     def select(self, names: Sequence[str]) -> None:  # noqa: B027
         """Read no other columns than these, where that saves time."""
@@ -119,11 +107,7 @@ class Reader(ABC):
 
     @abstractmethod
     def content(self, values: Mapping[str, Any], config: ExtractConfig) -> Content:
-        """Return the content of a row's values.
-
-        Raises:
-            RowError: A value is missing or of a wrong type.
-        """
+        """Return the content of a row's values; raise `RowError` for a value that is missing or of a wrong type."""
 
     @abstractmethod
     def close(self) -> None:
@@ -163,11 +147,7 @@ def tried(function: Callable[[Any], V], argument: Any) -> V | RowError:
 
 
 def decode(raw: bytes) -> str:
-    """Return the text of UTF-8 bytes.
-
-    Raises:
-        RowError: A byte is not UTF-8; the reason names it and its 0-based position.
-    """
+    """Return the text of UTF-8 bytes; raise `RowError` for others."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

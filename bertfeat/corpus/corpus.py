@@ -34,15 +34,9 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 def resolve_inputs(
     arguments: Sequence[str], corpus_format: CorpusFormat = CorpusFormat.AUTO, *, spooled: Path | None = None
 ) -> tuple[InputFile, ...]:
-    """Find the files that the arguments name, in the order given; a glob's matches are sorted.
+    """Find the files that paths, URLs and globs name, in the order given; a glob's matches are sorted.
 
-    Args:
-        arguments: Paths, URLs of objects, globs of both, or `-` for standard input. A file may be named twice.
-        corpus_format: Overrides the file endings; `-` is read as txt unless it is given.
-        spooled: The file that `spool_stdin` wrote; needed where an argument is `-`.
-
-    Raises:
-        InputError: A file does not exist, is a folder or has an unknown ending, or a glob matches nothing.
+    The format overrides the file endings. `-` is the file that `spool_stdin` wrote, by default a txt.
     """
     files: list[InputFile] = []
     for argument in arguments:
@@ -73,9 +67,6 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
     """Copy a stream into a file of `folder`, since a corpus is read more than once; the caller deletes the folder.
 
     The digest of the bytes is part of the file's name, so that the same input has the same name in a rerun.
-
-    Raises:
-        InputError: The disk is full, or the stream ends with an error.
     """
     path = folder / "stdin"
     try:
@@ -88,11 +79,7 @@ def spool_stdin(stream: BinaryIO, folder: Path) -> Path:
 
 
 def begins_with(file: InputFile, earlier: InputFile) -> bool:
-    """Return whether a file has all bytes of an earlier one at its beginning, and more.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
+    """Return whether a file has all bytes of an earlier one at its beginning, and more."""
     return file.n_bytes > earlier.n_bytes and _digest(file.path, earlier.n_bytes)[1] == earlier.digest
 
 
@@ -101,9 +88,6 @@ def has_changed(file: InputFile, since: float, *, may_grow: bool = False) -> boo
 
     It is read only if its times are not before that. An object, a copy of an input, or a file that is no longer there
     counts as unchanged; with `may_grow`, new bytes at its end do not count.
-
-    Raises:
-        InputError: The file cannot be read.
     """
     if shown_path(file.path) != file.path:
         return False
@@ -161,23 +145,14 @@ def _expand(argument: str) -> list[str]:
 
 
 def endings_of(path: str) -> tuple[str, str | None]:
-    """Return the ending of a file's name, without that of its compression, and the compression.
-
-    Examples:
-        >>> endings_of("vectors.jsonl.gz"), endings_of("vectors")
-        (('.jsonl', 'gzip'), ('', None))
-    """
+    """Return the ending and the compression of a file: `.jsonl` and `gzip` for `x.jsonl.gz`."""
     name = PurePosixPath(path)
     compression = _COMPRESSIONS.get(name.suffix.lower())
     return (name if compression is None else name.with_suffix("")).suffix.lower(), compression
 
 
 def format_of(path: str, corpus_format: CorpusFormat = CorpusFormat.AUTO) -> tuple[CorpusFormat, str | None]:
-    """Return the format and the compression of a file, by its name unless the format is given.
-
-    Raises:
-        InputError: The name tells no format.
-    """
+    """Return the format and the compression of a file, by its name unless the format is given."""
     ending, compression = endings_of(path)
     if corpus_format is not CorpusFormat.AUTO:
         return corpus_format, compression
@@ -189,11 +164,7 @@ def format_of(path: str, corpus_format: CorpusFormat = CorpusFormat.AUTO) -> tup
 
 
 def local_file(path: str, choose: Callable[[str], tuple[str, str | None]] = format_of) -> InputFile:
-    """Describe one file of this machine; `choose` returns the format and the compression of a path.
-
-    Raises:
-        InputError: The file does not exist, is a folder or an object, has no bytes, or its ending names no format.
-    """
+    """Describe one file of this machine; `choose` returns the format and the compression of a path."""
     if is_url(path):
         raise InputError("is an object, which is not read here; copy it to this machine first", path=path)
     found = _describe(path, choose)

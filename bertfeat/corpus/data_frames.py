@@ -63,11 +63,7 @@ def _is_from(library: str, kind: str, value: object) -> bool:
 
 
 def resolve_kind(inputs: Inputs, config: ExtractConfig) -> Frame | Paths:
-    """Return inputs as one table or as paths; texts without columns become the column of texts.
-
-    Raises:
-        InputError: Inputs are empty, or are neither paths nor texts.
-    """
+    """Return inputs as one table or as paths; texts without columns become the column of texts."""
     if isinstance(inputs, Paths):
         return inputs
     if isinstance(inputs, str | Path):
@@ -134,9 +130,6 @@ def write_frame(frame: Frame, folder: Path, config: ExtractConfig) -> Path:
     """Write the columns of a table that are read to a Parquet file of `folder`; the caller deletes it.
 
     The bytes follow from the values, not from the batches, the other columns or the order of the columns.
-
-    Raises:
-        InputError: A column is missing, has a type that Parquet lacks, or cannot be read; or the disk is full.
     """
     if config.format not in (CorpusFormat.AUTO, CorpusFormat.PARQUET):
         raise InputError(f"is a data frame, not {config.format}; leave out `format`", path=FRAME)
@@ -197,11 +190,7 @@ def _opened(frame: Any, config: ExtractConfig) -> tuple[pa.Schema, Iterable[pa.T
 
 
 def _held_columns(library: str, names: Sequence[str], kinds: Sequence[Any], config: ExtractConfig) -> list[str]:
-    """Return the columns of a table that are read, each once: for a field, the column that holds it.
-
-    Raises:
-        InputError: A column is missing or appears twice, or Arrow lacks its type.
-    """
+    """Return the columns of a table that are read, each once: for a field, the column that holds it."""
     holders = {name: name if name in names else name.partition(".")[0] for name in needed_columns(config)}
     check_columns(FRAME, [*names, *(name for name in holders if name not in names and holders[name] in names)], config)
     for name, kind in zip(names, kinds, strict=False):

@@ -68,10 +68,7 @@ def conll_format(head: bytes) -> CorpusFormat | None:
 
 
 class CsvReader(TextReader):
-    """Reads .csv: fields may be quoted with `"`, which is doubled inside quotes.
-
-    Without a header, columns are `column_1`, `column_2`, ...
-    """
+    """Reads .csv: fields may be quoted with `"`, which is doubled inside quotes."""
 
     format = CorpusFormat.CSV
     endings = (".csv",)

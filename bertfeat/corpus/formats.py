@@ -31,11 +31,7 @@ _OPTIONS = ("no_header", "delimiter")
 
 
 def reader_named(name: str) -> type[Reader]:
-    """Return the reader of a format, which an installed package may add.
-
-    Raises:
-        UserError: The package that added the format is not installed, or cannot be loaded.
-    """
+    """Return the reader of a format, which an installed package may add."""
     found: type[Reader] = _READER_OF.get(name) or extensions.load("formats", name)
     return found
 
@@ -57,11 +53,7 @@ def readers_by_ending(ending: str) -> dict[str, type[Reader]]:
 
 
 def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
-    """Open a file of the corpus.
-
-    Raises:
-        InputError: The file cannot be opened, lacks a column, or a setting does not go with its format.
-    """
+    """Open a file of the corpus."""
     reader = reader_named(file.format)
     if config.label_column and not config.is_split_into_words and not reader.has_words:
         reason = f"`label_column` {config.label_column!r} labels the words of `is_split_into_words`"
@@ -84,20 +76,12 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
 
 
 def open_file(file: InputFile, **options: Any) -> Reader:
-    """Open a file with all its columns; the options are those of its reader.
-
-    Raises:
-        InputError: The file cannot be opened.
-    """
+    """Open a file with all its columns; the options are those of its reader."""
     return reader_named(file.format)(file, **options)
 
 
 def check_text_column(files: Sequence[InputFile], config: ExtractConfig) -> None:
-    """Refuse a column of texts where no file has columns: the readers would ignore it.
-
-    Raises:
-        InputError: The message names the first file.
-    """
+    """Refuse a column of texts where no file has columns: the readers would ignore it."""
     have_columns = any(reader_named(file.format).has_columns for file in files)
     if config.text_column != ExtractConfig.text_column and not have_columns:
         raise InputError(f"has no columns for `text_column` {config.text_column!r}; leave it out", path=files[0].path)

@@ -56,10 +56,7 @@ class JsonlReader(TextReader):
 
 
 class JsonReader(JsonlReader):
-    """Reads .json, an array of objects, into memory; an array of strings is a column `text`.
-
-    A row is an element of the array, by its number from 1; offsets are 0-based elements.
-    """
+    """Reads .json, an array of objects, into memory; offsets are 0-based elements. Strings are a column `text`."""
 
     format = CorpusFormat.JSON
     endings = (".json",)
@@ -82,11 +79,7 @@ class JsonReader(JsonlReader):
 
 
 def _record(raw: bytes) -> dict[str, Any]:
-    """Return the object in some bytes.
-
-    Raises:
-        RowError: There is no JSON, or another value.
-    """
+    """Return the object in some bytes."""
     text = decode(raw)
     if not text or text.isspace():
         raise RowError("the line is empty; remove it")

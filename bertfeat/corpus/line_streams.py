@@ -84,19 +84,14 @@ def first_line(error: Exception) -> str:
 
 
 def open_stream(file: InputFile) -> BinaryIO:
-    """Open the decompressed bytes of a file; the stream can seek.
-
-    Raises:
-        InputError: The file does not exist, or (on reading too) its compressed data is damaged or cut off.
-    """
+    """Open the decompressed bytes of a file; the stream can seek."""
     return io.BufferedReader(_Decompressed(file, _open(file)), BLOCK_BYTES)
 
 
 def read_lines(stream: BinaryIO, offset: int, row: int) -> Iterator[tuple[int, int, bytes]]:
     r"""Yield (offset of the first byte, 1-based number, line) of each line, from a position on.
 
-    Only `\n` ends a line, which includes it. A stream that cannot seek is read from where it is. A byte order mark at
-    the start of the file is dropped.
+    Only `\n` ends a line, which includes it. A byte order mark at the start of the file is dropped.
     """
     if stream.seekable():
         stream.seek(offset)

@@ -104,11 +104,7 @@ class ParquetReader(Reader):
         return Row(at, at + 1, None, values)
 
     def batches(self, names: Sequence[str], offset: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield some columns from a row on, a few hundred rows at a time, with the number of the first row.
-
-        Raises:
-            InputError: The file cannot be read.
-        """
+        """Yield some columns from a row on, a few hundred rows at a time, with the number of the first row."""
         first = 0
         for number, (n_rows, n_bytes) in enumerate(self._groups):
             end = first + n_rows

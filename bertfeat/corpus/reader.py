@@ -71,21 +71,12 @@ class Corpus:
             self._idle = None
 
     def check_head(self) -> None:
-        """Check the columns and the first row, which takes no time.
-
-        Raises:
-            InputError: `scan` would raise the same.
-        """
+        """Check the columns and the first row, which takes no time."""
         with closing(self.scan()) as rows:
             next(rows, None)
 
     def scan(self) -> Generator[ScannedRow]:
-        """Yield every row up to the limit, in order, with its place; its content is checked and dropped.
-
-        Raises:
-            InputError: A file or row cannot be read, files or rows do not agree on types, or (at the end, and with
-                `bad_rows="quarantine"` too) an id appears twice.
-        """
+        """Yield every row up to the limit, in order, with its place; its content is checked and dropped."""
         survey = SchemaSurvey(self.config, self.earlier)
         looks_at_values = bool(self.config.id_column or self.config.keep_columns)
         n_rows = self.earlier.n_rows if self.earlier else 0
@@ -113,9 +104,6 @@ class Corpus:
         """Yield the documents of a shard, in order; only its slices of the files are read.
 
         Shards may be read in any order. In ascending order, a compressed file is decompressed once.
-
-        Raises:
-            InputError: A file or row cannot be read, or a file has fewer rows than it had when the shard was planned.
         """
         index = shard.first_row
         for piece in shard.slices:

@@ -25,17 +25,9 @@ class _Unit:
 def cut_shards(
     rows: Iterable[ScannedRow], cost: Callable[[ScannedRow], int], max_cost: int, *, keep_groups: bool, first: int = 0
 ) -> tuple[ShardSpec, ...]:
-    """Cut rows into shards of consecutive rows, each filled until the next row would cost too much.
+    """Cut rows, read once and not kept, into shards of consecutive rows, none above `max_cost` bytes of output.
 
-    Args:
-        rows: The rows of the corpus, in order; they are read once and not kept.
-        cost: Returns the cost of a row, in bytes of output.
-        max_cost: The most that a shard costs, in the same bytes; a row that costs more is a shard alone.
-        keep_groups: Never cut inside a group (for document context).
-        first: The number of the first shard.
-
-    Raises:
-        InputError: With `keep_groups`, a group costs more than 16 times `max_cost`.
+    What costs more alone is a shard alone: a row or, with `keep_groups`, a group. `first` numbers the first shard.
     """
     shards: list[ShardSpec] = []
     # The open shard: the first row of each of its slices, the rows of each, and its cost.

@@ -21,12 +21,7 @@ from bertfeat.records import InputFile
 def read_table(path: str, needed: Collection[str] | None = None) -> pl.DataFrame:
     """Return a table; values of .csv and .tsv are texts.
 
-    Args:
-        path: The file.
-        needed: Columns that must have values of one type; other columns of texts and JSON are null. By default all.
-
-    Raises:
-        InputError: The file has no columns or two of one name, or a row or value cannot be read.
+    By default all columns are `needed`, with values of one type; other columns of texts and JSON are null.
     """
     file = local_file(path)
     with closing(open_file(file)) as reader:
@@ -44,11 +39,7 @@ def read_table(path: str, needed: Collection[str] | None = None) -> pl.DataFrame
 
 
 def columns_of(file: InputFile) -> list[str]:
-    """Return the columns of a table; for JSON, those of its first row, none if that cannot be read.
-
-    Raises:
-        InputError: The file cannot be opened.
-    """
+    """Return the columns of a table; for JSON, those of its first row, none if that cannot be read."""
     with closing(open_file(file)) as reader:
         if reader.types is not None:
             return [*reader.columns]

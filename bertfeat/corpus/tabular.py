@@ -28,14 +28,7 @@ def needed_columns(config: ExtractConfig) -> tuple[str, ...]:
 def nested(record: Mapping[str, Any], name: str) -> Any:
     """Return the value of a column; `content.body` is a field of `content` unless a column has that very name.
 
-    A field of null is null.
-
-    Raises:
-        KeyError: There is no such column or field.
-
-    Examples:
-        >>> nested({"content": {"body": "a"}, "a.b": 1}, "content.body"), nested({"a.b": 1}, "a.b")
-        ('a', 1)
+    A field of null is null. `KeyError` says that there is no such column or field.
     """
     if name in record:
         return record[name]
@@ -57,11 +50,7 @@ def names_in(record: Mapping[str, Any]) -> list[str]:
 
 
 def check_columns(path: str, header: Sequence[str], config: ExtractConfig, hint: str = "") -> None:
-    """Check that a file's header names each needed column once; `hint` says what else to do if it lacks one.
-
-    Raises:
-        InputError: A column is missing or appears twice.
-    """
+    """Check that a file's header names each needed column once; `hint` says what else to do if it lacks one."""
     for name in needed_columns(config):
         count = header.count(name)
         if count == 0:
@@ -87,11 +76,7 @@ def missing_column(name: str, columns: Iterable[str], config: ExtractConfig, hin
 
 
 def content_of(values: Mapping[str, Any], config: ExtractConfig) -> Content:
-    """Make the content of a tabular row from its columns. A kept column that the row lacks is left out.
-
-    Raises:
-        RowError: A column is missing, or a value is null or of a wrong type; the reason names column and value.
-    """
+    """Make the content of a tabular row from its columns. A kept column that the row lacks is left out."""
 
     def value(name: str) -> Any:
         try:
@@ -164,11 +149,7 @@ def _labels(column: str, value: object, n_words: int) -> Mapping[str, Sequence[s
 
 
 def check_plain(name: str, value: object) -> None:
-    """Check that a value of JSON can be kept in a column.
-
-    Raises:
-        RowError: The value is a list, an object, or an integer beyond 64 bits.
-    """
+    """Check that a value of JSON can be kept in a column."""
     if isinstance(value, list | dict):
         raise RowError(f"column {name!r} holds {shown(value)}; keep plain values only, such as a field of it")
     if isinstance(value, int) and value not in INT64:

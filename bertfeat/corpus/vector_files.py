@@ -42,12 +42,7 @@ _LAYER = re.compile(r"layer_(\d{2,3})", re.ASCII)
 
 
 class VectorFile(ABC):
-    """A file with one row per vector, open for reading.
-
-    Attributes:
-        n_rows: The number of its rows.
-        features: The vector columns.
-    """
+    """A file with one row per vector, open for reading; `features` are its vector columns."""
 
     n_rows: int
     features: tuple[FeatureColumn, ...]
@@ -64,11 +59,7 @@ class VectorFile(ABC):
     def _blocks(self, start: int) -> Iterator[Block]: ...
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            InputError: A value cannot be used.
-        """
+        """Check all values."""
         for first, values in self._blocks(0):
             self._stored(first, values)
 
@@ -102,11 +93,7 @@ class VectorFile(ABC):
         return InputError(reason, path=self.file.path, row=row)
 
     def _stored(self, first: int, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], BoolArray]:
-        """Convert the rows of a block to the stored type; one that is NaN in all values has no vector.
-
-        Raises:
-            InputError: A row holds NaN or infinity, or a value that the stored type does not hold.
-        """
+        """Convert the rows of a block to the stored type; one that is NaN in all values has no vector."""
         # A row can be all NaN only if it begins with NaN.
         valid = ~np.isnan(values[:, 0])
         for row in np.flatnonzero(~valid).tolist():
@@ -205,11 +192,7 @@ def _is_vector(kind: Any) -> bool:
 
 
 def vector_file(path: str) -> InputFile:
-    """Describe a file of vectors, whose ending names its format.
-
-    Raises:
-        InputError: The file does not exist or has no bytes, or it has another ending.
-    """
+    """Describe a file of vectors, whose ending names its format."""
     return local_file(path, _format)
 
 
@@ -222,21 +205,11 @@ def _format(path: str) -> tuple[str, str | None]:
 
 
 class VectorRows:
-    """The columns of a store beside its vectors.
+    """The columns of a store beside its vectors, all of them in `table`.
 
     At sentence level each row is a document. At word level, rows with one `doc_id` after the other are its words.
     `columns` are those of the file, which may lack `doc_id`, and `words` the words if they are not a column; `rows` are
-    the numbers of its rows, for messages.
-
-    Attributes:
-        table: All columns.
-        given: The names of the columns of the file, without the ids.
-        starts: The first row of each document, counted from 0: int64 (n_documents,).
-        lengths: The rows of each document: int64 (n_documents,).
-        kept_arrow: See `CorpusSchema`.
-
-    Raises:
-        InputError: A value is not of the type of its column, an id occurs twice, or `word_index` does not increase.
+    their numbers, for messages. `starts` and `lengths` are the rows of each document: int64 (n_documents,).
     """
 
     def __init__(
@@ -305,11 +278,7 @@ class VectorRows:
 
 
 def read_rows(file: InputFile, level: Level, left_out: Sequence[str] = ()) -> VectorRows:
-    """Read a file whose rows are those of the vectors, without the columns in `left_out`.
-
-    Raises:
-        InputError: The file cannot be read, or does not go with the level.
-    """
+    """Read a file whose rows are those of the vectors, without the columns in `left_out`."""
     with closing(open_file(file)) as reader:
         if reader.has_words and level is not Level.WORD:
             raise InputError(f"{file.format} has words, and the vectors are of sentences; pass a table", path=file.path)

@@ -37,11 +37,7 @@ from bertfeat.store.vectors import opened_part, read_groups
 
 
 def open_growing(path: AnyPath, settings: Mapping[str, Any]) -> tuple[Store, ExtractConfig]:
-    """Open a store to append to; return it with the settings of the append: `settings`, and the store's for all others.
-
-    Raises:
-        UserError: There is no finished store, it cannot grow, or a setting is not one.
-    """
+    """Open a store to append to; return it with the settings of the append, by default those of the store."""
     if not path.exists():
         raise StoreError(f"{path}: no such store; leave out `append` to make it")
     # A damaged manifest is made again by the append that made it.
@@ -60,14 +56,7 @@ def open_growing(path: AnyPath, settings: Mapping[str, Any]) -> tuple[Store, Ext
 
 
 def append_jobs(store: Store, config: ExtractConfig, files: Sequence[InputFile], progress: Progress) -> Iterator[Job]:
-    """Yield the jobs of an append: one for each plan with damaged shards, then that of the new inputs.
-
-    Inputs whose bytes the store has are left out.
-
-    Raises:
-        UserError: The model or a row cannot be used, or an id is in the store already.
-        PlanMismatch: The settings, the model or the versions are not those of the store.
-    """
+    """Yield one job per plan with damaged shards, then that of the inputs whose bytes the store does not have."""
     Corpus(files, config).check_head()
     given: dict[str, InputFile] = {}
     for file in files:

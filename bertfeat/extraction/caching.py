@@ -43,10 +43,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Joined(Encoded):
-    """A shard whose known documents get their rows in `finish`; `starts` are the first row of each document by level.
-
-    A value is the rows of a document, column after column.
-    """
+    """A shard whose known documents get their rows in `finish`; `starts` are their first rows by level."""
 
     keys: Sequence[bytes]
     known: Mapping[int, bytes]
@@ -121,8 +118,7 @@ class CachedTask:
 def cached_vectors(flows: Sequence[Flow], column: FeatureColumn, documents: Sequence[Document]) -> Float32Array:
     """Return a column that the first flow gives documents, float32 (n_documents, dim).
 
-    If its settings have a cache, only texts that it does not know go through the flows: one run of the network gives
-    all columns of all of them, and all are kept.
+    Only texts that the cache does not know go through the flows: one run of the network gives all columns of them.
     """
     config = flows[0].config
     if config.cache is None:

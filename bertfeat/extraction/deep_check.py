@@ -33,23 +33,10 @@ _HALF_TOLERANCE = 3e-2
 
 
 def recheck(path: str | Path, inputs: Inputs | None = None, *, n_documents: int = 16) -> VerifyReport:
-    """Encode documents from all over a store again and compare their vectors with the stored ones.
+    """Encode documents from all over a finished store again, and compare their vectors with the stored ones.
 
-    The plan alone decides which documents. Texts are read from the inputs, and the model is the plan's; both must be
-    unchanged.
-
-    Args:
-        path: A finished store.
-        inputs: Where the inputs are now; by default, where they were. For a store of a frame, an equal frame or its
-            Parquet file.
-        n_documents: How many documents to compare, or a few more; with document context, how many groups of sentences.
-
-    Returns:
-        The problems, and what was compared.
-
-    Raises:
-        InputError: An input is missing.
-        PlanMismatch: An input or the model has changed.
+    The plan alone decides which documents: `n_documents` or a few more, or as many groups of sentences. `inputs` says
+    where the inputs are now, by default where they were; for a frame, an equal frame or its Parquet file.
     """
     store = open_store(path)
     store.require_model("a deep check", "check its digests only")

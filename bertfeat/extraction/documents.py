@@ -13,11 +13,7 @@ Text = str | list[str] | tuple[str, str]
 
 
 def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]:
-    """Make documents from texts, numbered from 0; invalid characters such as surrogates are replaced as in files.
-
-    Raises:
-        ConfigError: `texts` is a single string, or an item is not a string.
-    """
+    """Make documents from texts, numbered from 0; invalid characters such as surrogates are replaced as in files."""
     found = _listed(texts, what)
     for number, text in enumerate(found):
         if not isinstance(text, str):
@@ -26,11 +22,7 @@ def documents_of(texts: Iterable[str], *, what: str = "texts") -> list[Document]
 
 
 def documents_from(texts: str | Iterable[Text]) -> list[Document]:
-    """Make documents, numbered from 0, from a text, or from texts, lists of words or pairs, all of one kind.
-
-    Raises:
-        ConfigError: `texts` is a table, or an item is none of these or of another kind than the first.
-    """
+    """Make documents, numbered from 0, from a text, or from texts, lists of words or pairs, all of one kind."""
     listed = [texts] if isinstance(texts, str) else _listed(texts, "texts")
     documents = [_document(number, item) for number, item in enumerate(listed)]
     kinds = [(document.words is not None, document.text_pair is not None) for document in documents]

@@ -61,11 +61,7 @@ class Estimate:
 
 
 def estimate(inputs: Inputs, config: ExtractConfig, *, progress: bool | Progress | None = None) -> Estimate:
-    """Read and tokenize a corpus, or shards from all over it, and encode a few packs; see `extract` for `progress`.
-
-    Raises:
-        UserError: The inputs or the settings cannot be used.
-    """
+    """Read and tokenize a corpus, or shards from all over it, and encode a few packs; see `extract` for `progress`."""
     config = ExtractConfig.of(config, {})
     # Standard input is copied to the folder of the output; a dry run has none, so that it is a temporary file.
     nowhere = Path(tempfile.gettempdir()) / "dry-run"

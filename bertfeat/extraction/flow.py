@@ -112,10 +112,7 @@ class Loaded(NamedTuple):
 
 
 class Network:
-    """A model's network, which flows and threads may share; it is loaded on first use.
-
-    Blocks above the highest layer of the settings are not loaded. By default, the first device of them computes.
-    """
+    """A model's network that threads may share: loaded on first use, up to the highest layer of the settings."""
 
     def __init__(
         self, checkpoint: Checkpoint, config: ExtractConfig, resolved: Resolved, device: torch.device | None = None
@@ -160,13 +157,7 @@ class Flow:
 
     @classmethod
     def of(cls, config: ExtractConfig, checkpoint: Checkpoint | None = None) -> Self:
-        """Return the flow of documents in memory, each of them alone; `checkpoint` is the model, if it is open.
-
-        Of the settings of a corpus, only the kind of documents has an effect.
-
-        Raises:
-            UserError: The model or a setting cannot be used.
-        """
+        """Return the flow of documents in memory, each of them alone; `checkpoint` is the model, if it is open."""
         config = dataclasses.replace(config, document_context=False).effective()
         checkpoint = checkpoint or open_checkpoint(config.model, config.revision)
         tokenizer, resolved = resolve(config, checkpoint, given_words=config.is_split_into_words)
@@ -174,26 +165,14 @@ class Flow:
 
     @classmethod
     def of_feature(cls, spec: FeatureSpec, *, mine: str, **settings: Any) -> Self:
-        """Return the flow that encodes documents in memory as the rows of a store's feature were encoded.
-
-        `mine` is what has the feature, for messages; `settings` replace those of the feature.
-
-        Raises:
-            UserError: The model is not the one that made the feature, or cannot be used.
-        """
+        """Return the flow that encodes documents as a store's feature; `mine` names what has it, for messages."""
         config = spec.extract_config(**settings)
         checkpoint = open_checkpoint(config.model, config.revision)
         check_model(spec, checkpoint, mine=mine)
         return cls.of(config, checkpoint)
 
     def under(self, config: ExtractConfig, documents: Sequence[Document] = ()) -> Flow:
-        """Return the flow with other settings, and for documents of the kind of these: texts, pairs, or given words.
-
-        It shares the network, which must have all layers that the settings need.
-
-        Raises:
-            ConfigError: The settings do not fit the model.
-        """
+        """Return the flow with other settings, for documents of this kind; it shares the network and its layers."""
         if documents:
             words, pairs = documents[0].words is not None, documents[0].text_pair is not None
             config = dataclasses.replace(config, is_split_into_words=words, text_pairs=pairs)
@@ -216,11 +195,7 @@ class Flow:
 
     @property
     def only_column(self) -> FeatureColumn:
-        """The vector column of the sentence level.
-
-        Raises:
-            ConfigError: There are several.
-        """
+        """The vector column of the sentence level."""
         columns = self.resolved.columns[Level.SENTENCE]
         if len(columns) > 1:
             raise ConfigError(f"combine none gives {len(columns)} columns; choose concat, sum or mean")
@@ -265,11 +240,7 @@ class Flow:
         return self.encode(self.prepare(documents), unreported).finish().tables
 
     def vectors(self, documents: Sequence[Document]) -> Float32Array:
-        """Return one vector per document: float32 (n_documents, dim), NaN for a document without tokens.
-
-        Raises:
-            ConfigError: The sentence level has several columns of vectors.
-        """
+        """Return one vector per document: float32 (n_documents, dim), NaN for a document without tokens."""
         column = self.only_column
         return vectors_of(self.run(documents)[Level.SENTENCE], column.name)
 

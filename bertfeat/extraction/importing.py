@@ -119,11 +119,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _open(config: ExtractConfig, columns: Sequence[str], files: Sequence[InputFile]) -> tuple[VectorFile, VectorRows]:
-    """Open the vectors, and read what their rows stand for.
-
-    Raises:
-        UserError: A file or a row cannot be used, or a setting does not go with the format of its file.
-    """
+    """Open the vectors, and read what their rows stand for."""
     (level,) = config.levels
     file, *others = files
     vectors: VectorFile
@@ -158,11 +154,7 @@ def _open(config: ExtractConfig, columns: Sequence[str], files: Sequence[InputFi
 def _make_plan(
     config: ExtractConfig, fields: Mapping[str, Any], files: Sequence[InputFile], vectors: VectorFile, rows: VectorRows
 ) -> Plan:
-    """Check all vectors, and cut the documents into shards.
-
-    Raises:
-        InputError: A vector cannot be used.
-    """
+    """Check all vectors, and cut the documents into shards."""
     vectors.check()
     (level,) = config.levels
     features = vectors.features

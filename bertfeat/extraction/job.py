@@ -35,10 +35,7 @@ _TEXTS = "for texts in memory pass {'text': [...]}, a Series or a data frame, or
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that a worker needs to run any shard; small, and it can be pickled.
-
-    `workers` is the number of processes on this machine, or the place on Ray.
-    """
+    """Everything that a worker needs to run any shard; `workers` is a number of processes, or the place on Ray."""
 
     root: AnyPath
     plan: Plan
@@ -80,11 +77,7 @@ class Job:
 
 @contextmanager
 def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) -> Iterator[tuple[InputFile, ...]]:
-    """Resolve the inputs to files; standard input or a data frame is copied beside the output until the run ends.
-
-    Raises:
-        InputError: A file is missing, its format is unknown, or a data frame cannot be read.
-    """
+    """Resolve the inputs to files; standard input or a data frame is copied beside the output until the run ends."""
     check_polars()
     found = resolve_kind(inputs, config)
     if not isinstance(found, Paths):
@@ -145,12 +138,7 @@ def _with_bytes(files: tuple[InputFile, ...]) -> tuple[InputFile, ...]:
 def open_job(
     config: ExtractConfig, files: tuple[InputFile, ...], output: AnyPath, progress: Progress, *, overwrite: bool
 ) -> Job:
-    """Plan a run, or use the plan of the store at `output` if it is the same.
-
-    Raises:
-        UserError: The model, the settings or a row of the corpus cannot be used.
-        PlanMismatch: An unfinished store was begun by other versions of the libraries.
-    """
+    """Plan a run, or use the plan of the store at `output` if it is the same."""
     if config.runner is Runner.RAY:
         check_ray(config.ray_address)
     # An append has this setting from its store, whose files may have columns.
@@ -181,11 +169,7 @@ def make_job(
 
 
 def gives_words(files: Sequence[InputFile], config: ExtractConfig) -> bool:
-    """Return whether the documents of a corpus are lists of words.
-
-    Raises:
-        InputError: Some files give words and others text.
-    """
+    """Return whether the documents of a corpus are lists of words."""
     first = {has_words(file.format) or config.is_split_into_words: file.path for file in reversed(files)}
     if len(first) > 1:
         raise InputError(f"gives text, and {first[True]} gives words; extract them apart", path=first[False])

@@ -42,8 +42,7 @@ Buffer = LevelBuffer | EmbeddingBuffer
 class ShardText:
     """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from.
 
-    `units` has one entry per pooling mode of the level; all have the same rows. `n_unknown` counts the tokens that
-    static vectors lack; None for an encoder.
+    `units` has one entry per pooling mode. `n_unknown` counts the tokens that static vectors lack; None for an encoder.
     """
 
     documents: Sequence[Document]
@@ -105,10 +104,7 @@ def make_buffers(
     finish: Finish | None,
     device: torch.device,
 ) -> dict[Level, Buffer]:
-    """Allocate the vectors of each level, on the encoder's device if it is a GPU with enough memory.
-
-    `finish` makes the model's own sentence embedding of pooled vectors; None if it is not asked for.
-    """
+    """Allocate the vectors of each level, on the encoder's device if it is a GPU with enough memory."""
     n_values = sum(units[0].n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
     n_bytes = n_values * config.store_dtype.width
     if finish is not None:
@@ -142,10 +138,7 @@ def level_table(
     tokenizer: Tokenizer,
     fetches: Fetches,
 ) -> LevelTable:
-    """Make the table of a level, with its columns in the order of the schema.
-
-    The vectors have their values only after `fetches.wait`.
-    """
+    """Make the table of a level; the vectors have their values only after `fetches.wait`."""
     if level is Level.TOKEN:
         columns = _token_columns(text, tokenizer)
     elif level is Level.WORD:

@@ -76,10 +76,9 @@ _DESCRIBING: dict[str, Any] = {
 
 
 def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[InputFile]) -> dict[str, Any]:
-    """Return everything that decides the bytes of the parts, as flat JSON values.
+    """Return everything that decides the bytes of the parts, as flat JSON values, but for the inputs.
 
-    The hash of a plan covers the bytes of the inputs too, but not their paths. Workers, device number and runner do not
-    decide the bytes.
+    The hash of a plan covers the bytes of the inputs, but not their paths, workers, device number and runner.
     """
     fields = config.planned()
     fields |= {
@@ -133,12 +132,7 @@ def make_plan(
     """Read the corpus once, check every row, and cut it into shards: a pure function of the inputs and the settings.
 
     The size of a shard follows from the bytes that its rows will take on disk; tokens are estimated from bytes by the
-    ratio in the first rows of the corpus. `fields` are what `plan_fields` returns; for a plan that grows a store, with
-    `base`.
-
-    Raises:
-        InputError: A row cannot be read (unless bad rows are set aside), two rows have the same id, or a document is
-            too long for a window if `on_overlong` is `error`.
+    ratio in the first rows of the corpus.
     """
     config = corpus.config
     cost = _row_cost(resolved, config.store_dtype, _tokens_per_byte(corpus, tokenizer))
@@ -235,11 +229,7 @@ def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype)
 
 
 def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColumn, ...]) -> LevelSchema:
-    """Return the columns of a level: those that bertfeat writes, those of the corpus, and the vectors.
-
-    Raises:
-        ConfigError: A column of the corpus has the name of another column.
-    """
+    """Return the columns of a level: those that bertfeat writes, those of the corpus, and the vectors."""
     first, *written = (c for c in LEVELS[level].columns if corpus.has_pairs or c not in PAIR_COLUMNS)
     own = {Level.WORD: corpus.annotations, Level.SENTENCE: corpus.kept}.get(level, ())
     columns = (dataclasses.replace(first, type=corpus.id_type), *written, *own)

@@ -251,10 +251,7 @@ class LevelBuffer:
 
 
 class EmbeddingBuffer:
-    """The model's own sentence embeddings of one shard: pooled by one or several modes, then passed through its steps.
-
-    Each mode has a buffer of its own, float32, with one column; `finish` turns the joined vectors into embeddings.
-    """
+    """The model's own sentence embeddings of one shard: pooled by one or several modes, then passed to `finish`."""
 
     def __init__(self, buffers: Sequence[LevelBuffer], finish: Finish, dtype: StoreDtype) -> None:
         self._buffers = buffers

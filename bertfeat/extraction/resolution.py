@@ -36,8 +36,7 @@ _WITHOUT_TOKENS = (Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
 class Resolved:
     """The settings that depend on the model or the device, with their defaults filled in.
 
-    `sentence` is the model's own sentence embedding if it is asked for. At the sentence level, `described` says in
-    plain words how the model's authors make that embedding, and `prompts` are the model's by name.
+    `sentence` is the model's own sentence embedding if it is asked for; `described` is what its authors do, in words.
     """
 
     model: ModelInfo
@@ -60,13 +59,7 @@ def resolve(
 ) -> tuple[Tokenizer, Resolved]:
     """Load the tokenizer, fill in the defaults that depend on the model and the device, and check the settings.
 
-    `given_words` says whether documents are lists of words; `tokenizer` is that for such documents, if it is loaded.
-    The one that is returned puts the prompt before them.
-
-    Raises:
-        CheckpointError: The tokenizer, or what the settings need of the model, cannot be used.
-        ConfigError: A layer is out of range, `max_length` is above the model's limit or leaves no room for text,
-            `stride` leaves no step, the tokenizer lacks a token that the pooling needs, or a device is not available.
+    `tokenizer` is one that is loaded already; the one that is returned puts the prompt before documents.
     """
     _check_static(config, checkpoint)
     info, prompt, sentence = checkpoint.info(), find_prompt(checkpoint, config), own_embedding(checkpoint, config)
@@ -103,11 +96,7 @@ def check_model(spec: FeatureSpec, checkpoint: Checkpoint, *, mine: str) -> None
 
 
 def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
-    """Return the text that is put before each document; the model's default prompt counts with pooling `model` only.
-
-    Raises:
-        UserError: The model has no prompt of the name asked for, or its list of prompts cannot be used.
-    """
+    """Return the text that is put before each document; the model's default prompt counts with pooling `model` only."""
     if config.prompt is not None:
         return config.prompt
     name = config.prompt_name
@@ -119,11 +108,7 @@ def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
 
 
 def own_embedding(checkpoint: Checkpoint, config: ExtractConfig) -> SentenceModel | None:
-    """Return the model's own sentence embedding; None if it is not asked for.
-
-    Raises:
-        CheckpointError: The model has no sentence embedding of its own, or one that is not supported.
-    """
+    """Return the model's own sentence embedding; None if it is not asked for."""
     if config.pooling is not Pooling.MODEL or Level.SENTENCE not in config.levels:
         return None
     if (sentence := checkpoint.sentence_model()) is not None:

@@ -149,10 +149,7 @@ def _check_share(config: ExtractConfig, *, overwrite: bool) -> None:
 
 
 def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> None:
-    """Run the shards that remain, and make the next version; `since` is a time before the inputs were read.
-
-    With `shards`, only those of the share are run, and whoever finds that all are done makes the version.
-    """
+    """Run the shards that remain of this share; whoever finds that all are done makes the next version."""
     if writer.is_complete:
         return
     if job.config.cache is not None:

@@ -191,13 +191,7 @@ class Encoder:
 
 
 def memory_config(settings: Mapping[str, Any], levels: Sequence[Level] = (Level.WORD, Level.SENTENCE)) -> ExtractConfig:
-    """Return the settings of texts in memory, whose vectors are float32.
-
-    The token level has no settings of its own.
-
-    Raises:
-        ConfigError: A setting does not apply to texts in memory, or has a wrong value.
-    """
+    """Return the settings of texts in memory, whose vectors are float32; the token level has no settings of its own."""
     known = ["model", "pooling", "layers", "combine", "device", "cache", "cache_size", *EncodeSettings.__annotations__]
     for name in settings:
         if name not in known:

@@ -38,10 +38,6 @@ class VectorCache(contextlib.AbstractContextManager["VectorCache"]):
 
     Readers and one writer work at the same time, and what a killed process had not committed is not there. An object
     serves one thread, in a `with` block. A value of more than a quarter of the size, or of 500 MB, is not kept.
-
-    Raises:
-        UserError: The folder is not one, or is inside `store`, which the runs write.
-        RunError: The system refused, or the file is damaged; all methods raise this.
     """
 
     def __init__(self, folder: str | Path, max_bytes: int, store: AnyPath | None = None) -> None:
