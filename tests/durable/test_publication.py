@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bertfeat.durable import file_lock
-from bertfeat.durable.differences import differing, named
 from bertfeat.durable.file_lock import SHARED, lock
 from bertfeat.durable.output_check import check_file, check_folder, check_folder_above
 from bertfeat.durable.publication import publish_bytes, publish_file, publish_folder
@@ -164,10 +163,3 @@ def refusal(check, *arguments, **settings) -> str:
     except UserError as error:
         return str(error)
     return ""
-
-
-def test_long_values_and_many_fields_are_shortened() -> None:
-    assert named(differing({"digest": "a" * 64}, {"digest": "b" * 64})) == "digest was aaaaaaaaaaaa…, now bbbbbbbbbbbb…"
-    assert named({"path": ("x" * 99, "x" * 98 + "y")}).endswith("xxy'")
-    assert len(named({"path": ("x" * 99, "y" * 99)})) == len("path was , now ") + 2 * 81
-    assert named(differing({}, {str(n): n for n in range(10)})).endswith("; 7 was (absent), now 7; and 2 more")

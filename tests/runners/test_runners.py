@@ -45,7 +45,7 @@ def run(make: MakeFake, n_shards: int = 6, n_workers: int = 2) -> Heard:
     return heard
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("n_workers", [1, 3])
 def test_every_shard_is_done_once_by_no_more_workers_than_there_are(tmp_path, n_workers):
     make = MakeFake(tmp_path)
     heard = run(make, 5, n_workers)
@@ -124,8 +124,6 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path, stage):
     [
         ("die", "killed by SIGKILL, perhaps out of memory"),
         ("exit", "exit code 7"),
-        (f"signal {signal.SIGABRT:d}", "killed by SIGABRT"),
-        pytest.param(f"signal {signal.SIGSEGV:d}", "killed by SIGSEGV", marks=pytest.mark.long),
         ("signal 40", "killed by signal 40"),
     ],
 )
@@ -151,8 +149,7 @@ def test_a_system_that_starts_no_more_processes_is_one_line(tmp_path):
     assert done.stdout == "worker processes do not start (too many open files); pass `workers=1`\n", done.stderr
 
 
-@pytest.mark.parametrize("shard", [0, 5])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("stage", "shard"), [("prepare", 0), ("encode", 5), ("commit", 5)])
 def test_a_bug_in_a_stage_is_named_and_never_hangs(tmp_path, stage, shard):
     """The last shard fails while its worker waits for another one, which never comes."""
     make = MakeFake(tmp_path, {f"{stage}:{shard}": "bug"})

@@ -123,7 +123,8 @@ def run_compact(store: str, point: int) -> None:
     compact(store)
 
 
-def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path, settings, warm, no_fsync):
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.long)])
+def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path, settings, warm, no_fsync, every):
     store = extract(output=tmp_path / "s", **settings | {"levels": ["word"], "shard_bytes": 40_000})
     store = append(store, str(write_corpus(tmp_path / "a.jsonl", 5)))
     rows = store.polars("word")
@@ -138,7 +139,7 @@ def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path
         compact(root)
         assert result_files(root) == whole
         assert orphans(root) == []
-        point += 1
+        point += every
     assert code == 0
     assert point > 10
 

@@ -11,28 +11,9 @@ import pytest
 
 from bertfeat.errors import StoreError
 from bertfeat.store.reader import open_store
-from bertfeat.store.vectors import read_groups
 from tests.support.places import ROOT
-from tests.support.reading_files import NAME, READS, by_store, table, values, write_arrow, write_polars
+from tests.support.reading_files import READS
 from tests.support.store_fakes import make_plan, part_at, without_runs, write_store
-
-DIM = 9
-N_ROWS = 14
-FILES = [
-    ("array", "float16", write_arrow, {"data_page_size": 100, "write_batch_size": 5}),
-    ("array", "float32", write_polars, {"row_group_size": 8}),
-    ("binary", "float32", write_arrow, {"row_group_size": 8, "write_statistics": True}),
-]
-
-
-@pytest.mark.parametrize(("encoding", "dtype", "write", "options"), FILES)
-def test_a_file_cut_off_anywhere_is_refused(tmp_path, encoding, dtype, write, options):
-    path = write(tmp_path / "a.parquet", table(values(N_ROWS, DIM, dtype), encoding).select([NAME]), **options)
-    good = path.read_bytes()
-    for length in range(0, len(good), 7):
-        path.write_bytes(good[:length])
-        with pytest.raises(StoreError, match="cannot be read"):
-            by_store(path, dtype, encoding, DIM)
 
 
 def damage(tmp_path, n_tries, seed):
@@ -85,13 +66,3 @@ def test_a_page_of_another_type_is_refused_by_every_reader_that_decodes(tmp_path
     for read in READS.values():
         with pytest.raises(StoreError, match=r"part-00000-.*: cannot be read: its bytes are not those"):
             read(open_store(tmp_path / "s"))
-
-
-@pytest.mark.parametrize("page_type", PAGE_TYPES)
-def test_rows_that_pyarrow_skips_are_noticed(tmp_path, page_type):
-    path = write_arrow(tmp_path / "a.parquet", table(values(N_ROWS, DIM, "float32"), "array").select([NAME]))
-    change_page_type(path, NAME, page_type)
-    with pq.ParquetFile(path) as file:
-        assert file.read_row_group(0).num_rows < N_ROWS
-        with pytest.raises(ValueError, match=f"of their {N_ROWS} rows"):
-            read_groups(file, [0], [NAME])

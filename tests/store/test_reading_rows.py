@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,8 @@ from hypothesis import strategies as st
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
 from bertfeat.records import Column
-from bertfeat.store import part_reader, selection
-from bertfeat.store.part_reader import KeptGroups, PartReader
+from bertfeat.store import part_reader
+from bertfeat.store.part_reader import KeptGroups
 from bertfeat.store.reader import open_store
 from bertfeat.store.vectors import group_rows, read_groups
 from bertfeat.store.writer import open_for_writing
@@ -100,6 +99,8 @@ def test_columns_of_rows_in_many_row_groups(stores):
     for store in stores.values():
         frame = store.polars("word", ["word", "label"])
         assert store.rows("word", rows, ["word", "label"]).equals(frame[rows])
+        assert store.rows("word", [3, 3, N_ROWS - 1], []).shape == (3, 0)
+        assert store.rows("word", [], []).shape == (0, 0)
 
 
 @pytest.mark.parametrize("max_bytes", [0, 500, 1 << 20])
@@ -119,27 +120,6 @@ def test_rows_that_come_one_by_one_are_kept_within_a_bound(stores, monkeypatch, 
     assert fewest <= len(n_read) <= most
 
 
-def test_row_groups_of_many_parts_are_not_in_memory_at_once(stores, monkeypatch):
-    monkeypatch.setattr(selection, "_PIECE_BYTES", 0)
-    rows, held = np.random.default_rng(0).integers(0, N_ROWS, 200), []
-    read = PartReader._frame
-
-    def frame_of(part, *arguments):
-        assert all(frame() is None for other, frame in held if other is not part)
-        found = read(part, *arguments)
-        held.append((part, weakref.ref(found)))
-        return found
-
-    monkeypatch.setattr(PartReader, "_frame", frame_of)
-    for store in stores.values():
-        store = open_store(store.path)
-        monkeypatch.setattr(store, "_kept", KeptGroups(0))
-        frame = store.polars("word", ["word", "label"])
-        for chosen in (rows, rows[:3], np.arange(N_ROWS)[::-1]):
-            assert store.rows("word", chosen, ["word", "label"]).equals(frame[chosen])
-    assert len(held) > 10
-
-
 def test_rows_do_not_keep_the_texts_of_their_row_group(tmp_path, monkeypatch):
     name = "a" * 1000
     plan = make_plan((200,), columns={Level.TOKEN: (store_fakes.DOC_ID, Column(name, "string", nullable=False))})
@@ -152,12 +132,6 @@ def test_rows_do_not_keep_the_texts_of_their_row_group(tmp_path, monkeypatch):
     # polars shares the memory of the strings that Arrow decoded.
     assert pa.total_allocated_bytes() - before < 50_000
     assert found[name].to_list() == [f"{name} 3 ü", f"{name} 7 ü"]
-
-
-def test_rows_without_columns(stores):
-    for store in stores.values():
-        assert store.rows("word", [3, 3, N_ROWS - 1], []).shape == (3, 0)
-        assert store.rows("word", [], []).shape == (0, 0)
 
 
 def test_threads_share_kept_rows(stores):

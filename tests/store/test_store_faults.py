@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertfeat.durable.file_lock import folder_lock
 from bertfeat.errors import BertfeatError
 from bertfeat.records import Plan
-from bertfeat.store import layout
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
@@ -152,27 +150,3 @@ def test_every_write_that_fails_says_to_run_the_same_command_again(tmp_path, mon
     for message in said:
         assert message.endswith("run the same command again")
         assert any(os.strerror(code).lower() in message for code in ERRORS)
-
-
-def test_a_lock_closes_its_file_once_even_if_that_fails(tmp_path, monkeypatch):
-    write_store(tmp_path / "s", PLAN)
-    faults = Faults(tmp_path / "s", monkeypatch)
-    with folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"):
-        faults.arm("close", 1, errno.EIO)
-    assert faults.counts["close"] == 1
-    with folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"):
-        pass
-
-
-@pytest.mark.parametrize("name", ["stat", "fstat", "ftruncate", "pwrite"])
-def test_a_lock_that_cannot_be_checked_is_released(tmp_path, monkeypatch, name):
-    write_store(tmp_path / "s", PLAN)
-    faults = Faults(tmp_path / "s", monkeypatch)
-    faults.arm(name, 1, errno.EIO)
-    with (
-        pytest.raises((OSError, BertfeatError)),
-        folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"),
-    ):
-        pytest.fail("the lock was taken")
-    with folder_lock(tmp_path / "s", layout.LOCK, "is writing this store"):
-        pass

@@ -105,7 +105,7 @@ def test_an_unfinished_store_resumes_after_a_move(tmp_path):
     assert open_store(tmp_path / "c").numpy("token", "layer_04").shape == (17, 4)
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid(), 2**22 + 1, -1, "x"], ids=["init", "own", "none", "negative", "text"])
+@pytest.mark.parametrize("pid", [1, os.getpid(), "x"], ids=["init", "own", "text"])
 def test_a_process_id_in_the_lock_file_is_no_lock(tmp_path, pid):
     """The kernel holds the lock, so a reused process id means nothing."""
     write_store(tmp_path / "s", PLAN)

@@ -6,37 +6,30 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 
 from bertfeat.choices import Level
 from bertfeat.durable import steps
-from bertfeat.durable.files import Sink
-from bertfeat.durable.records import seal, unseal
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.finite import first_not_finite
-from bertfeat.records import BadRow, Column, Plan
+from bertfeat.records import BadRow
 from bertfeat.store.plan_file import read_plan
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
-from tests.support.places import ROOT
 from tests.support.store_fakes import (
-    COLUMNS,
     contents,
     make_plan,
     make_result,
     make_table,
     part_name,
     receipt_files,
-    vectors_of,
     write_store,
 )
 
@@ -45,128 +38,24 @@ def tree(root: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
 
 
-def test_records_come_back_from_json_exactly():
-    plan = make_plan(levels=tuple(Level), kept_schema="AAAA", odd="ü", none=None, nested=[1, {"a": 0.1}])
-    assert unseal(Plan, seal(plan)) == plan
-    with pytest.raises(ValueError, match="damaged or edited"):
-        unseal(Plan, seal(plan).replace(b"1", b"2", 1))
-    for garbage in (b"", b"[]", b"{}", b"\xff", b"null"):
-        with pytest.raises(ValueError, match="damaged or edited"):
-            unseal(Plan, garbage)
-
-
-def test_schema_of_a_part_is_the_contract(tmp_path):
-    write_store(tmp_path / "s", make_plan())
-    path = tmp_path / "s" / part_name(make_plan(), 1)
-    assert str(pq.read_schema(path).remove_metadata()) == (
-        "doc_id: int64 not null\ntoken_index: int32 not null\ntoken: large_string not null\n"
-        "layer_03: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
-        "layer_04: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
-        "layer_05: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
-        "layer_06: fixed_size_list<element: halffloat not null>[4]\n  child 0, element: halffloat not null\n"
-        "concat_last4: fixed_size_list<element: halffloat not null>[16]\n  child 0, element: halffloat not null"
-    )
-    plan = make_plan()
+@pytest.mark.parametrize("encoding", ["array", "binary"])
+def test_a_part_is_plain_parquet_with_one_schema_and_its_facts(tmp_path, encoding):
+    plan = make_plan(encoding=encoding)
+    for name in ("full", "nulls"):
+        write_store(tmp_path / name, plan, nulls=name == "nulls")
+    path = tmp_path / "full" / part_name(plan, 1)
+    schema = pq.read_schema(path)
+    assert schema.equals(pq.read_schema(tmp_path / "nulls" / part_name(plan, 1)))
+    kinds = [str(schema.field(name).type) for name in ("doc_id", "token_index", "token", "layer_03")]
+    vector = "fixed_size_list<element: halffloat not null>[4]" if encoding == "array" else "fixed_size_binary[8]"
+    assert kinds == ["int64", "int32", "large_string", vector]
     metadata = pq.read_metadata(path)
-    assert json.loads(metadata.metadata[b"bertfeat"]) == {
-        "model": "tiny",
-        "layers": [3, 4, 5, 6],
-        "versions": {"torch": "2.13.0"},
-        "format_version": 1,
-        "plan_hash": plan.plan_hash,
-        "shard": 1,
-        "level": "token",
-        "n_rows": 4,
-        "n_null_vectors": 0,
-    }
+    facts = json.loads(metadata.metadata[b"bertfeat"])
+    assert facts.items() >= plan.metadata.items()
+    own = {"format_version": 1, "plan_hash": plan.plan_hash, "shard": 1, "level": "token", "n_rows": 4}
+    assert facts.items() >= own.items()
     column = metadata.row_group(0).column(3)
     assert (column.compression, column.has_dictionary_page, column.is_stats_set) == ("UNCOMPRESSED", False, False)
-    assert "BYTE_STREAM_SPLIT" not in column.encodings
-
-
-def test_parts_with_and_without_null_rows_have_one_schema(tmp_path):
-    for encoding in ("array", "binary"):
-        plan = make_plan(encoding=encoding)
-        write_store(tmp_path / encoding, plan)
-        write_store(tmp_path / f"{encoding}-nulls", make_plan(encoding=encoding), nulls=True)
-        paths = [tmp_path / name / part_name(plan, 0) for name in (encoding, f"{encoding}-nulls")]
-        assert pq.read_schema(paths[0]).remove_metadata() == pq.read_schema(paths[1]).remove_metadata()
-
-
-def test_manifest_is_the_contract(tmp_path):
-    plan = make_plan((2, 1), columns={**COLUMNS}, combine="concat")
-    write_store(tmp_path / "s", plan, n_bad=1)
-    manifest = json.loads((tmp_path / "s/manifests/00000.json").read_text())
-    assert manifest.pop("check")
-    vectors = [vectors_of(plan.schemas[Level.TOKEN].features[0], 2 * n, 2 - n, "float16").tobytes() for n in (0, 1)]
-    parts = [(tmp_path / "s" / part_name(plan, n)).read_bytes() for n in (0, 1)]
-    works = f"_bertfeat/work/{plan.plan_hash}"
-    kept = [(tmp_path / "s" / works / f"0000{n}.bad.jsonl").read_bytes() for n in (0, 1)]
-    assert manifest == {
-        "version": 0,
-        "first_version": 0,
-        "plan_hash": plan.plan_hash,
-        "history": [{"plan_hash": plan.plan_hash, "n_shards": 2, "n_inputs": 1}],
-        "metadata": {"model": "tiny", "layers": [3, 4, 5, 6], "versions": {"torch": "2.13.0"}},
-        "model": {
-            "name": "tiny",
-            "revision": None,
-            "family": "bert",
-            "weights_sha256": "00",
-            "tokenizer_sha256": "11",
-            "n_layers": 6,
-            "hidden_size": 4,
-            "max_length": 32,
-            "n_parameters": 1000,
-        },
-        "store_dtype": "float16",
-        "vector_encoding": "array",
-        "levels": {
-            "token": {
-                "level": "token",
-                "columns": [
-                    {"name": "doc_id", "type": "int64", "nullable": False},
-                    {"name": "token_index", "type": "int32", "nullable": False},
-                    {"name": "token", "type": "string", "nullable": False},
-                ],
-                "features": [{"name": "concat_last4", "layers": [3, 4, 5, 6], "combine": "concat", "dim": 16}],
-            }
-        },
-        "inputs": [{"path": "corpus.txt", "format": "txt", "compression": None, "n_bytes": 120, "digest": "ab"}],
-        "shards": [
-            {
-                "shard": n,
-                "plan_hash": plan.plan_hash,
-                "parts": [
-                    {
-                        "level": "token",
-                        "path": part_name(plan, n),
-                        "n_rows": 2 - n,
-                        "n_bytes": len(parts[n]),
-                        "digest": xxhash.xxh3_128_hexdigest(parts[n]),
-                        "runs": {"rows": [2 - n], "offsets": {"concat_last4": [parts[n].index(vectors[n])]}},
-                    }
-                ],
-                "n_bad_rows": 1,
-                "counts": {"n_documents": 1 - n, "tokens": 4 - 2 * n},
-                "quarantine": {
-                    "path": f"{works}/0000{n}.bad.jsonl",
-                    "n_rows": 1,
-                    "n_bytes": len(kept[n]),
-                    "digest": xxhash.xxh3_128_hexdigest(kept[n]),
-                },
-            }
-            for n in (0, 1)
-        ],
-        "totals": {
-            "n_shards": 2,
-            "n_rows": {"token": 3},
-            "n_bytes": {"token": sum(map(len, parts))},
-            "n_bad_rows": 2,
-            "counts": {"n_documents": 1, "tokens": 6},
-        },
-        "format_version": 1,
-    }
 
 
 def test_bad_rows_keep_their_bytes(tmp_path):
@@ -213,25 +102,13 @@ def test_an_interrupted_run_resumes(tmp_path):
     assert tree(tmp_path / "s") == before
 
 
-def test_worker_processes_commit_at_the_same_time(tmp_path):
+def test_shards_are_committed_at_the_same_time_and_twice(tmp_path):
     plan = make_plan((3, 2, 2), levels=(Level.TOKEN, Level.SENTENCE), combine="none")
     write_store(tmp_path / "whole", plan, n_bad=1)
-    script = (
-        "import sys; sys.path[:0] = sys.argv[4:]\n"
-        "from pathlib import Path; from tests.support.store_fakes import make_result\n"
-        "from bertfeat.store.commit import commit_shard; from bertfeat.store.plan_file import read_plan\n"
-        "plan = read_plan(sys.argv[1], sys.argv[3]); shard = plan.shards[int(sys.argv[2])]\n"
-        "commit_shard(Path(sys.argv[1]), plan, shard, make_result(plan, shard, n_bad=1))\n"
-    )
-    here = [str(ROOT)]
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        # Two of them do the same shard, as after a worker that was replaced too early.
-        children = [
-            subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "s"), str(n), plan.plan_hash, *here])
-            for n in (0, 1, 2, 2)
-        ]
-        assert [child.wait() for child in children] == [0, 0, 0, 0]
-        assert writer.pending() == ()
+    with open_for_writing(tmp_path / "s", plan) as writer, ThreadPoolExecutor(4) as pool:
+        # As after a worker that was replaced too early.
+        shards = [*plan.shards, plan.shards[2]]
+        list(pool.map(lambda shard: writer.commit(shard, make_result(plan, shard, n_bad=1)), shards))
         writer.complete()
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
 
@@ -273,10 +150,8 @@ def test_another_plan_is_refused_with_every_differing_field_before_anything_is_w
     other = make_plan(layers="all", digest="cd", stride=7)
     with pytest.raises(PlanMismatch) as caught:
         open_for_writing(tmp_path / "s", other)
-    assert str(caught.value) == (
-        f"{tmp_path / 's'}: made with other settings: corpus.txt has changed since the store was made; "
-        "`layers` was 'last4', now 'all'; `stride` was not set, now 7; use another folder or `overwrite`"
-    )
+    for said in ("corpus.txt", "`layers` was 'last4', now 'all'", "`stride` was not set, now 7"):
+        assert said in str(caught.value)
     assert caught.value.fields["inputs"] == (["ab"], ["cd"])
     assert tree(tmp_path / "s") == before
     many = make_plan(**{f"setting_{n}": "x" for n in range(30)})
@@ -361,54 +236,6 @@ def test_a_user_error_before_the_first_commit_leaves_nothing_behind(tmp_path, ex
     assert len(open_for_writing(out, plan).receipts()) == 1
 
 
-def test_a_second_run_is_refused_with_the_first_ones_process(tmp_path):
-    plan = make_plan()
-    with open_for_writing(tmp_path / "s", plan):
-        with pytest.raises(StoreError, match=rf"process {os.getpid()} on host .* is writing this store; wait for it"):
-            open_for_writing(tmp_path / "s", plan)
-        (tmp_path / "s/_bertfeat/lock").write_bytes(b'{"pid": 1')
-        with pytest.raises(StoreError, match="another process is writing this store; wait for it or stop it"):
-            open_for_writing(tmp_path / "s", plan, overwrite=True)
-    open_for_writing(tmp_path / "s", plan).close()
-
-
-def test_the_lock_of_a_killed_process_is_free(tmp_path):
-    script = (
-        "import os, signal, sys; sys.path[:0] = sys.argv[2:]\n"
-        "from tests.support.store_fakes import make_plan; from bertfeat.store.writer import open_for_writing\n"
-        "writer = open_for_writing(sys.argv[1], make_plan())\n"
-        "print(os.getpid(), flush=True); signal.pause()\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "s"), str(ROOT)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        pid = child.stdout.readline().strip()
-        with pytest.raises(StoreError, match=f"process {pid} on host"):
-            open_for_writing(tmp_path / "s", make_plan())
-        child.kill()
-    open_for_writing(tmp_path / "s", make_plan()).close()
-
-
-def test_symbolic_links_in_the_output_are_refused(tmp_path):
-    plan = make_plan()
-    (tmp_path / "target").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "target")
-    with pytest.raises(StoreError, match=r"not a folder \(a symbolic link\)"):
-        open_for_writing(tmp_path / "link", plan)
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"not a folder \(a symbolic link\)"):
-        open_for_writing(tmp_path / "dangling", plan)
-    assert not list((tmp_path / "target").iterdir())
-    work = f"_bertfeat/work/{plan.plan_hash}"
-    for name in ("token", work, "manifests/00000.json", f"{work}/plan.json", part_name(plan, 0)):
-        root = tmp_path / f"store-{name.replace('/', '-')}"
-        write_store(root, plan)
-        kept = (root / name).rename(tmp_path / f"kept-{name.replace('/', '-')}")
-        (root / name).symlink_to(kept)
-        for overwrite in (False, True):
-            with pytest.raises(StoreError, match=f"holds symbolic links \\({name}\\)"):
-                open_for_writing(root, plan, overwrite=overwrite)
-
-
 def test_lost_and_damaged_plans(tmp_path):
     plan = make_plan()
     for n, damage in enumerate((lambda path: path.unlink(), lambda path: path.write_bytes(b'{"format_version": 1}'))):
@@ -450,8 +277,7 @@ def test_unknown_and_unfinished_files_are_removed(tmp_path):
     assert contents(tmp_path / "s") == before
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("value", "dtype"), [(np.nan, "float16"), (-np.inf, "float32")])
 def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path, value, dtype):
     plan = make_plan(dtype=dtype)
     result = make_result(plan, plan.shards[1])
@@ -500,16 +326,6 @@ def test_tables_that_do_not_follow_their_schema_are_refused(tmp_path):
         assert tree(tmp_path / "s") == before
 
 
-def test_strings_that_are_not_utf8_are_refused(tmp_path):
-    plan = make_plan((1,), levels=(Level.SENTENCE,), columns={Level.SENTENCE: (Column("text", "string"),)})
-    table = replace(make_table(plan, plan.shards[0], Level.SENTENCE), columns={"text": ["\ud800"]})
-    with (
-        open_for_writing(tmp_path / "s", plan) as writer,
-        pytest.raises(ValueError, match="column 'text' does not fit"),
-    ):
-        writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), tables={Level.SENTENCE: table}))
-
-
 def test_vectors_that_are_views_are_written_right(tmp_path):
     plan = make_plan((4,), combine="none")
     result = make_result(plan, plan.shards[0])
@@ -524,23 +340,3 @@ def test_vectors_that_are_views_are_written_right(tmp_path):
             writer.commit(plan.shards[0], replace(result, tables=tables))
             writer.complete()
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
-def test_a_write_error_says_how_many_bytes_were_written(tmp_path, monkeypatch):
-    plan = make_plan((100_000,), combine="none", dtype="float32")
-    real = Sink.write
-
-    def full(self, data):
-        if self.n_bytes > 1000:
-            self.error = OSError(errno.ENOSPC, "No space left on device")
-            raise self.error
-        return real(self, data)
-
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        monkeypatch.setattr(Sink, "write", full)
-        with pytest.raises(RunError) as caught:
-            writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
-    start, _, rest = str(caught.value).partition(" after ")
-    assert start == f"{tmp_path / 's' / part_name(plan, 0)}: no space left on device"
-    assert int(rest.partition(" ")[0]) > 1000
-    assert rest.partition(" ")[2] == "bytes; free space and run the same command again"

@@ -290,6 +290,41 @@ MUTANTS = [
         "version",
         "extraction/test_appending.py store/test_store_writer.py",
     ),
+    Mutant(
+        "rows come in the order in which they were asked for",
+        "store/selection.py",
+        "    return read_vectors(parts, once, source, kept)[places]",
+        "    return read_vectors(parts, rows, source, kept)",
+        "store/test_reading_rows.py",
+    ),
+    Mutant(
+        "a part of another size is not read",
+        "store/vectors.py",
+        "    if n_bytes != part.info.n_bytes:",
+        "    if n_bytes < 0:",
+        "store/test_reading_rows.py store/test_reading_runs.py",
+    ),
+    Mutant(
+        "of two writers in an object store one makes the version",
+        "store/folder.py",
+        "        except FileExistsError:\n            return False\n        step",
+        "        except FileExistsError:\n            return True\n        step",
+        "storage/test_object_store_writing.py",
+    ),
+    Mutant(
+        "the shards of a worker that died run again",
+        "runners/pool.py",
+        "            yield from self._run(again, 1)\n",
+        "",
+        "runners/test_runners.py",
+    ),
+    Mutant(
+        "features of models with other weights are not the same",
+        "store/provenance.py",
+        '    "weights_sha256": "model weights",\n',
+        "",
+        "store/test_provenance.py",
+    ),
     # Corpora
     Mutant(
         "no row is lost at the end",
