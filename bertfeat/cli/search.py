@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from bertfeat.cli import options
 from bertfeat.display import counted, facts
@@ -222,6 +223,7 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
     with open_index(index, store=store) as opened:
         from bertfeat.cli.search_output import answer_queries, hit_lines, search_file
 
+        _check_context(opened, is_file=is_file)
         if text is not None:
             for line in hit_lines(opened, text, settings):
                 click.echo(line)
@@ -229,6 +231,14 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
             answer_queries(opened, settings)
         elif queries is not None:
             search_file(opened, queries, settings)
+
+
+def _check_context(index: Index, *, is_file: bool) -> None:
+    """Warn if `--context` is given and has no effect."""
+    is_given = click.get_current_context().get_parameter_source("context") is ParameterSource.COMMANDLINE
+    if is_given and (is_file or index.level == "sentence"):
+        what = "a file of hits" if is_file else f"{index.path}, which holds whole texts"
+        warnings.warn(BertfeatWarning(f"`context` has no effect on {what}"), stacklevel=1)
 
 
 @click.command(name="serve", cls=options.GroupedCommand)

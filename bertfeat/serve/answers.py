@@ -67,7 +67,7 @@ class Facet:
             first, dots, last = value.partition("..")
             low = self._number(first) if first.strip() or not dots else -most
             high = self._number(last) if last.strip() else most if dots else low
-            return f"{column} BETWEEN {low!r} AND {high!r}"
+            return f"{column} BETWEEN {low} AND {high}"
         if self.dtype == pl.Boolean and value not in ("true", "false"):
             raise UserError(f"filter {self.name}: {value!r:.60} is not true or false")
         literal = value if self.dtype == pl.Boolean else "'" + value.replace("'", "''") + "'"

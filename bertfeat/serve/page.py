@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import socket
 import traceback
@@ -116,7 +117,9 @@ def search_page(answers: Answers, info: Mapping[str, Any]) -> Any:
             if query.is_empty:
                 raise UserError("nothing to search for; pass q=TEXT or like=ROW")
             asked = {name: value for name, value in dataclasses.asdict(query).items() if value not in ("", None)}
-            return JSONResponse({"query": asked, "hits": answers.objects(query)})
+            # Decimals become text, as with `bertfeat search --json`.
+            text = json.dumps({"query": asked, "hits": answers.objects(query)}, default=str)
+            return Response(text, media_type="application/json")
         except Exception as failure:
             status, error = _failure(failure)
             return JSONResponse({"error": error}, status)

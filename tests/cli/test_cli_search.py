@@ -109,8 +109,14 @@ class TestSentences:
         assert all(line[:-1] == full[:39] for line, full in zip(lines[1:], whole.splitlines()[1:], strict=True))
         assert good(*search, "--full").out == whole
 
-    def test_flags_without_effect_warn(self, sentences: Path) -> None:
+    def test_flags_without_effect_warn(self, sentences: Path, tmp_path: Path) -> None:
         assert "--full has no effect" in good("search", sentences, "a loan", "-k", "1", "--full", "--json").err
+        for more in ((), ("--full",), ("--json",)):
+            warned = good("search", sentences, "a loan", "-k", "1", "--context", "40", *more).err
+            assert warned.endswith(f"warning: --context has no effect on {sentences}, which holds whole texts\n")
+        (tmp_path / "queries.txt").write_text("a loan\n")
+        asked = ("--queries", tmp_path / "queries.txt", "-o", tmp_path / "hits.csv", "--context", "40")
+        assert "--context has no effect on a file of hits" in good("search", sentences, *asked).err
 
 
 class TestWords:

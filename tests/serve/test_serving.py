@@ -7,6 +7,8 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +342,27 @@ def test_columns_with_names_and_values_of_all_kinds(tmp_path: Path, tiny_folder:
         assert 'value=" a  b "' in page
         assert page.count('class="document"') == 1
         assert 'class="column">n_hits<' not in page
+
+
+def test_values_without_a_form_in_json_are_text(tmp_path: Path, tiny_folder: Path) -> None:
+    """As with `bertfeat search --json`; the kinds of columns that have no filter are not in the answer."""
+    day = datetime(2024, 5, 6, 7, 8)
+    columns = {
+        "price": [Decimal("1.50"), Decimal("-2.25")],
+        "day": [day.date(), None],
+        "time": [day, None],
+        "raw": [b"a", None],
+    }
+    pl.DataFrame({"id": ["a", "b"], "text": ["one text", "two texts"], **columns}).write_parquet(tmp_path / "c.parquet")
+    settings = {"model": str(tiny_folder), "levels": "sentence", "layers": "-1", "keep_columns": ",".join(columns)}
+    store = bertfeat.extract(tmp_path / "c.parquet", tmp_path / "store", id_column="id", **settings)
+    with bertfeat.build_index(store, tmp_path / "index", threads=1) as index, client_of(index) as client:
+        assert {hit["doc_id"]: hit["price"] for hit in hits_of(client, q="text")} == {"a": "1.50", "b": "-2.25"}
+        for asked, found in {"1.5": ["a"], "..0": ["b"], "0..": ["a"], "-3..1.49": ["b"]}.items():
+            assert [hit["doc_id"] for hit in hits_of(client, q="text", **{"f.price": asked})] == found
+        assert client.get("/", params={"q": "text"}).status_code == 200
+        found = index.search("text", columns=["doc_id", *columns]).sort("doc_id")
+        assert found.select(list(columns)).to_dict(as_series=False) == columns
 
 
 def test_numbers_of_single_precision_are_found_as_they_are_written() -> None:
