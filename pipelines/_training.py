@@ -130,11 +130,10 @@ def make_trainer(
     score: Callable[[Any], float],
     judge: Callable[[Any, Any], Any] | None = None,
 ) -> Trainer:
-    """Return the trainer of a model, which is trained in place.
+    """Return the trainer of a model, trained in place; the epoch with the best `score` on `dev` is kept, or the last.
 
     `made_of`, the JSON values that decide the weights beside the settings, gives each training a folder of its own
-    among the checkpoints. `score` is that of the predictions of `dev` after each epoch, of which the best one is kept;
-    without `dev`, the last. `judge` makes of logits and labels what is kept as predictions.
+    among the checkpoints. `judge` makes of logits and labels what is kept as predictions.
     """
     decides = json.dumps([made_of, {**asdict(settings), "device": None}], sort_keys=True)
 
