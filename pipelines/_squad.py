@@ -1,4 +1,4 @@
-"""Questions of SQuAD files, and the scores of answers by evaluate-v1.1.py and evaluate-v2.0.py, the official scripts."""
+"""Questions of SQuAD files, and scores of answers by the official scripts, evaluate-v1.1.py and evaluate-v2.0.py."""
 
 from __future__ import annotations
 
