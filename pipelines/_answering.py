@@ -1,8 +1,6 @@
-"""Models that answer questions by spans: their windows, their training, and the best spans.
+"""Models that answer questions by spans, as Devlin et al. 2019 (arXiv 1810.04805v2, sections 4.2 and 4.3).
 
-Devlin et al. 2019 (arXiv 1810.04805v2), sections 4.2 and 4.3: each token has a score as start and one as end, the loss
-is that of the right ones under a softmax over tokens, and the answer is the span with the highest sum of the two. In a
-task with unanswerable questions, the first token, [CLS] in BERT, stands for no answer.
+The best span has the highest sum of its scores as start and end; the first token, [CLS] in BERT, stands for no answer.
 """
 
 from __future__ import annotations
@@ -23,18 +21,16 @@ from bertfeat.records import BoolArray, Float32Array, IntArray
 
 
 class Window(NamedTuple):
-    """A question with its paragraph as tokens, or with a part of it, and what a model reads of it.
-
-    Arrays over tokens, (n_tokens,): `starts` and `ends`, in characters of the paragraph; `in_paragraph`; `may_start`,
-    whether an answer may start there: of several windows with a token, only in the one with most context. `place` is
-    the first and the last token of the first answer, (-1, -1) where the window does not have all of it.
-    """
+    """A question with its paragraph, or a part of it, as tokens: arrays (n_tokens,), and what a model reads."""
 
     question: Question
+    # In characters of the paragraph.
     starts: IntArray
     ends: IntArray
     in_paragraph: BoolArray
+    # Of several windows with a token, an answer may start there only in the one with most context.
     may_start: BoolArray
+    # The first and the last token of the first answer; (-1, -1) where the window does not have all of it.
     place: tuple[int, int]
     inputs: dict[str, Any]
 
@@ -47,11 +43,7 @@ def best_answers(
     *,
     no_answers: bool,
 ) -> list[Prediction]:
-    """Return the best answer of each question over its windows, at most `max_tokens` long.
-
-    `logits` are the scores of each token as start, and as end: both (n_windows, n_tokens or more). With `no_answers`,
-    no answer is one too.
-    """
+    """Return the best answer of each question, by `logits` of starts and ends, both (n_windows, n_tokens or more)."""
     best: dict[str, tuple[float, int, int]] = {}
     empty: dict[str, float] = {}
     for window, *both in zip(windows, *logits, strict=True):
@@ -83,10 +75,9 @@ def learn(
     max_answer_tokens: int,
     frozen: str | None,
 ) -> tuple[list[Prediction], dict[str, Any]]:
-    """Train a model on the questions `train`; return its answers to those of `dev`, and a report of the training.
+    """Train a model on `train`, keep the epoch with the best F1 on `chosen_on`; return answers to `dev`, and a report.
 
-    The F1 on `chosen_on` decides which epoch is kept; without any, the last. Paragraphs that do not fit are read in
-    overlapping windows; one without the answer is an example of no answer.
+    Paragraphs that do not fit are read in overlapping windows; one without the answer is an example of no answer.
     """
     if frozen is not None:
         freeze(opened, frozen)
@@ -126,11 +117,10 @@ def learn(
 def best_span(
     scores: Float32Array, in_paragraph: BoolArray, may_start: BoolArray, max_tokens: int
 ) -> tuple[float, int, int]:
-    """Return the span with the highest sum of start and end: the sum, the first and the last token.
+    """Return the highest sum of start and end, -infinity without a span, and the first and the last token.
 
-    `scores` (n_tokens, 2) are those of each token as start and as end; a span is `in_paragraph` (n_tokens,), starts
-    where it `may_start` (n_tokens,), and has at most `max_tokens`. Of several such spans it is the earliest, of these
-    the shortest. The sum is -infinity if no span is possible.
+    `scores` are (n_tokens, 2), `in_paragraph` and `may_start` (n_tokens,). Of equal spans it is the earliest, of these
+    the shortest.
     """
     max_tokens = min(max_tokens, len(scores))
     starts = np.where(in_paragraph & may_start, scores[:, 0], -np.inf)

@@ -44,14 +44,11 @@ class FineTuned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledTexts:
-    """The labelled rows of a split: its documents, or their words.
-
-    `documents` are those with a label, or all lists of words. `labels` (n_rows,) are classes, or float64 for
-    quantities. `is_labelled` (n_words,) says which words have a label; it is None for whole texts.
-    """
+    """The labelled rows of a split, documents or their words: `labels` (n_rows,) are classes, or float64 quantities."""
 
     documents: Sequence[Document]
     labels: Labels
+    # (n_words,); None for whole texts.
     is_labelled: BoolArray | None
     n_without_label: int
 
@@ -104,11 +101,9 @@ def finetune(
     frozen: str | None = None,
     context: bool = False,
 ) -> FineTuned:
-    """Fine-tune a model with a head of transformers, score it on all splits but train, and save it in the folder.
+    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in the folder.
 
-    The weights of the best epoch on dev are kept, by the main score of probes. `label` is the column with the labels,
-    of the words of each document for `tag`; `frozen` are layers that keep their weights, such as `0..4`; with
-    `context`, the sentences of a document are read as one text.
+    `frozen` are layers that keep their weights; with `context`, the sentences of a document are read as one text.
     """
     texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
@@ -235,10 +230,7 @@ def _head_config(task: str, classes: Labels) -> dict[str, Any]:
 def make_examples(
     texts: LabelledTexts, opened: TaskModel, targets: npt.NDArray[Any] | None, *, context: bool = False
 ) -> Examples:
-    """Tokenize a split: whole texts are cut to one window, lists of words into as many as they take.
-
-    `targets` (n_rows,) are what the model learns for each row; None if it only predicts.
-    """
+    """Tokenize a split: whole texts are cut to one window, words into several; `targets` (n_rows,) are learned."""
     tokenizer, max_length = opened.tokenizer, opened.checkpoint.max_length
     if targets is None:
         # Predictions are looked up where there is a label.

@@ -73,12 +73,7 @@ class LanguageModel:
         return text.replace(MASK, self.mask_token)
 
     def fill(self, texts: Sequence[str], k: int) -> pl.DataFrame:
-        """Return the k most probable tokens of each mask in some texts.
-
-        Returns:
-            Columns `doc_id` (the text's number), `char_start`, `char_end` (of the mask in `with_mask(text)`), `rank`,
-            `word`, `probability`.
-        """
+        """Return the k most probable tokens of each mask, with its place in `with_mask(text)`."""
         tokens = self.tokenizer.encode([Document(i, i, self.with_mask(text)) for i, text in enumerate(texts)])
         rows = []
         for query, logits in self._run(self._windows(tokens)):
@@ -93,16 +88,11 @@ class LanguageModel:
         return pl.DataFrame(rows, names, orient="row").sort("doc_id", "char_start", "rank")
 
     def score_words(self, documents: Sequence[Document]) -> Iterator[pl.DataFrame]:
-        """Yield the words of documents, as the word level has them, with their log probability.
+        """Yield the words of documents, as the word level has them, with `log_prob`, a natural logarithm.
 
-        For a model of next words it is that of the word after all words before it in the window. For a model of masked
-        words it is the pseudo-log-likelihood of Salazar et al. (2020, arXiv 1910.14659) in the form of Kauf and
-        Ivanova (2023, arXiv 2305.10588), within-word left-to-right: each token is predicted with itself and the later
-        tokens of its word masked. It is null where nothing comes before a word and the model has no first token.
-
-        Yields:
-            Frames with the columns `doc_id`, `word_index`, `word`, `char_start`, `char_end`, `n_tokens` and `log_prob`,
-            a natural logarithm.
+        For a model of masked words it is the pseudo-log-likelihood of Salazar et al. (2020, arXiv 1910.14659) in the
+        form of Kauf and Ivanova (2023, arXiv 2305.10588): each token is predicted with itself and the later tokens of
+        its word masked. It is null where nothing comes before a word and the model has no first token.
         """
         with reporting(None) as progress:
             for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
@@ -116,14 +106,12 @@ class LanguageModel:
                 yield _words(part, tokens, found)
 
     def _windows(self, tokens: Tokens) -> Iterator[_Query]:
-        """Yield the windows of documents; each token is asked for in one of them, where its context is largest.
-
-        The context of a model of next words is what comes before a token: the earlier of two windows has more of it.
-        """
+        """Yield the windows of documents; each token is asked for in one of them, where its context is largest."""
         n = len(self._prefix)
         for start, end in zip(tokens.starts[:-1].tolist(), tokens.starts[1:].tolist(), strict=True):
             done = 0
             for first, last, keep, stop in lay_windows(end - start, self._capacity, self._capacity // 2):
+                # Only what comes before a token counts: the earlier of two windows has more of it.
                 if self.is_causal:
                     keep, stop, done = done, last, last
                 kept = np.arange(keep, stop)

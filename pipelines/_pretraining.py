@@ -28,10 +28,7 @@ _USUAL_SIZE = 30_522
 
 
 def read_texts(path: str, **settings: Any) -> list[Texts]:
-    """Return the texts of each document of a file.
-
-    A document is a run of rows with the same group: a document column, or the borders of a CoNLL file; else one row.
-    """
+    """Return the texts of each document: neighbouring rows with the same group, or one row."""
     # Without context, a column of documents is refused.
     rows = read_documents(path, **settings, document_context="document_column" in settings)
     grouped = itertools.groupby(rows, key=lambda row: row.index if row.group is None else row.group)
@@ -155,10 +152,7 @@ def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: in
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
-    """Train a WordPiece tokenizer as that of BERT, without case and accents; the same texts give the same one.
-
-    It has at most `vocab_size` pieces, or more where the letters of the texts alone are more.
-    """
+    """Train an uncased WordPiece tokenizer as that of BERT, always alike; each letter of the texts is a piece."""
     learner = BertWordPieceTokenizer()
     # The trainer numbers the letters inside words in the order of a hash table, which then decides ties. Tokens that
     # are given to it keep their order.

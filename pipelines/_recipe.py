@@ -57,11 +57,7 @@ class Result(NamedTuple):
 
 
 def recipe(*libraries: str, extraction: str = "model") -> Callable[[Callable[..., Result]], click.Command]:
-    """Return the decorator of a recipe's command.
-
-    It needs optional libraries, such as `sklearn`, but not to show its help. `extraction` names options of
-    `bertfeat extract` that it has too, with a space between two.
-    """
+    """Return the decorator of a command that needs libraries and has the named options of `bertfeat extract`."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     return click.command(cls=_Recipe, libraries=libraries, extraction=extraction.split(), context_settings=settings)
 
@@ -96,10 +92,7 @@ class _Recipe(click.Command):
 
 @contextlib.contextmanager
 def _alone_in(output: Path) -> Iterator[None]:
-    """Make a folder and lock it during the block; remove what is empty in the end.
-
-    The lock ends with its process, so after a kill the next run takes it.
-    """
+    """Make a folder and lock it during the block; the lock ends with its process, also if that is killed."""
     path = output / _LOCK
     made = make_parents(path)
     try:

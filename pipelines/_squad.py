@@ -1,8 +1,4 @@
-"""Questions of SQuAD files, and the scores of answers as the official scripts compute them.
-
-The scores are those of evaluate-v1.1.py (Rajpurkar et al. 2016), and of evaluate-v2.0.py (Rajpurkar et al. 2018) for
-files with unanswerable questions.
-"""
+"""Questions of SQuAD files, and scores of answers by the official scripts, evaluate-v1.1.py and evaluate-v2.0.py."""
 
 from __future__ import annotations
 
@@ -37,10 +33,7 @@ class Question(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The answer to a question: `context[start:end]`, 0 to 0 for no answer; better ones have a higher `score`.
-
-    `no_answer_score` is that of no answer, if that was considered.
-    """
+    """The answer to a question: `context[start:end]`, 0 to 0 for no answer; better ones have a higher `score`."""
 
     id: str
     answer: str
@@ -144,10 +137,7 @@ def f1(answer: str, truth: str, *, no_answers: bool = False) -> float:
 
 
 def score_each(questions: Sequence[Question], answers: Mapping[str, str]) -> Float64Array:
-    """Return the exact match and the F1 of each question, (n_questions, 2), the best over its right answers.
-
-    Files with unanswerable questions are scored as version 2.0 does, others as version 1.1.
-    """
+    """Return the exact match and the F1 of each question, (n_questions, 2), the best over its right answers."""
     no_answers = has_unanswerable(questions)
     scores = []
     for question in questions:

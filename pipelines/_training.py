@@ -29,17 +29,14 @@ RATE = click.FloatRange(min=0, min_open=True)
 #: Options that have no effect on the heads of frozen features.
 FOR_FINETUNING = ("learning_rate", "epochs", "batch_size", "patience")
 _COUNT = click.IntRange(min=1)
-_TRAINING = (
+_OPTIONS = (
     click.option("--learning-rate", type=RATE, help="The highest one; by default, by the model's size."),
     click.option("--epochs", type=_COUNT, default=4, show_default=True, help="The most epochs."),
     click.option("--batch-size", type=_COUNT, default=16, show_default=True),
     click.option("--patience", type=_COUNT, help="Stop after N epochs without a better score."),
-)
-_SHARED = (
     click.option("--seed", type=SEED, default=0, show_default=True),
     click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
 )
-_WITH = click.option("--with-finetuning", is_flag=True, help="Also train the whole model, by the options below.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +71,17 @@ def usual_rate(model: Any) -> float:
 
 def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `Settings` to a command."""
-    for option in reversed((*_TRAINING, *_SHARED)):
+    for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --with-finetuning and the options of `Settings` to the command of a recipe that compares features."""
-    return _WITH(training_options(function))
+    with_finetuning = click.option(
+        "--with-finetuning", is_flag=True, help="Also train the whole model, by the options below."
+    )
+    return with_finetuning(training_options(function))
 
 
 def check_finetuning(model: str, head: str, options: Sequence[str] = FOR_FINETUNING, *, asked: bool) -> None:
@@ -130,11 +130,10 @@ def make_trainer(
     score: Callable[[Any], float],
     judge: Callable[[Any, Any], Any] | None = None,
 ) -> Trainer:
-    """Return the trainer of a model, which is trained in place.
+    """Return the trainer of a model, trained in place; the epoch with the best `score` on `dev` is kept, or the last.
 
     `made_of`, the JSON values that decide the weights beside the settings, gives each training a folder of its own
-    among the checkpoints. `score` is that of the predictions of `dev` after each epoch, of which the best one is kept;
-    without `dev`, the last. `judge` makes of logits and labels what is kept as predictions.
+    among the checkpoints. `judge` makes of logits and labels what is kept as predictions.
     """
     decides = json.dumps([made_of, {**asdict(settings), "device": None}], sort_keys=True)
 

@@ -32,10 +32,7 @@ _BATCH_SENTENCES = 1024
 def write_table(
     output: Path, level: str, sentences: Iterable[Sentence], match: Match, ids: str | None
 ) -> Mapping[str, Any]:
-    """Write vectors.parquet, and return the values of result.json.
-
-    `ids` is a file that says what the rows are, as for `import_vectors`; a line of a .txt is the id of a sentence.
-    """
+    """Write vectors.parquet, and return the values of result.json; a line of a .txt `ids` is the id of a sentence."""
     path, n_rows, columns = output / "vectors.parquet", 0, list[str]()
     frames = _frames(level, sentences, match, ids)
     with publish_file(path) as sink, frame_writer(path, sink) as add:

@@ -19,12 +19,10 @@ import bertfeat
 from bertfeat.pipelines._models import initialize
 from bertfeat.pipelines._recipe import Result, recipe
 
-_SEED = click.IntRange(0, 2**63 - 1)
-
 
 @recipe(extraction="revision")
 @click.argument("model", metavar="MODEL")
-@click.option("--seed", type=_SEED, default=0, show_default=True, help="Seed of the weights.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the weights.")
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path), required=True, help="The new folder.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that a recipe made.")
 def main(model: str, seed: int, revision: str | None, target: Path, overwrite: bool) -> Result:

@@ -118,10 +118,7 @@ def _vectors(store: Store) -> Any:
 
 
 def combine(u: Any, v: Any) -> Any:
-    """Return u, v, |u - v| and u * v of pairs of vectors: (n_pairs, 4 * dim) from two (n_pairs, dim).
-
-    As Conneau et al. 2017 (arXiv 1705.02364).
-    """
+    """Return u, v, |u - v| and u * v (Conneau et al. 2017, arXiv 1705.02364): (n_pairs, 4 * dim)."""
     return np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
 
 

@@ -26,15 +26,7 @@ from bertfeat import Store, extract
 from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._models import static_settings
-from bertfeat.pipelines._recipe import (
-    CHECKPOINTS,
-    FILE,
-    Result,
-    output_option,
-    recipe,
-    refuse_given,
-    write,
-)
+from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe, refuse_given, write
 from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
 from bertfeat.plots.tables import markdown_table
 

@@ -143,10 +143,7 @@ def _cluster(vectors: Vectors, n_clusters: int, seed: int, n_tries: int = 10) ->
 
 
 def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int) -> float:
-    """Return the highest silhouette of as many random points from one normal cloud with the spread of the clusters.
-
-    Few points in many dimensions form clusters by chance; such a silhouette does not show senses.
-    """
+    """Return the highest silhouette of random points from one normal cloud with the spread of the clusters."""
     from sklearn.metrics import silhouette_score
 
     random = np.random.default_rng(seed)
@@ -177,10 +174,7 @@ def _table(store: Store, rows: Rows, number: Rows, vectors: Vectors, places: Vec
 
 
 def _typical_words(store: Store, rows: Rows, number: Rows, word: str) -> list[list[str]]:
-    """Return the context words that are typical of each sense, the most typical first.
-
-    They are ordered by the z-score of the log odds, with the corpus as prior (Monroe, Colaresi & Quinn 2008).
-    """
+    """Return the context words of each sense with the highest z-score of log odds (Monroe, Colaresi & Quinn 2008)."""
     folded = pl.col("word").map_elements(str.casefold, pl.String)
     words = store.polars("word", ["doc_id", "word"]).with_columns(folded, row=pl.int_range(pl.len()))
     corpus = words.group_by("word").agg(in_corpus=pl.len())

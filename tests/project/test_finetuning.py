@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,9 @@ from bertfeat.pipelines._models import NO_LABEL, TaskModel, open_task_model
 from bertfeat.pipelines._scores import correlate
 from bertfeat.pipelines._training import Settings, make_trainer
 from bertfeat.records import Document
+from tests.support.drill import Zygote
 from tests.support.families import SENTENCES, build_model
-from tests.support.pipeline_runs import refusal, result_of, run
+from tests.support.pipeline_runs import refusal, result_of, run, run_killed
 from tests.support.places import ROOT
 from tests.support.probe_stores import blocks, write_jsonl
 
@@ -176,6 +178,23 @@ def test_correlations_are_those_of_scipy() -> None:
     for name, interval in found.intervals.items():
         assert interval.low < getattr(found, name) < interval.high
     assert correlate(true, np.ones(80), bootstrap=False).value == 0
+
+
+def test_a_killed_run_ends_with_the_same_weights(tiny: Path, tmp_path: Path, warm: Zygote) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"text": row.text, **row.kept} for row in rows_of("classify")])
+    asked = ("finetune", "--task", "classify", "--corpus", path, "--model", tiny, "--epochs", 2, "--batch-size", 4)
+    whole = result_of(tmp_path / "whole", *asked)
+    assert warm.run(run_killed, 7, *asked, "--output", tmp_path / "killed") == -signal.SIGKILL
+    assert {one.name for one in (tmp_path / "killed").iterdir()} == {".lock", ".checkpoints"}
+    assert [one.name for one in (tmp_path / "killed" / ".checkpoints").glob("*/*")] == ["checkpoint-5"]
+    continued = result_of(tmp_path / "killed", *asked)
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+    assert {one.name for one in (tmp_path / "killed").iterdir()} == {"model", "result.json"}
+    for result in (whole, continued):
+        for part in (result, result["training"]):
+            part.pop("seconds")
+    assert whole == continued
 
 
 def test_a_second_recipe_in_one_folder_is_refused(tiny: Path, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +41,20 @@ def refusal(name: str, *arguments: object) -> str:
     return ran.err
 
 
+def run_killed(step: int, name: str, *arguments: object) -> None:
+    """Run a pipeline in a process that is for it alone, and that SIGKILL ends after a step of its training."""
+    import torch
+
+    class Killer(Progress):
+        def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
+            if n_done == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.set_num_threads(1)
+    _report_to(pytest.MonkeyPatch(), Killer())
+    run(name, *arguments)
+
+
 class Killed(Exception):
     """The process ends here."""
 
@@ -51,8 +67,12 @@ def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
             if n_done == step:
                 raise Killed
 
+    _report_to(patch, Killer())
+
+
+def _report_to(patch: pytest.MonkeyPatch, progress: Progress) -> None:
     @contextmanager
     def reporting(_: object) -> Iterator[Progress]:
-        yield Killer()
+        yield progress
 
     patch.setattr("bertfeat.pipelines._training.reporting", reporting)
