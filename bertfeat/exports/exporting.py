@@ -242,10 +242,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format of an export: a file with one of its `endings`, or a folder of `files`, whose first one identifies it.
-
-    `has_layers` says whether it holds several vectors for each row. `write` refuses what the format cannot hold.
-    """
+    """A format of an export: a file with one of its `endings`, or a folder of `files`, marked by the first one."""
 
     write: Callable[[Selection, Sequence[Sink], Progress], None]
     levels: tuple[Level, ...] = (Level.SENTENCE, Level.WORD, Level.TOKEN)

@@ -28,10 +28,7 @@ _LINES_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class WordTypes:
-    """A written file of word types: the types in it, the rows that they come from, and what was left out.
-
-    `n_rare` types have too few rows, `n_left_out` types have whitespace, which the format cannot hold.
-    """
+    """A written file of word types; `n_rare` types have too few rows, `n_left_out` have whitespace."""
 
     path: Path
     feature: str
@@ -81,11 +78,7 @@ def write_word_types(
     overwrite: bool = False,
     progress: bool | Progress | None = None,
 ) -> WordTypes:
-    """Write the mean vector of each word type of a store as word2vec's text; the same store gives the same bytes.
-
-    Types with fewer rows than `min_count` are left out; with `lower`, words that differ in upper case are one type.
-    Level and feature are by default the only ones that are stored.
-    """
+    """Write the mean vector of each word type with `min_count` rows or more as word2vec's text."""
     where = store.choose_level(level, WORDS)
     entry = LEVELS[where]
     if not entry.surface:

@@ -49,10 +49,7 @@ _BLOCK_BYTES = 64_000_000
 
 @dataclass(slots=True, eq=False)
 class _Layer:
-    """A layer of a store, with sums of all rows, the vectors of the sample, and the effective rank, NaN if it has none.
-
-    `side` is "store", or "other" for the second store.
-    """
+    """A layer of a store, "store" or "other": its sums, the vectors of the sample, and its effective rank or NaN."""
 
     side: str
     feature: FeatureColumn
@@ -226,15 +223,10 @@ def _known(value: Any) -> Any:
 
 
 def _matched_rows(store: Store, other: Store | None, level: Level) -> tuple[pl.DataFrame, list[str]]:
-    """Return the rows to measure, those with a vector in every layer, and the word types.
+    """Return the rows to measure, and the word types by their numbers.
 
-    Special tokens are left out. Rows of two stores are matched by document, by the number of the word or token in it,
-    and by the word or token itself; at the sentence level by document and text. A word or text that one store does not
-    know is not compared.
-
-    Returns:
-        A frame with `row`, `row_other` if there are two stores, the ascending number of the `document`, and the number
-        of the word `type`, -1 without a word; and the words by these numbers.
+    Rows of two stores are matched by document, number of the word or token, and word; sentences by document and text.
+    Columns: `row`, `row_other` if there are two stores, the ascending number of the `document`, and `type` or -1.
     """
     names: dict[str, int] = {}
     frame = _keys(store, level, names)
@@ -259,10 +251,7 @@ def _matched_rows(store: Store, other: Store | None, level: Level) -> tuple[pl.D
 
 
 def _keys(store: Store, level: Level, numbers: dict[str, int]) -> pl.DataFrame:
-    """Return the keys of the rows that count, with `row` and `type`: no text stays in memory.
-
-    `type` is the number of the word in `numbers`, which grows, or a hash of the text; null where it is unknown.
-    """
+    """Return the keys of the rows that count, `row` and `type`, a number of `numbers` or a hash of the text."""
     entry = LEVELS[level]
     surface = entry.surface or "text"
     special = ["is_special"] if "is_special" in store.columns(level) else []

@@ -23,11 +23,7 @@ _MAX_NAMED = 16
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A measure of layers: a title, and a line for each store, or a matrix of all pairs of layers in place of lines.
-
-    The points of `lines` are (number of the layer among `labels`, value); `matrix` is (n_labels, n_labels), None where
-    a value is undefined.
-    """
+    """A measure of layers: lines of (number among `labels`, value) per store, or a matrix of pairs of layers."""
 
     title: str
     labels: Sequence[str]
@@ -63,11 +59,7 @@ def layer_page(
     panels: Mapping[str, Panel],
     table: tuple[Sequence[str], Sequence[Sequence[object]]],
 ) -> str:
-    """Return a comparison of layers as one HTML file that loads nothing; all texts of the stores are escaped.
-
-    `content` is what layers.json holds, `panels` the figures by the names of their measures, and `table` the header and
-    the cells of the table below them.
-    """
+    """Return a comparison, the `content` of layers.json, as an HTML file that loads nothing, with texts escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(

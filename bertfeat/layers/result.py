@@ -48,11 +48,7 @@ _MATRICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """The measures of one layer, None where one is not defined; docs/layers.md explains them.
-
-    `side` is "store", or "other" for the second store. `top3_dimensions` are the numbers of the dimensions of
-    `top3_share`, the largest first.
-    """
+    """The measures of one layer of a `side`, "store" or "other"; None where one is not defined (docs/layers.md)."""
 
     side: str
     feature: str

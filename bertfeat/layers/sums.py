@@ -26,10 +26,7 @@ _LEAST_VARIANCE = 1e-12
 
 
 class _Documents:
-    """The mean over documents of the mean cosine of a document's rows with their mean (Ethayarajh 2019).
-
-    Rows of a document are consecutive. A document of one row, whose cosine is 1, does not count.
-    """
+    """The mean over documents of more than one row of the mean cosine of rows with their mean (Ethayarajh 2019)."""
 
     def __init__(self, dim: int) -> None:
         # Of the last document, which may continue in the next block: sums of vectors and of unit vectors, and rows.
@@ -152,11 +149,7 @@ class PairSums:
         self._n += len(next(iter(values.values())))
 
     def results(self) -> Iterator[tuple[tuple[int, int], Float64Array, float]]:
-        """Yield each pair with its sums of products of deviations from the mean, (dim, dim), and its unbiased HSIC.
-
-        HSIC is that of equation 5 of Song et al. 2012, times factors that CKA does not depend on: n(n - 3), and the
-        scales of both layers.
-        """
+        """Yield each pair, its sums of products of deviations (dim, dim), and its HSIC (Song et al. 2012, eq. 5)."""
         n = self._n
         for (i, j), product in self._products.items():
             one, two, inner = self._sums[i], self._sums[j], product[:-1, :-1]
@@ -221,10 +214,7 @@ def centered_cosine(rows: Float32Array, mean: Float64Array) -> float:
 
 
 def rsa(one: Float32Array, two: Float32Array) -> float:
-    """Return the Spearman correlation of the cosines of all pairs of rows in two spaces (Kriegeskorte et al. 2008).
-
-    Of each sample, (n, dim) with its own dim, 1,000 rows at equal steps count. NaN where all pairs of one are alike.
-    """
+    """Return the Spearman correlation of cosines of 1,000 rows in two spaces (Kriegeskorte et al. 2008), or NaN."""
     chosen = np.linspace(0, len(one) - 1, min(len(one), _N_RSA_ROWS)).astype(np.int64)
     ranks = []
     for rows in (one[chosen], two[chosen]):

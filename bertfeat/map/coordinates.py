@@ -31,10 +31,7 @@ def parse_method(name: str) -> MapMethod:
 
 
 def fit_plane(source: Vectors) -> tuple[Projection, float]:
-    """Return the projection to the two axes of largest variance, and their share of the variance; one pass.
-
-    Fewer than three vectors, or two dimensions, or vectors that are all the same, are a UserError.
-    """
+    """Return the projection to the two axes of largest variance, and their share of the variance; one pass."""
     n_vectors, dim = source.shape
     if n_vectors < 3 or dim < 2:
         raise UserError(
@@ -49,11 +46,7 @@ def fit_plane(source: Vectors) -> tuple[Projection, float]:
 
 
 def umap_plane(start: Float32Array, neighbors: IntArray, distances: Float32Array, seed: int) -> Float32Array:
-    """Return coordinates by UMAP (McInnes et al. 2018, arXiv 1802.03426), float32 (n, 2), in one thread.
-
-    It starts from coordinates, float32 (n, 2). `neighbors`, int64 (n, k), are the nearest vectors of each, without
-    itself, and `distances`, float32 (n, k), their distances.
-    """
+    """Return UMAP's coordinates (McInnes et al. 2018), float32 (n, 2), from a start and neighbors (n, k) of each."""
     from umap import UMAP
 
     own = np.arange(len(start))[:, None]

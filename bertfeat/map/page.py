@@ -26,11 +26,7 @@ def map_page(
     note: str = "",
     color: str | None = None,
 ) -> bytes:
-    """Return an HTML page of points (n, 2): pan, zoom, hover with text, color by a column, and a search box.
-
-    Texts and values of columns are shown as text, never as markup. `note` says how the points were made, and `color` is
-    the column that gives the colors at first.
-    """
+    """Return an HTML page of points (n, 2), with texts and columns as text; `color` is a column's name."""
     data = {
         "x": _floats(coordinates[:, 0]),
         "y": _floats(coordinates[:, 1]),

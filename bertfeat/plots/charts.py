@@ -54,10 +54,7 @@ _LABEL_INCHES = 0.22
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in matplotlib's default style and ours, and restore the user's settings.
-
-    A character that no installed font has becomes a box. A UserError says that matplotlib is not installed.
-    """
+    """Draw in matplotlib's default style and ours; a character that no installed font has becomes a box."""
     require("matplotlib", what="plots need")
     import matplotlib.style
     from matplotlib.font_manager import fontManager

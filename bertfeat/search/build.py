@@ -251,10 +251,7 @@ def _building(index: Path) -> Path:
 
 @contextmanager
 def workplace(index: Path) -> Iterator[Path]:
-    """Make and lock the hidden folder next to an index in which it is made; remove it in the end if it is empty.
-
-    An index that a killed replacement left aside gets its place back first. A UserError tells of another process.
-    """
+    """Lock the hidden folder next to an index in which it is made; remove it in the end if it is empty."""
     folder = _building(index)
     check_folder_above(index)
     with write_errors(folder):
@@ -280,10 +277,7 @@ def _tidy(index: Path) -> None:
 
 
 def _check_begun(folder: Path, index: Path, asked: dict[str, Any], *, overwrite: bool) -> None:
-    """Keep unfinished work in the locked folder of an index if its settings are `asked`; else remove it.
-
-    Without `overwrite`, unfinished work with other settings is a UserError.
-    """
+    """Keep unfinished work if its settings are `asked`; else remove it with `overwrite`, or raise a UserError."""
     before = read_json(folder / ASKED, dict[str, Any])
     if before == asked:
         return

@@ -14,10 +14,7 @@ from bertfeat.store.reader import Store, read_columns, row_columns
 
 
 class PositionFilters:
-    """Filters of the positions of an index, bool (n_vectors,), kept for further batches; threads may share them.
-
-    `rows`, int64 (n_vectors,), is the row of the level that each vector comes from.
-    """
+    """Filters of the positions of an index, kept for further batches; `rows`, int64 (n_vectors,), are their rows."""
 
     def __init__(self, store: Store, level: Level, rows: IntArray) -> None:
         self._store, self._level, self._rows = store, level, rows
@@ -42,11 +39,7 @@ class PositionFilters:
 
 
 def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
-    """Return for which rows of a level an SQL condition is true, bool (n_rows,); null counts as false.
-
-    It takes columns of the level, without its vectors, and, if the sentence level is stored too, those of each row's
-    document (by doc_id).
-    """
+    """Return for which rows an SQL condition on columns of the level, or of documents, is true, bool (n_rows,)."""
     own, others = row_columns(store, level)
     try:
         condition = pl.sql_expr(where)

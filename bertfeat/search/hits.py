@@ -78,10 +78,7 @@ class HitRows:
         return frame.hstack(self._of_documents(frame["doc_id"], others)).select(names)
 
     def contexts(self, rows: IntArray, width: int = 40) -> list[Context]:
-        """Return each row, a word or a token, with `width` columns of its text on either side.
-
-        The text is that of the document if the sentence level is stored too, else the words around, joined by spaces.
-        """
+        """Return each row, a word or a token, with `width` columns of its document on either side."""
         if self.level is Level.SENTENCE:
             raise UserError(f"{self.store.path}: level {self.level} holds whole texts, which have no context")
         find = self._from_texts if Level.SENTENCE in self.store.levels else self._from_neighbors

@@ -215,10 +215,7 @@ def parse_marked(text: str, name: str = "query") -> MarkedText:
 
 
 def covered_row(query: MarkedText, starts: Int32Array, ends: Int32Array, *, name: str, what: str) -> int:
-    """Return the number of the first word that the brackets cover, in part or whole.
-
-    `starts` and `ends`, int32 (n_words,), are the first character of each word, and the one after its last.
-    """
+    """Return the first word that the brackets cover; `starts` and `ends`, int32 (n_words,), bound the words."""
     covered = np.flatnonzero((query.start < query.end) & (starts < query.end) & (query.start < ends))
     if not len(covered) or len(query.marked.split()) > 1:
         count = "several words" if len(covered) else f"no {what}"

@@ -47,11 +47,7 @@ _HEADERS = {
 
 
 def serve(index: Index, info: Mapping[str, Any], port: int, ready: Callable[[str], None]) -> None:
-    """Serve the search page of an index until a signal ends it; the model is loaded before the first request.
-
-    `info` is what `/api/info` returns; `ready` receives the address of the page when it can be opened; port 0 takes a
-    free one.
-    """
+    """Serve the search page until a signal; `ready` receives its address, `info` is what `/api/info` returns."""
     try:
         listener = socket.create_server((_HOST, port))
     except OSError as error:
@@ -135,11 +131,7 @@ def search_page(answers: Answers, info: Mapping[str, Any]) -> Any:
 
 
 def guarded(app: Any) -> Any:
-    """Refuse requests that another origin's page makes, and add headers that keep other sites out of the answer.
-
-    Only a link to the page may be followed from anywhere. TrustedHostMiddleware refuses names of other sites that lead
-    to this machine (DNS rebinding).
-    """
+    """Refuse requests of other origins' pages, but not links, and keep other sites out of the answer."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         async def send_guarded(message: Any) -> None:
