@@ -40,13 +40,10 @@ TEXTS[40:43] = TEXTS[10:13]
 SETTINGS: dict[str, dict[str, Any]] = {
     "token": {"levels": "token", "layers": "0..2"},
     "word, first, concat and mean": {"levels": "word", "combine": "concat,mean", "layers": "1,2"},
-    "word, mean": {"levels": "word", "word_pooling": "mean", "layers": "-1"},
     "all levels, float32": {"levels": "token,word,sentence", "layers": "1,2", "combine": "none,concat,sum"}
     | {"store_dtype": "float32"},
-    "sentence, cls": {"levels": "sentence", "pooling": "cls", "layers": "-1"},
     "sentence, pooler": {"levels": "sentence", "pooling": "pooler", "layers": "-1"},
     "sentence, max with special tokens": {"levels": "sentence", "pooling": "max", "include_special_tokens": True},
-    "sentence, weighted": {"levels": "sentence", "pooling": "weightedmean", "layers": "-1"},
     "truncated": {"levels": "word,sentence", "on_overlong": "truncate", "layers": "-1"},
     "a prompt": {"levels": "token,sentence", "prompt": "query: ", "layers": "-1", "vector_encoding": "binary"},
 }

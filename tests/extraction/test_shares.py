@@ -76,10 +76,10 @@ def test_the_loop_of_the_example_runs_and_resumes(tmp_path, settings, whole):
     script.chmod(0o755)
     path = os.pathsep.join([str(bin_folder), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = ["bash", str(ROOT / "examples/cluster/loop.sh"), "4", *flags(settings), "-o", str(tmp_path / "s")]
-    killed = subprocess.run([*command], env={**env, "KILLED": "3/4"}, capture_output=True, text=True, check=False)
+    command = ["bash", str(ROOT / "examples/cluster/loop.sh"), "2", *flags(settings), "-o", str(tmp_path / "s")]
+    killed = subprocess.run([*command], env={**env, "KILLED": "2/2"}, capture_output=True, text=True, check=False)
     assert killed.returncode == 137, killed.stderr
-    assert "share 1/4 is done; " in killed.stdout
+    assert "share 1/2 is done; " in killed.stdout
     assert not open_store(tmp_path / "s", allow_incomplete=True).is_complete
     done = subprocess.run(command, env={**env, "KILLED": ""}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 import bertfeat
+from bertfeat.cli import group
 
 model, place = sys.argv[1], Path(sys.argv[2])
 assert Path(bertfeat.__file__).is_relative_to(place), bertfeat.__file__
@@ -43,6 +44,10 @@ own = ~tokens["is_special"].to_numpy()
 wanted = [states[own & (tokens["doc_id"].to_numpy() == doc)].min(axis=0) for doc in range(len(rows))]
 out["error"] = float(np.abs(minima - wanted).max())
 out["n_windows"] = int(store.polars("sentence", ["n_windows"])["n_windows"].max())
+
+words = ["extract", str(place / "a.jsonl"), "-o", str(place / "again"), "--pooling", "min", "--level", "sentence"]
+group([*words, "--layers", "0", "--model", model, "--quiet"], standalone_mode=False)
+out["by_flag"] = len(bertfeat.open_store(place / "again"))
 
 probe = bertfeat.fit_probe(store, "kind", level="sentence", feature="layer_03", head="manhattan")
 probe.save(place / "probe")
@@ -110,10 +115,6 @@ def found(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    words = ["extract", "a.jsonl", "-o", "again", "--pooling", "min", "--level", "sentence", "--layers", "0"]
-    command = [sys.executable, "-m", "bertfeat", *words, "--model", tiny_folder, "--quiet"]
-    flags = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
-    assert flags.returncode == 0, flags.stderr
     values: dict[str, Any] = json.loads(done.stdout)
     return values
 
@@ -126,6 +127,7 @@ def test_a_corpus_format(found: dict[str, Any]) -> None:
 def test_a_pooling(found: dict[str, Any]) -> None:
     assert found["n_windows"] > 1
     assert found["error"] == 0
+    assert found["by_flag"] == 24
 
 
 def test_a_probe_head(found: dict[str, Any]) -> None:
