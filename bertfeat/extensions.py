@@ -27,12 +27,13 @@ def load(kind: str, name: str) -> Any:
     """Return the object of a name."""
     point = find(kind, name)
     if point is None:
-        raise UserError(f"{name!r} is none of bertfeat.{kind}; install the package that adds it")
+        raise UserError(f"no installed package adds {name!r} to bertfeat.{kind}; install the one that does")
     try:
         return point.load()
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UserError(f"{name!r} of bertfeat.{kind}: {point.value} cannot be loaded ({reason:.300})") from error
+        reason = f"{point.value} cannot be loaded ({reason:.300})"
+        raise UserError(f"{name!r} of bertfeat.{kind}: {reason}; install its package again") from error
 
 
 def version_of(kind: str, name: str) -> str | None:

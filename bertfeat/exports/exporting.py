@@ -242,7 +242,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format of an export: a file with one of its `endings`, or a folder of `files`, marked by the first one."""
+    """A format of an export: a file with one of its `endings`, or a folder of `files`; the first one identifies it."""
 
     write: Callable[[Selection, Sequence[Sink], Progress], None]
     levels: tuple[Level, ...] = (Level.SENTENCE, Level.WORD, Level.TOKEN)

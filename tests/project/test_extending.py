@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bertfeat import extensions
+from bertfeat.errors import UserError
 from tests.support.places import ROOT
 
 SCRIPT = """
@@ -142,6 +145,14 @@ def test_an_export(found: dict[str, Any]) -> None:
 
 def test_a_store_records_the_packages_that_made_it(found: dict[str, Any]) -> None:
     assert found["recorded"] == [["bertfeat-more 1.0"], ["bertfeat-more 1.0"]]
+
+
+def test_a_package_that_is_missing_or_broken_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = metadata.EntryPoint("odd", "json:no_such_name", "bertfeat.heads")
+    monkeypatch.setattr(metadata, "entry_points", lambda *, group, name: [broken] if name == broken.name else [])
+    for name, said in (("odd", "json:no_such_name cannot be loaded"), ("none", "no installed package adds 'none'")):
+        with pytest.raises(UserError, match=said):
+            extensions.load("heads", name)
 
 
 def test_an_index_transform(found: dict[str, Any]) -> None:
