@@ -1,7 +1,5 @@
-"""Memory of a build, stage by stage, and the choice of an index that fits into it, before the build.
-
-A graph alone is not chosen: for 120,000 token vectors of MiniLM, HNSW32 took four times the memory of IVF1024,SQ8.
-"""
+"""Memory of a build, stage by stage, and the choice of an index that fits into it, before the build."""
+# A graph alone is not chosen: for 120,000 token vectors of MiniLM, HNSW32 took four times the memory of IVF1024,SQ8.
 
 from __future__ import annotations
 
@@ -157,10 +155,7 @@ class MemoryPlan:
 
 
 def plan_build(n_vectors: int, dim: int, settings: BuildSettings, n_given: int = 0) -> list[MemoryPlan]:
-    """Return the indexes to build, in turn, until one reaches the recall; a UserError says what to use instead.
-
-    `n_given` is the number of queries that are given to tune by.
-    """
+    """Return the indexes to build, in turn, until one reaches the recall, with `n_given` queries to tune by."""
     if n_vectors < 1:
         raise UserError("there are no vectors to index; choose a store, level and feature that has some")
     settings.transform_spec.check(dim, n_vectors)

@@ -1,7 +1,4 @@
-"""Build of an index in a folder of its own; an interrupted build resumes.
-
-Each candidate is filled piece by piece, and the pieces are merged at the end; a graph is written whole now and then.
-"""
+"""Build of an index, piece by piece, in a folder of its own; an interrupted build resumes."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ Value = TypeVar("Value")
 def build(
     source: Vectors, folder: Path, plans: list[MemoryPlan], queries: Float32Array | None = None
 ) -> IndexDescription:
-    """Build an index by the plans of `plan_build`, or resume its build, in a folder that is for this build alone.
-
-    `queries`, float32 (n_queries, dim), raw, are 2 or more to tune by.
-    """
+    """Build, or resume, an index by the plans of `plan_build` and 2 or more raw queries (n, dim) to tune by."""
     if queries is not None:
         queries = checked_queries(queries, source.shape[1])
     folder.mkdir(parents=True, exist_ok=True)

@@ -53,10 +53,7 @@ def exact_search(
 def exact_scores(
     source: Vectors, queries: npt.NDArray[Any], positions: IntArray, metric: Metric, transform: Transform | None = None
 ) -> Float32Array:
-    """Return the scores of queries with the vectors at `positions`, (n_queries, k) each; NaN for -1, none.
-
-    They are those of `exact_search`, unless a transform rounds the last bit of a vector differently.
-    """
+    """Return the `exact_search` scores of queries with `positions`, (n_queries, k) each; NaN for -1, none."""
     asked = prepare(checked_queries(queries, source.shape[1]), transform, Metric.IP)
     out = np.full(positions.size, np.nan, dtype=np.float32)
     order = np.argsort(positions, axis=None, kind="stable")

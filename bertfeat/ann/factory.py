@@ -1,7 +1,5 @@
-"""Reader of faiss factory strings: the index that a string makes, or why it cannot be built here.
-
-faiss itself checks little: `PQ8x0` divides by zero, and `HNSW1` writes out of bounds, which ends the process.
-"""
+"""Reader of faiss factory strings: the index that a string makes, or why it cannot be built here."""
+# faiss itself checks little: `PQ8x0` divides by zero, and `HNSW1` writes out of bounds, which ends the process.
 
 from __future__ import annotations
 

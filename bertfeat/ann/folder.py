@@ -1,7 +1,4 @@
-"""Folder of an index: written aside, published whole, and read back with every byte checked.
-
-Digests show whether a file is the one that was written, not who wrote it, and faiss checks little of what it reads.
-"""
+"""Folder of an index: written aside, published whole, and read back; digests find damage, not forgery."""
 
 from __future__ import annotations
 

@@ -58,10 +58,7 @@ class _Request(NamedTuple):
 
 
 class VectorIndex:
-    """A faiss index of prepared vectors (`transforms.prepare`), with its metric, transform and search parameters.
-
-    Scores are exact for `Flat`, else those of the compressed vectors. A search finds k vectors wherever k are allowed.
-    """
+    """A faiss index of prepared vectors, with its metric, transform and search parameters; `Flat` scores are exact."""
 
     def __init__(
         self,
@@ -139,11 +136,9 @@ class VectorIndex:
     def _in_flat(
         self, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any
     ) -> tuple[Float32Array, IntArray]:
-        """Search a `Flat` index exactly.
-
-        faiss computes distances as differences of squares, which round: a few more hits are scored again in float64,
-        and if rounding may have hidden a nearer vector, all are compared.
-        """
+        """Search a `Flat` index exactly."""
+        # faiss computes distances as differences of squares, which round: a few more hits are scored again in float64,
+        # and if rounding may have hidden a nearer vector, all are compared.
         # Prepared vectors have unit length where the metric is the cosine.
         metric = Metric.L2 if self.metric is Metric.L2 else Metric.IP
         index = faiss.downcast_index(self.index)
@@ -190,11 +185,8 @@ class VectorIndex:
         selector: Any,
         parameters: Mapping[str, float],
     ) -> tuple[Float32Array, IntArray]:
-        """Return true scores and positions, best first, after missing hits are searched for more thoroughly.
-
-        Probed lists may hold too few allowed vectors, a graph may not lead to all, and faiss leaves out some codes of 4
-        bits, for a query of zeros all.
-        """
+        """Return true scores and positions, best first, after missing hits are searched for more thoroughly."""
+        # Probed lists may hold too few allowed vectors, a graph may not lead to all, and faiss omits some 4-bit codes.
         raw, positions = hits
         if positions.min(initial=0) < 0:
             most = {name: settable(self.index)[name] for name in parameters.keys() & {"nprobe", "efSearch"}}
@@ -233,10 +225,7 @@ class VectorIndex:
 
 
 def load_index(folder: Path, description: IndexDescription) -> VectorIndex:
-    """Open an index for searching, not for adding: its vectors stay in the file, which processes share.
-
-    The digests of all files are compared before faiss reads anything. faiss copies codes of 4 bits into memory.
-    """
+    """Open an index for searching, not for adding, with mapped vectors; the digests of all files are checked first."""
     check_files(folder, description)
     index = read_index(folder / INDEX, mmap=True)
     return VectorIndex(index, description.metric, read_transform(folder), description.parameters)

@@ -1,7 +1,4 @@
-"""Parts of a faiss index, and the search parameters that it takes, which have the names of faiss's ParameterSpace.
-
-No function here keeps an index alive: it must outlive the parts that are taken from it.
-"""
+"""Parts of a faiss index, which must outlive them, and its search parameters, named as in faiss's ParameterSpace."""
 
 from __future__ import annotations
 
@@ -166,10 +163,7 @@ def has_ordered_lists(index: Any) -> bool:
 
 
 def lists_needed(index: Any, queries: Float32Array, allowed: BoolArray, n_wanted: float) -> IntArray:
-    """Return how many lists, from the nearest on, hold `n_wanted` allowed vectors for each query, int64 (n_queries,).
-
-    Numbers are rounded up to powers of two, so that many queries share one; at most all lists.
-    """
+    """Return how many nearest lists, as a power of two, hold `n_wanted` allowed vectors, int64 (n_queries,)."""
     inner, queries = core(index), entered(index, queries)
     counts = np.zeros(inner.nlist, np.int64)
     for number in range(inner.nlist):

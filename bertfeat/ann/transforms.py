@@ -148,10 +148,7 @@ def transform_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Transform:
 
 
 def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
-    """Fit a transform to all vectors of a source, read once, in float64; None for `none`.
-
-    Vectors that do not suit it, or are all the same, are a UserError.
-    """
+    """Fit a transform to all vectors of a source, read once, in float64; None for `none`."""
     n_vectors, dim = source.shape
     spec.check(dim, n_vectors)
     if spec.kind.fitted_to is None:

@@ -1,7 +1,4 @@
-"""Tuning of an index: one half of the queries finds the search parameters, recall is reported on the other half.
-
-Queries are vectors of the index, which must not find themselves, or given ones, which are harder.
-"""
+"""Tuning of an index: one half of the queries finds the search parameters, recall is reported on the other half."""
 
 from __future__ import annotations
 
@@ -111,10 +108,7 @@ def measured_recall(
 
 
 def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> dict[str, Any]:
-    """Find the search parameters that are just thorough enough, or find most; give them to the index; measure them.
-
-    Given queries find the parameters, if there are any, and decide whether the target is met. JSON values are returned.
-    """
+    """Give an index the parameters that are just thorough enough, or find most; return measures as JSON values."""
     own, given = held.only(held.positions >= 0), held.only(held.positions < 0)
     climb = _Climb(index, (given if len(given.positions) else own).half(0), source, target)
     index.parameters = climb.best()

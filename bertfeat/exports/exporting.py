@@ -324,10 +324,7 @@ def _line(values: Iterable[object]) -> bytes:
 
 
 def _write_hdf5(chosen: Selection, sinks: Sequence[Sink], reports: Progress, *, has_index: bool = False) -> None:
-    """Write datasets `0`, `1`, ..., float32 (layers, words, values); the attribute `doc_id` names the document.
-
-    The index of NeuroX, `sentence_to_index`, is a JSON object that maps each sentence to its dataset.
-    """
+    """Write datasets `0`, `1`, ..., float32 (layers, words, values), with `doc_id`, and the index of NeuroX."""
     require("h5py", what="HDF5 needs")
     import h5py
 

@@ -1,7 +1,4 @@
-"""Cheap classifiers on frozen features: scikit-learn estimators over arrays and streams, and their scores.
-
-This module imports nothing heavy: a head loads on first use, and torch for neural heads only.
-"""
+"""Cheap classifiers on frozen features, each loaded on first use: scikit-learn estimators over arrays and streams."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Minibatches for neural heads: of sequences, such as the words of a sentence, or rows as sequences of one.
-
-A stream is read ahead, a few chunks at a time in a new order each epoch; vectors in memory are one chunk.
-"""
+"""Minibatches for neural heads, of sequences or of rows as sequences of one; a stream is read ahead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Entities of tag sequences, by the rules of conlleval.pl (CoNLL-2000 and 2003), with S and E of BIOES as in seqeval.
-
-They fit BIO, IOB1, IOE and BIOES. Malformed sequences have entities too: I-PER after O starts one.
-"""
+"""Entities of tag sequences, also of malformed ones, as conlleval.pl and, for BIOES, seqeval count them."""
 
 from __future__ import annotations
 
@@ -56,10 +53,8 @@ class EntityScores:
 
 
 def is_tag_scheme(labels: Iterable[object]) -> bool:
-    """Return whether labels are chunk tags, such as O, B-PER and I-PER, and not sizes (S-32, L-34; S, M, L).
-
-    With a type, O or a tag with B or I must be among them; without types, both O and B or I.
-    """
+    """Return whether labels are chunk tags, such as O, B-PER and I-PER, and not sizes (S-32, L-34; S, M, L)."""
+    # With a type, O or a tag with B or I must be among them; without types, both O and B or I.
     tags = set(labels)
     if not all(isinstance(tag, str) for tag in tags):
         return False

@@ -262,11 +262,8 @@ class LinearSVMProbe(SearchedProbe):
 
     @staticmethod
     def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the squared hinge of one class against the rest, summed over classes; see `SearchedProbe`.
-
-        As in liblinear, a row has the weight of its class in the score of that class, and the weight 1 in those of the
-        others. With two classes it always has the weight of its class.
-        """
+        """Return the squared hinge of one class against the rest, summed over classes; see `SearchedProbe`."""
+        # As in liblinear: the weight of a class counts in the score of that class, and for two classes always.
         if scores.shape[1] == 1:
             signs = (2.0 * codes - 1)[:, None]
             weights = class_weights[codes][:, None]

@@ -51,10 +51,7 @@ class CentroidProbe(RowProbe):
         return {}
 
     def decision_function(self, X: object) -> Float32Array:
-        """Return cosines to the centroids, or minus Euclidean distances, float32 (n_rows, n_classes); see `predict`.
-
-        For two classes, it is the second minus the first, (n_rows,).
-        """
+        """Return cosines, or minus distances, to the centroids, (n_rows, n_classes); of two, second minus first."""
         return self._walk(X, self._scores, np.float32)
 
     def _scores(self, vectors: FloatArray) -> Float64Array:

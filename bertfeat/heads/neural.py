@@ -165,10 +165,7 @@ class NeuralProbe(Probe):
         return {name: tensor.cpu().numpy().copy() for name, tensor in self.network_.state_dict().items()}
 
     def set_state(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Restore the network's arrays; see `Probe`.
-
-        The network goes to the device that it was trained on, or to the CPU if this machine does not have that device.
-        """
+        """Restore the network's arrays (see `Probe`), on the device of its training if it is there, else on the CPU."""
         # The network takes no memory here: the saved arrays become its weights.
         with torch.device("meta"):
             network = self._build(Scaling.identity(len(arrays["mean"])), len(self.classes_))
@@ -314,10 +311,7 @@ class Tagger(NeuralProbe):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearTagger(Tagger):
-    """A softmax over the vector of each word, without its neighbors.
-
-    See `NeuralProbe` and `Tagger` for the parameters.
-    """
+    """A softmax over the vector of each word, without its neighbors; parameters as in `NeuralProbe` and `Tagger`."""
 
     head = "linear"
 

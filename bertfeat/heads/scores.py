@@ -1,7 +1,4 @@
-"""Scores of predicted labels: accuracy, F1, the confusion matrix, entities, and percentile bootstrap intervals.
-
-Rows without a vector and rows of labels that training has not seen are errors.
-"""
+"""Scores of labels, and bootstrap intervals; rows without a vector or of labels unseen in training are errors."""
 
 from __future__ import annotations
 
@@ -227,10 +224,7 @@ def bootstrap_interval(
     predicted: BoolArray | None = None,
     n_resamples: int = 1000,
 ) -> Interval:
-    """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, 13.3); see `score_labels`.
-
-    With `lengths`, whole sequences are drawn: their rows are not independent.
-    """
+    """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, 13.3), of whole sequences."""
     pairs = pair_labels(y_true, y_pred, lengths, predicted)
     n_words = np.ones(len(pairs.true), np.int64) if lengths is None else np.asarray(lengths, dtype=np.int64)
     n_words = n_words[n_words > 0]

@@ -99,10 +99,9 @@ class RowByRow(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """A BiLSTM with dropout and a linear layer.
+    """A BiLSTM with dropout and a linear layer."""
 
-    Sequences are packed: padded batches take oneDNN 1.6 times as long (768 wide, 32 sentences, one thread).
-    """
+    # Sequences are packed: padded batches take oneDNN 1.6 times as long (768 wide, 32 sentences, one thread).
 
     def __init__(self, dim: int, hidden_size: int, n_layers: int, dropout: float, n_classes: int) -> None:
         super().__init__()
@@ -185,10 +184,7 @@ def train(
     weight_decay: float,
     on_epoch: OnEpoch | None = None,
 ) -> dict[str, Any]:
-    """Train a network, by the parameters of a head; return a report, with the measure of the best epoch on dev.
-
-    Weight matrices decay; biases and the mix do not. Random numbers come from torch's generator (`own_randomness`).
-    """
+    """Train a network, by the parameters of a head; return a report, with the measure of the best epoch on dev."""
     lr, stops, epoch = float(settings.lr), settings.early_stopping, 0
     optimizer = torch.optim.AdamW(_parameter_groups(network, lr, weight_decay), lr=lr, fused=True)
     rng = np.random.default_rng(settings.seed)

@@ -223,11 +223,7 @@ def _known(value: Any) -> Any:
 
 
 def _matched_rows(store: Store, other: Store | None, level: Level) -> tuple[pl.DataFrame, list[str]]:
-    """Return the rows to measure, and the word types by their numbers.
-
-    Rows of two stores are matched by document, number of the word or token, and word; sentences by document and text.
-    Columns: `row`, `row_other` if there are two stores, the ascending number of the `document`, and `type` or -1.
-    """
+    """Return the rows to measure, matched by document and word: `row`, `row_other`, `document`, `type`; and words."""
     names: dict[str, int] = {}
     frame = _keys(store, level, names)
     if other is not None:

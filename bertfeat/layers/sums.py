@@ -58,13 +58,9 @@ class _Documents:
 
 
 class LayerSums:
-    """The sums of one layer; a zero vector has cosine 0 with every vector.
+    """The sums of one layer, from which mean cosines follow; a zero vector has cosine 0 with every vector."""
 
-    `squares`, float64 (dim,), are the sums of the squares of each dimension. `types` (n_types, dim) are the sums of the
-    unit vectors of word types, and `type_counts` their rows. They give the mean cosine of the rows of a type without
-    their pairs: the squared length of a sum is the sum of the cosines of all pairs, in both orders, and of each row
-    with itself.
-    """
+    # The squared length of a sum of unit vectors is the sum of the cosines of all pairs, in both orders and of itself.
 
     def __init__(self, dim: int, n_types: int) -> None:
         self.types: Float64Array = np.zeros((n_types, dim))
@@ -117,13 +113,10 @@ class LayerSums:
 
 
 class PairSums:
-    """Sums of the products of the values of pairs of layers: they give linear CKA without a matrix of rows by rows.
+    """Sums of the products of the values of pairs of layers: they give linear CKA without a matrix of rows by rows."""
 
-    Products are made in float32 of what is left after a shift by the mean of the first block, and added up in float64:
-    a large common mean does not lower the precision. Values are scaled by the largest of the first block, so that
-    products fit into float32. The squared length of a row is one more value of it, so that the same products hold what
-    the unbiased estimate needs. `layers` are the numbers of the layers.
-    """
+    # Products are made in float32 after a shift by the mean of the first block and a scaling, and added up in float64.
+    # The squared length of a row is one more value, which the unbiased estimate needs.
 
     def __init__(self, pairs: Sequence[tuple[int, int]], dims: Sequence[int]) -> None:
         self.layers = sorted({number for pair in pairs for number in pair})
@@ -187,12 +180,8 @@ def neighbors(rows: Float32Array, k: int, metric: Metric) -> tuple[npt.NDArray[A
 
 
 def intrinsic_dimension(rows: Float32Array) -> float:
-    """Return the two-nearest-neighbour intrinsic dimension of rows (n, dim) (Facco et al. 2017).
-
-    The ratio of the distances to the second and to the first neighbour has the distribution ``1 - ratio**-dimension``.
-    The line through the origin is fitted without the largest tenth of the ratios, as in the paper; of equal rows one
-    counts. NaN for fewer than 10 different rows.
-    """
+    """Return the two-nearest-neighbor dimension of different rows (n, dim) (Facco et al. 2017); NaN below 10."""
+    # As in the paper, the line through the origin is fitted without the largest tenth of the ratios.
     # As bytes, rows are sorted much faster than as numbers; -0 becomes 0.
     whole = np.ascontiguousarray(rows + np.float32(0)).view(f"V{rows.itemsize * rows.shape[1]}").ravel()
     once = rows[np.unique(whole, return_index=True)[1]]
@@ -232,10 +221,7 @@ def _units(vectors: Float32Array | Float64Array) -> Float64Array:
 
 
 def _cosines(vectors: Float32Array | Float64Array) -> Float64Array:
-    """Return the cosines of all pairs of vectors (n, dim), (n, n), without the last digits, which are rounding error.
-
-    Float32 would not do: with a large common mean, cosines differ only in the seventh digit.
-    """
+    """Return the cosines of all pairs of vectors, (n, n), in float64, without the last digits: rounding error."""
     units = _units(vectors)
     return np.round(units @ units.T, 12)
 
@@ -249,12 +235,8 @@ def _correlation(one: Float64Array, two: Float64Array) -> float:
 
 
 def shifts(one: Float64Array, two: Float64Array) -> Float64Array:
-    """Return how far words moved between two spaces, (n,): 0 for not at all, about 1 for no relation left, or NaN.
-
-    One less the correlation of the word's cosines with all other words, there and here (the local measure of Hamilton
-    et al. 2016, with all words for neighbours): a rotation of a space changes nothing, and the spaces, (n, dim) and
-    (n, other dim), may differ in width. NaN where a word has the same cosine with all others.
-    """
+    """Return how far words moved between two spaces, (n,): 0 not at all, about 1 no relation left, or NaN."""
+    # One less the correlation of a word's cosines with all others, here and there (after Hamilton et al. 2016).
     sides = [_cosines(vectors) for vectors in (one, two)]
     places = range(len(one))
     return np.array([1 - _correlation(*(np.delete(cosines[place], place) for cosines in sides)) for place in places])

@@ -1,8 +1,4 @@
-"""Plots as PNG and SVG: scores against layers, confusion matrices, points in the plane, lines.
-
-Figures are made with matplotlib's objects, never pyplot, and in its default style whatever the user's settings are. The
-same figure gives the same SVG, byte for byte.
-"""
+"""Plots as PNG and SVG, by matplotlib's objects in its default style: the same figure gives the same bytes."""
 
 from __future__ import annotations
 

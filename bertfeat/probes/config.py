@@ -89,10 +89,7 @@ class ProbeConfig:
 
     @classmethod
     def of(cls, config: ProbeConfig | None, settings: Mapping[str, Any], unused: Mapping[str, str]) -> ProbeConfig:
-        """Return the settings of a call, given as an object or by name; names of no setting are the head's parameters.
-
-        `unused` has the settings that the call does not take, and what to do instead.
-        """
+        """Return the settings of a call, by object or by name; `unused` has those not taken, and what to do instead."""
         if config is not None and settings:
             raise ConfigError(
                 f"setting {next(iter(settings))!r} beside config; put it into config, or pass all by name"

@@ -1,7 +1,4 @@
-"""Origin of an index: the store and the feature that `index.json` names, and the search for that store.
-
-An index is described without the libraries that read its store, so they are imported inside functions.
-"""
+"""Origin of an index: the store and feature that `index.json` names; libraries that read stores load in functions."""
 
 from __future__ import annotations
 

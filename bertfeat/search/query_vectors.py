@@ -74,12 +74,9 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
 
 
 class QueryEncoder:
-    """Encoder of queries that are to be compared with a feature; the model is loaded on first use.
+    """Encoder of queries for a feature, loaded on first use; `prompt` is before each query, None for the rows'."""
 
-    At word and token level, the vector is that of the first word or token in the brackets of a text. `given_words` says
-    whether the store's corpus consists of words: texts are then split at whitespace. `name` is for messages. `prompt`
-    is put before each query; None for that of the store's rows.
-    """
+    # At word and token level, the vector is that of the first word or token in the brackets of a text.
 
     def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str, prompt: str | None = None) -> None:
         self.spec = spec

@@ -44,11 +44,7 @@ def find_queries(
     settings: BuildSettings,
     text_column: str | None,
 ) -> GivenQueries | None:
-    """Return the queries of a file, texts or an array; random ones if there are more than `n_queries`.
-
-    They are for an index of the feature `spec` of a store; `prompt` is put before texts. A UserError says that they
-    are missing, too few or of another width, or that a text marks no word where words are searched for.
-    """
+    """Return the queries of a file, texts or an array; random ones if there are more than `n_queries`."""
     if text_column is not None and not isinstance(queries, str | Path):
         what = "none are given" if queries is None else "these are not a file"
         raise UserError(f"`text_column` {text_column!r} is of `tune_queries`, and {what}; leave it out")

@@ -14,11 +14,9 @@ _STEP_ROWS = 2048
 
 
 class Moments:
-    """The mean of vectors, float64 (dim,), and the sums of squared deviations (dim,), or of all products (dim, dim).
+    """The mean of vectors, float64 (dim,), and the sums of squared deviations (dim,), or of products (dim, dim)."""
 
-    Blocks are centred by their own means and merged by the pairwise update (Chan, Golub & LeVeque 1983): a large common
-    mean does not lower the precision.
-    """
+    # Blocks are merged by the pairwise update (Chan, Golub & LeVeque 1983): a large mean does not lower the precision.
 
     def __init__(self, dim: int, kind: Literal["mean", "squares", "scatter"]) -> None:
         self.n_rows = 0

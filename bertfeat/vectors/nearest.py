@@ -1,7 +1,5 @@
-"""Exact nearest neighbors: products in float32 find the pairs that may be among the best, float64 scores them.
-
-NumPy computes the products: on two cores with AVX-512 in a quarter of the time of `faiss.knn`.
-"""
+"""Exact nearest neighbors: products in float32 find the pairs that may be among the best, float64 scores them."""
+# NumPy computes the products: on two cores with AVX-512 in a quarter of the time of `faiss.knn`.
 
 from __future__ import annotations
 
@@ -144,10 +142,7 @@ class _Keys:
         return (vectors - self._shift).astype(np.float32, copy=False)
 
     def candidates(self, side: Float32Array, k: int, chunk: slice, last: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
-        """Return the pairs of a chunk of queries and a `side` that may be among the k best, by query and then by row.
-
-        `last`, float (n_queries,), are the k-th best scores so far, minus infinity where there are fewer.
-        """
+        """Return the pairs of a chunk of queries that may beat their k-th best scores so far, `last` (n_queries,)."""
         keys, mine, theirs = self._queries[chunk] @ side.T, self._squares[chunk], _squares(side)
         if self._metric is Metric.L2:
             # The negative squared distance, without the square of the query.
