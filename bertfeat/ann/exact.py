@@ -30,11 +30,7 @@ def exact_search(
     exclude: IntArray | None = None,
     max_bytes: int = EXACT_BYTES,
 ) -> tuple[Float32Array, IntArray]:
-    """Return the `nearest` vectors of raw queries, float (n_queries, dim), in a raw source, which is read once.
-
-    Only vectors of `allowed`, bool (n_vectors,), are found. Scores are computed in float64 from the transformed float32
-    vectors.
-    """
+    """Return the `nearest` `allowed` vectors of raw queries (n_queries, dim) in a raw source, which is read once."""
     queries = checked_queries(queries, source.shape[1])
     if k < 1:
         raise UserError(f"k is {k}: ask for 1 hit or more")

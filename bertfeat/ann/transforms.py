@@ -1,8 +1,5 @@
-"""Transforms of vectors before they are compared: centring, whitening, principal axes, truncation; unit length.
-
-Raw BERT vectors have a large part in common: any two of them have a cosine near 0.6. They differ in what is left after
-the mean is subtracted and the few dominant directions are scaled down.
-"""
+"""Transforms of vectors before they are compared: centering, whitening, principal axes, truncation; unit length."""
+# Raw BERT vectors have a large part in common: any two of them have a cosine near 0.6.
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ import numpy.typing as npt
 from bertfeat.errors import UserError
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
-from bertfeat.vectors.moments import Moments
 from bertfeat.vectors.nearest import Metric, unit_length
+from bertfeat.vectors.standardized import Moments
 
 # Below this part of the largest variance a direction holds only rounding errors: LayerNorm makes one direction empty,
 # and float16 fills it with noise. It is scaled as if its variance were this part, which keeps it small.
@@ -187,10 +184,7 @@ def prepared_rows(source: Vectors, positions: IntArray, transform: Transform | N
 def prepared_chunks(
     source: Vectors, pieces: Sequence[range], step: int, transform: Transform | None, metric: Metric
 ) -> Iterator[Float32Array]:
-    """Yield the vectors of consecutive pieces, the last of which ends with the source, as an index takes them.
-
-    An array, float32 (n, dim), ends with a piece or after `step` vectors, and is valid until the next one.
-    """
+    """Yield prepared vectors, float32 (n, dim), each valid until the next one; it ends with a piece or after `step`."""
     at = first = pieces[0].start
     cuts = iter([cut for piece in pieces for cut in [*range(piece.start + step, piece.stop, step), piece.stop]])
     stop = next(cuts)

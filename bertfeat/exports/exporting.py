@@ -171,17 +171,12 @@ def _features(store: Store, format_: Format, level: Level, feature: str | None, 
 
 
 class Rows(NamedTuple):
-    """Whole documents of a level.
+    """Whole documents of a level."""
 
-    `first_document` counts the documents before; `bounds` (n_documents + 1) are their first rows here, then the number
-    of rows; `columns` are all columns without vectors; `vectors` is (n_features, n_rows, dim) of the stored type, NaN
-    in a row without a vector.
-    """
-
-    first_document: int
-    bounds: IntArray
-    columns: pl.DataFrame
-    vectors: npt.NDArray[Any]
+    first_document: int  # the documents before
+    bounds: IntArray  # (n_documents + 1,), their first rows here, then the number of rows
+    columns: pl.DataFrame  # all without vectors
+    vectors: npt.NDArray[Any]  # (n_features, n_rows, dim) of the stored type, NaN in a row without a vector
 
     def has_vector(self) -> BoolArray:
         """Return which rows have a vector, bool (n_rows,)."""

@@ -78,7 +78,7 @@ def hold_out(
 ) -> tuple[Sequences, IntArray, BoolArray]:
     """Hold a share of the sequences, or of each of the `classes` (n_sequences,), out of training; up to 32 MB.
 
-    Return the sequences; the numbers of their rows, ascending; and which sequences are left, bool (n_sequences,).
+    Return them, the numbers of their rows, ascending, and which sequences are left, bool (n_sequences,).
     """
     candidates = np.flatnonzero(data.lengths > 0)
     n = len(candidates)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat.records import Float32Array, Float64Array, Int32Array, IntArray
-from bertfeat.vectors.moments import Moments
 from bertfeat.vectors.nearest import Metric, nearest, norms_of
+from bertfeat.vectors.standardized import Moments
 
 N_NEIGHBORS = 10
 # Rows whose pairs RSA compares.
@@ -160,10 +160,6 @@ def effective_rank(scatter: Float64Array, total: float = 0.0) -> float:
 
     It is the exponential of the entropy of the singular values, which are the covariance's eigenvalues, as shares. A
     variance that is only rounding error of the sum of all squares, `total`, does not count.
-
-    Examples:
-        >>> round(effective_rank(np.diag([1.0, 1.0, 1.0, 0.0])), 6)
-        3.0
     """
     values = np.clip(np.linalg.eigvalsh(scatter), 0, None)
     if values.sum() <= _LEAST_VARIANCE * total:

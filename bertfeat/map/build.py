@@ -46,6 +46,8 @@ _MADE = ("x", "y", "neighbors")
 # The columns of a terminal on either side of a word, and the characters of a text on the page.
 _CONTEXT_COLUMNS = 60
 _PAGE_TEXT = 300
+_TEXT = pl.col(pl.String)
+_CUT_TEXTS = pl.when(_TEXT.str.len_chars() > _PAGE_TEXT).then(_TEXT.str.head(_PAGE_TEXT - 1) + "…").otherwise(_TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def map_store(
                     frame = table.read(rows[span.start : span.stop], places)
                     write(frame.with_columns(neighbor_structs(ids, distances)))
                     first, last = np.searchsorted(points, [span.start, span.stop])
-                    shown.append(_cut_texts(frame[points[first:last] - span.start]))
+                    shown.append(frame[points[first:last] - span.start].with_columns(_CUT_TEXTS))
             # Made before the Parquet file gets its place, so that a failure leaves neither.
             html = _page(pl.concat(shown), table, made, word) if page else b""
         if beside is not None:
@@ -248,13 +250,6 @@ class _MapTable:
             texts = [context.marked() for context in self._hits.contexts(rows, _CONTEXT_COLUMNS)]
             frame.insert_column(len(self._names) + len(self._texts), pl.Series("text", texts, dtype=pl.String))
         return frame.with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1]))
-
-
-def _cut_texts(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with the texts of all columns cut, as a page holds them."""
-    text = pl.col(pl.String)
-    cut = pl.when(text.str.len_chars() > _PAGE_TEXT).then(text.str.head(_PAGE_TEXT - 1) + "…").otherwise(text)
-    return frame.with_columns(cut)
 
 
 def neighbor_structs(ids: IntArray, distances: Float32Array) -> pl.Series:

@@ -11,7 +11,7 @@ from bertfeat.ann.transforms import Projection, principal_axes
 from bertfeat.errors import UserError, require
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
-from bertfeat.vectors.moments import Moments
+from bertfeat.vectors.standardized import Moments
 
 
 class MapMethod(StrEnum):

@@ -110,10 +110,7 @@ def score_rows(probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool)
 
 
 def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
-    """Return the predicted label of each row of X, (n_rows,), and its probability, (n_rows,), if the head has any.
-
-    A tagger needs the `lengths` of the sequences, int64 (n_sequences,); the chunks of a stream end between them.
-    """
+    """Return the label of each row, and its probability if the head has any; a tagger needs sequences' `lengths`."""
     labels = np.empty(X.shape[0], probe.classes_.dtype)
     probabilities = np.empty(X.shape[0], np.float32) if hasattr(probe, "predict_proba") else None
     chunks = chunks_of(X)

@@ -304,11 +304,7 @@ def _is_index(index: Path) -> bool:
 
 
 def write_row_map(path: Path, store: Store, level: str, rows: IntArray) -> None:
-    """Write or replace the row map of some rows of a level, int64 (n_rows,), ascending.
-
-    It is a Parquet file with one row per vector, in order: `part` (the shard's number), `row` (of the level), `doc_id`,
-    and if the level has them `token_index`, `word_index`, `segment`, `char_start` and `char_end`.
-    """
+    """Write the row map of some rows of a level, int64 (n_rows,), ascending: shard, row, id and places of each."""
     columns = store.schema(level)
     # A column of the corpus may have the name of a column that bertfeat writes at another level.
     written = {column.name for column in LEVELS[columns.level].columns} & {column.name for column in columns.columns}

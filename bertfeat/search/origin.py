@@ -31,29 +31,17 @@ class TunedBy:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The store that an index was built from.
-
-    Attributes:
-        spec: The feature.
-        store: The absolute path of the store, or its URL, when the index was built.
-        relative: The path relative to the folder of the index, so that both can be moved together; empty for a URL.
-        plan_hash: The hash of the store's plan.
-        n_rows: The rows of the level, including those without a vector.
-        rows_digest: The digest of the rows in the index.
-        given_words: Whether the corpus consists of words.
-        query_prompt: The text that is put before each query; None for that of the store's rows.
-        tuned_by: The queries that were given to tune by; None if it was tuned by its own vectors.
-    """
+    """The store that an index was built from."""
 
     spec: FeatureSpec
-    store: str
-    relative: str
+    store: str  # its absolute path, or its URL, when the index was built
+    relative: str  # to the folder of the index, so that both can be moved together; empty for a URL
     plan_hash: str
-    n_rows: int
-    rows_digest: str
-    given_words: bool
-    query_prompt: str | None = None
-    tuned_by: TunedBy | None = None
+    n_rows: int  # of the level, including those without a vector
+    rows_digest: str  # of the rows in the index
+    given_words: bool  # the corpus consists of words
+    query_prompt: str | None = None  # put before each query; None for that of the store's rows
+    tuned_by: TunedBy | None = None  # None if it was tuned by its own vectors
 
     @classmethod
     def of(

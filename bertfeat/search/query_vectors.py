@@ -48,12 +48,7 @@ def gives_words(store: Store) -> bool:
 
 
 def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:
-    """Return the text that is put before each query of an index; None for that of the store's rows.
-
-    By default it is the model's own prompt for queries, if the rows are the model's own sentence embeddings or were
-    made with a prompt; no prompt if the rows have the one for documents and the model names none for queries, as in
-    `Encoder.encode_query`. An empty name gives no prompt.
-    """
+    """Return the text before each query of an index (see `build_index`); None for that of the store's rows."""
     if level is not Level.SENTENCE:
         if name is not None:
             raise UserError(f"`query_prompt_name` {name!r} is for the sentence level, and the index is of {level} rows")

@@ -240,12 +240,7 @@ class Piece(NamedTuple):
 
 
 def passage(text: str, query: str) -> list[Piece]:
-    """Return the passage of a text that has most distinct words of a query; its beginning if it has none.
-
-    Examples:
-        >>> [piece.text for piece in passage("He sat on the bank.", "Which bank?")]
-        ['He sat on the ', 'bank', '.']
-    """
+    """Return the passage of a text that has most distinct words of a query; its beginning if it has none."""
     wanted = {word.casefold() for word in _WORD.findall(query) if len(word) >= _MIN_WORD}
     seen = _WORD.finditer(text, 0, _MAX_SEEN if wanted else 0)
     matches = list(itertools.islice((found for found in seen if found[0].casefold() in wanted), _MAX_MATCHES))

@@ -147,12 +147,7 @@ def guarded(app: Any) -> Any:
 
 
 def refusal(headers: Headers) -> str:
-    """Return why a request with these headers is refused; empty if it is not.
-
-    Examples:
-        >>> refusal(Headers({"host": "127.0.0.1:8000", "origin": "http://evil.example"}))
-        'the page of another origin may not read this'
-    """
+    """Return why a request with these headers is refused; empty if it is not."""
     if any(origin != f"http://{headers.get('host', '').lower()}" for origin in headers.getlist("origin")):
         return "the page of another origin may not read this"
     is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"

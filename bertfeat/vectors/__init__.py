@@ -1,3 +1,3 @@
 """Chosen rows of vectors, from an array or a store, read in ranges; their moments and exact nearest neighbors."""
 
-__all__ = ["array", "moments", "nearest", "standardized", "store"]
+__all__ = ["array", "nearest", "standardized", "store"]

@@ -1,20 +1,50 @@
-"""Standardization: the mean and deviation of each dimension, from one pass over the vectors."""
+"""Moments of vectors, added up block by block, and standardization by mean and deviation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.records import Float32Array
+from bertfeat.records import Float32Array, Float64Array
 from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
-from bertfeat.vectors.moments import Moments
 
 # A deviation below this share of the mean comes from rounding; the dimension is constant.
 _ROUNDING = 10 * np.finfo(np.float64).eps
+# Rows that are turned to float64 at a time.
+_STEP_ROWS = 2048
+
+
+class Moments:
+    """The mean of vectors, float64 (dim,), and the sums of squared deviations (dim,), or of products (dim, dim)."""
+
+    # Blocks are merged by the pairwise update (Chan, Golub & LeVeque 1983): a large mean does not lower the precision.
+
+    def __init__(self, dim: int, kind: Literal["mean", "squares", "scatter"]) -> None:
+        self.n_rows = 0
+        self.mean: Float64Array = np.zeros(dim)
+        self.squares: Float64Array = np.zeros((dim, dim) if kind == "scatter" else dim)
+        self._kind = kind
+
+    def add(self, vectors: npt.NDArray[Any]) -> None:
+        """Add vectors, float (n, dim)."""
+        for start in range(0, len(vectors), _STEP_ROWS):
+            block = vectors[start : start + _STEP_ROWS].astype(np.float64)
+            n_before, self.n_rows = self.n_rows, self.n_rows + len(block)
+            block_mean = block.mean(axis=0)
+            gap = block_mean - self.mean
+            weight = n_before * len(block) / self.n_rows
+            if self._kind != "mean":
+                block -= block_mean
+            if self._kind == "scatter":
+                self.squares += block.T @ block
+                self.squares += np.outer(gap, gap * weight)
+            elif self._kind == "squares":
+                self.squares += np.einsum("ij,ij->j", block, block) + gap**2 * weight
+            self.mean = self.mean + gap * (len(block) / self.n_rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -428,7 +428,7 @@ MUTANTS = [
     ),
     Mutant(
         "squares do not depend on blocks",
-        "vectors/moments.py",
+        "vectors/standardized.py",
         "+ gap**2 * weight",
         "+ gap**2",
         "vectors heads/test_rowprobe.py",
