@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from bertfeat.ann import budget
-from bertfeat.ann.budget import Shape, plan_build, plan_memory
+from bertfeat.ann.budget import plan_build
 from bertfeat.ann.build import build as build_planned
 from bertfeat.ann.description import BuildSettings
-from bertfeat.ann.factory import describe
 from bertfeat.ann.folder import read_index, read_transform
 from bertfeat.ann.index import VectorIndex
-from bertfeat.ann.transforms import prepare
-from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
@@ -58,12 +54,6 @@ def test_many_vectors_are_put_into_lists():
     assert chosen(1_000_000, 384, transform="pca:63")[0] == "IVF4096,PQ63x4fs,Refine(SQ8)"
 
 
-def test_a_high_recall_starts_with_a_better_storage():
-    refined = [f"IVF4096,PQ192x4fs,Refine({storage})" for storage in ("SQfp16", "Flat")]
-    assert chosen(1_000_000, 384, recall=0.99) == [*refined, "IVF4096,SQfp16", "IVF4096,Flat"]
-    assert chosen(1_000_000, 384, recall=1.0) == [refined[1], "IVF4096,Flat"]
-
-
 def test_little_memory_takes_a_smaller_index():
     by_memory = {int(n): chosen(1_000_000, 384, max_memory=int(n)) for n in (1e9, 8e8, 7e8, 6e8, 5e8, 3.5e8)}
     assert [texts[0] for texts in by_memory.values()] == [
@@ -76,12 +66,6 @@ def test_little_memory_takes_a_smaller_index():
     ) as no:
         chosen(1_000_000, 384, max_memory=10**8)
     assert "; IVF4096,RaBitQ takes 29" in str(no.value)
-
-
-def test_without_lists_a_better_storage_may_fit():
-    # With 16 dimensions, ids and lists take as much memory as the vectors.
-    texts = chosen(20_000_000, 16, max_memory=720_000_000, n_queries=100, n_threads=1)
-    assert texts == ["IVF16384_HNSW32,SQ6", "SQ8"]
 
 
 @pytest.fixture
@@ -166,61 +150,3 @@ def test_every_search_parameter_is_tuned(text, names, tmp_path):
         (tmp_path / "index.faiss").stat().st_size / 6000, abs=0.01
     )
     assert {"transform", "truth", f"training {text}", f"adding {text}", f"tuning {text}"} == set(result.seconds)
-
-
-def opened(text: str, vectors, metric=L2) -> VectorIndex:
-    index = describe(text, vectors.shape[1], metric).make()
-    prepared = prepare(vectors, None, metric)
-    index.train(prepared)
-    index.add(prepared)
-    return VectorIndex(index, metric)
-
-
-def held_out(source: ArrayVectors, n_queries: int, seed: int = 0, given=None) -> HeldOut:
-    settings = BuildSettings(metric=L2, n_queries=n_queries, seed=seed)
-    return HeldOut.drawn(source, plan_memory("Flat", Shape(*source.shape), settings), None, given)
-
-
-def test_queries_do_not_find_themselves_and_the_halves_share_none():
-    vectors = mixture(2000, 8)
-    held = held_out(ArrayVectors(vectors, chunk_rows=99), 101, seed=3)
-    assert len(held.positions) == 101
-    np.testing.assert_array_equal(held.vectors, vectors[held.positions])
-    assert not (held.truth == held.positions[:, None]).any()
-    truth = brute_force(vectors, held.vectors, 11, L2)[1]
-    np.testing.assert_array_equal(held.truth, truth[:, 1:])
-    first, second = held.half(0), held.half(1)
-    assert (len(first.positions), len(second.positions)) == (51, 50)
-    assert not set(first.positions) & set(second.positions)
-    assert set(held_out(ArrayVectors(vectors), 101, seed=4).positions) != set(held.positions)
-
-
-def test_the_reported_recall_is_that_of_the_other_half():
-    vectors = mixture(4000, 16, spread=1.0)
-    source = ArrayVectors(vectors)
-    held = held_out(source, 400)
-    index = opened("IVF64,Flat", vectors)
-    found = tune(index, held, source, 0.9)
-    half = held.half(1)
-    hits = index.search(half.vectors, 11).positions
-    mine = [[p for p in row if p != own][:10] for row, own in zip(hits.tolist(), half.positions.tolist(), strict=True)]
-    assert found["recall_at_10"] == pytest.approx(recall(np.array(mine), half.truth), abs=1e-9)
-    assert found["n_queries"] == 200
-    assert found["target_met"] == (found["recall_at_10"] >= 0.9)
-    # A wrong truth of the reported half changes the recall, but not the parameters.
-    held.truth[1::2] = 0
-    held.truth_scores[1::2] = -1.0
-    wrong = tune(opened("IVF64,Flat", vectors), held, source, 0.9)
-    assert wrong["parameters"] == found["parameters"]
-    assert wrong["recall_at_10"] < 0.1
-    assert not wrong["target_met"]
-
-
-def test_a_vector_as_close_as_those_of_the_truth_is_as_good():
-    # Every vector occurs 40 times: which ten of them are found is random.
-    vectors = np.repeat(mixture(100, 8), 40, axis=0)[np.random.default_rng(0).permutation(4000)]
-    source = ArrayVectors(vectors)
-    held = held_out(source, 100)
-    found = tune(opened("IVF16,SQ8", vectors), held, source, 0.95)
-    assert found["recall_at_10"] == 1.0
-    assert found["parameters"] == {"nprobe": 1}

@@ -43,19 +43,6 @@ def test_an_estimate_is_the_size_of_the_file(text):
         assert describe(text, DIM, metric).estimate_bytes(n_vectors) == pytest.approx(n_bytes, rel=0.02, abs=1500)
 
 
-def test_strings_are_read():
-    info = describe("OPQ8_16,IVF64_HNSW16,PQ8,RFlat", DIM, Metric.L2)
-    assert (info.dim, info.index_dim, info.has_opq, info.storage) == (32, 16, True, "PQ8")
-    assert (info.n_lists, info.n_links) == (64, None)
-    assert info.code_bytes == 8 + 4 * 32
-    assert (info.n_training_min, info.n_training_wanted) == (256, 65536)
-    # faiss computes tables of distances when it loads the index.
-    assert info.table_bytes == 4 * 64 * 8 * 256
-    graph = describe("HNSW32", DIM)
-    assert (graph.n_links, graph.code_bytes, graph.n_training_min) == (32, 128, 0)
-    assert describe("IVF64,Flat", DIM).n_training_min == 64
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -9,7 +9,6 @@ import pytest
 from bertfeat.ann.build import extend
 from bertfeat.ann.factory import describe
 from bertfeat.ann.index import VectorIndex
-from bertfeat.ann.search_parameters import n_candidates
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors
@@ -157,34 +156,6 @@ def test_k_vectors_are_found_where_k_are_allowed(text, many):
     assert index.search(queries[:0], 3).positions.shape == (0, 3)
 
 
-@pytest.mark.parametrize("metric", Metric)
-def test_vectors_with_the_worst_codes_are_found(metric):
-    # Two codes of 4 bits: for many queries some vectors are the farthest by both. For zeros all are equal.
-    vectors, queries = mixture(900, 2), np.concatenate([mixture(30, 2, seed=1), np.zeros((1, 2), np.float32)])
-    index = made("IVF8,PQ2x4fs,Refine(SQ8)", vectors, metric, nprobe=2, k_factor_rf=4)
-    found = index.search(queries, 900)
-    np.testing.assert_array_equal(np.sort(found.positions), np.tile(np.arange(900), (31, 1)))
-    zero = index.search(queries[-1:], 3)
-    assert (zero.positions >= 0).all()
-    assert not np.isnan(zero.scores).any()
-    for query, worst in zip(queries, found.positions[:, -1], strict=True):
-        hits = index.search(query[None], 2, allowed=np.arange(900) == worst)
-        assert hits.positions.tolist() == [[worst, -1]]
-
-
-def test_a_refinement_scores_and_orders_as_its_storage(many):
-    vectors, queries = many
-    for metric in (COSINE, L2):
-        refined = made("IVF32,PQ12x4fs,Refine(SQ8)", vectors, metric, nprobe=32, k_factor_rf=100)
-        hits, whole = refined.search(queries, 10), made("SQ8", vectors, metric).search(queries, 10)
-        np.testing.assert_allclose(hits.scores, whole.scores, atol=2e-6)
-        assert recall(hits.positions, whole.positions) > 0.995
-    # One hit takes as many candidates as ten, and no search takes more than there are.
-    assert [n_candidates(refined.index, {"k_factor_rf": 8}, k) for k in (1, 10, 100, 4000)] == [80, 80, 800, 4000]
-    refined.parameters = {"nprobe": 32, "k_factor_rf": 3}
-    np.testing.assert_array_equal(refined.search(queries, 1).positions, refined.search(queries, 10).positions[:, :1])
-
-
 def test_wrong_requests_are_refused(many):
     vectors, queries = many
     index = made("IVF32,Flat", vectors)
@@ -222,13 +193,3 @@ def test_flat_extended_is_flat_built_again(metric):
     rebuilt = made("Flat", vectors, metric, fitted)
     assert np.array_equal(faiss.serialize_index(index.index), faiss.serialize_index(rebuilt.index))
     check_exact(index, vectors, mixture(30, 8, seed=1), 10)
-
-
-@pytest.mark.parametrize("text", ["IVF32,SQ8", "HNSW16", "IVF32,PQ12x4fs,Refine(SQ8)"])
-def test_recall_is_as_high_after_growth(text, many):
-    vectors, queries = many
-    index = made(text, vectors[:2000], COSINE, **APPROXIMATE.get(text, {}))
-    extend(index, ArrayVectors(vectors), 2000, 8192)
-    truth = brute_force(vectors, queries, 10, COSINE)[1]
-    assert index.n_vectors == 4000
-    assert recall(index.search(queries, 10).positions, truth) > 0.85

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
 from bertfeat.errors import UserError
-from bertfeat.heads.entities import entity_scores, entity_sets, entity_spans, is_tag_scheme
+from bertfeat.heads.entities import entity_scores, entity_spans, is_tag_scheme
 
 BIOES = ["O", "B", "I", "E", "S"] + [f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC", "A-B")]
 # Texts that are not tags: seqeval takes the first character for the prefix and warns.
@@ -129,23 +129,6 @@ def test_bilou_and_bmewo_count_as_bioes(tags: list[str]) -> None:
     as_bioes = with_prefixes(tags, L="E", U="S")
     assert list(entity_spans(tags)) == seqeval_entities(as_bioes)
     assert list(entity_spans(with_prefixes(as_bioes, I="M", S="W"))) == seqeval_entities(as_bioes)
-
-
-def test_flat_tags_with_lengths_are_nested_ones() -> None:
-    lengths = [2, 0, 3]
-    y_true = np.array(["B-PER", "I-PER", "I-PER", "O", "B-LOC"])
-    y_pred = ["B-PER", "I-PER", "B-PER", "O", "I-LOC"]
-    nested = [["B-PER", "I-PER"], [], ["I-PER", "O", "B-LOC"]]
-    for tags in (y_true, nested):
-        sets = entity_sets(tags, y_pred, lengths)
-        assert [len(right) for right, _, _ in sets] == [1, 0, 2]
-        assert [sorted(name for name, _, _ in true) for _, _, true in sets] == [["PER"], [], ["LOC", "PER"]]
-    nothing = entity_scores([[], []], [[], []]).to_dict()
-    assert nothing.pop("per_type") == {}
-    assert set(nothing.values()) == {0}
-    assert entity_scores([["B-A"]], [["B-A"]]).to_dict()["per_type"] == {
-        "A": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 1}
-    }
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.metrics import recall_score
 
-from bertfeat.errors import BertfeatWarning, RunError, UserError
+from bertfeat.errors import RunError, UserError
 from bertfeat.heads.neural import MLPProbe
 from bertfeat.heads.training_loop import ScalarMix
 from tests.support.probe_streams import ArrayStream
@@ -83,27 +82,6 @@ def test_the_mix_finds_the_layer_that_tells():
     json.dumps(probe.fit_report(), allow_nan=False)
 
 
-def test_standardizing_is_per_column_under_a_mix():
-    x, y = layers(0)
-    skewed = x * np.repeat([1e-3, 1e3, 50, 1], 6) + np.repeat([0, -500, 80, 3], 6)
-    plain, moved = (MLPProbe(**SMALL, mix=4).fit(data.astype(np.float32), y) for data in (x, skewed))
-    assert moved.fit_report()["mix"]["weights"][0] > 0.8
-    assert moved.score(skewed, y) == pytest.approx(plain.score(x, y), abs=0.02)
-    # Not standardized, what the first layer tells is lost under the others.
-    assert MLPProbe(**SMALL, mix=4, standardize=False).fit(skewed, y).score(skewed, y) < moved.score(skewed, y) - 0.1
-
-
-def test_class_weights_raise_the_recall_of_a_rare_class():
-    rng = np.random.default_rng(2)
-    y = (rng.random(600) < 0.06).astype(int)
-    x = rng.normal(size=(600, 4)).astype(np.float32) + 0.9 * y[:, None]
-    recall = {
-        how: recall_score(y, MLPProbe(**SMALL, class_weight=how, max_epochs=10).fit(x, y).predict(x))
-        for how in (None, "balanced")
-    }
-    assert recall["balanced"] > recall[None] + 0.2
-
-
 def test_wrong_parameters_are_named_in_fit():
     x, y = xor(20)
     for params, message in (
@@ -124,32 +102,6 @@ def test_wrong_parameters_are_named_in_fit():
         with pytest.raises(UserError) as caught:
             MLPProbe(**params).fit(x, y)
         assert message in str(caught.value)
-
-
-def test_parameters_without_effect_warn():
-    x, y = xor(40)
-    for params, dev, message in (
-        ({"patience": 3, "early_stopping": False}, None, "`patience=3` has no effect for head mlp without early_stop"),
-        ({"validation_fraction": 0.2}, (x, y), "`validation_fraction=0.2` has no effect for head mlp with dev"),
-        ({"metric": "loss", "early_stopping": False}, None, "`metric='loss'` has no effect for head mlp without `dev`"),
-    ):
-        with pytest.warns(BertfeatWarning, match=message):
-            MLPProbe(**SMALL, max_epochs=1, **params).fit(x, y, dev=dev)
-
-
-def test_dev_without_a_label_that_train_has_seen():
-    x, y = xor()
-    with pytest.raises(UserError, match="dev holds no label that train has seen"):
-        MLPProbe(**SMALL, metric="loss").fit(x, y, dev=(x, ["unseen"] * 400))
-    report = MLPProbe(**SMALL, max_epochs=1).fit(x, y, dev=(x, ["unseen"] * 400)).fit_report()
-    assert (report["dev_score"], report["dev_loss"]) == (0, None)
-
-
-def test_other_types_of_numbers_are_taken():
-    y = np.arange(40) % 2 == 1
-    for dtype in (np.float16, np.float64, np.int64, bool):
-        x = (np.arange(40)[:, None] % 2 * np.ones((1, 3))).astype(dtype)
-        assert MLPProbe(**SMALL, max_epochs=10, early_stopping=False).fit(x, y).score(x, y) == 1
 
 
 def test_a_network_that_memory_cannot_hold():

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import statistics
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,8 +18,6 @@ from bertfeat.heads.base import check_labels
 from bertfeat.heads.scores import (
     METRICS,
     bootstrap_interval,
-    mean_and_deviation,
-    primary_metric,
     resamples,
     score_by,
     score_labels,
@@ -122,36 +116,6 @@ def test_words_without_a_vector_are_outside_of_entities() -> None:
     assert scores.n_without_vector == 2
 
 
-def test_a_score_is_found_by_its_name() -> None:
-    scores = score_labels(["a", "b"], ["a", "a"], ["a", "b"])
-    assert scores.value("accuracy") == 0.5
-    assert scores.value("macro_f1") == pytest.approx(1 / 3)
-    with pytest.raises(UserError, match=r"no score 'f1'; choose accuracy, macro_f1$"):
-        scores.value("f1")
-    with pytest.raises(UserError, match="no score 'entity_f1'; the labels are not tags of entities; choose accuracy"):
-        scores.value("entity_f1")
-    assert primary_metric(np.array(TAGS)) == "entity_f1"
-    assert primary_metric(["NOUN", "X"]) == primary_metric([0, 1]) == "accuracy"
-
-
-def test_scores_as_json_and_as_lines() -> None:
-    truth, guesses, lengths = random_tags(30, seed=2)
-    truth[3] = "B-NEW"
-    predicted = np.arange(len(truth)) != 5
-    scores = score_labels(truth, guesses, TAGS, lengths=lengths, predicted=predicted)
-    assert json.loads(json.dumps(scores.to_dict())) == scores.to_dict()
-    assert scores.to_dict()["unseen_labels"] == {"B-NEW": 1}
-    lines = "\n".join(scores.lines())
-    for shown in (f"accuracy  {scores.accuracy:.4f}", f"entity F1 {scores.value('entity_f1'):.4f}", "B-NEW (1 rows)"):
-        assert shown in lines
-    numbers = score_labels([0, 1, 7], [0, 1, 1], [0, 1]).to_dict()
-    assert list(numbers["per_class"]) == ["0", "1", "7"]
-    assert numbers["confusion"]["labels"] == [0, 1, 7]
-    assert numbers["confusion"]["matrix"] == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
-    hostile = score_labels(["a\n\x1b[31m", "b"], ["b", "b"], ["b"]).lines()
-    assert all(line.isprintable() for line in hostile)
-
-
 @pytest.mark.parametrize(
     ("y_true", "y_pred", "classes", "said"),
     [
@@ -206,28 +170,6 @@ def test_intervals_of_sequences_draw_whole_sequences(metric: str) -> None:
     assert found.n_units == len(true_parts) < len(lengths)
 
 
-def test_intervals_count_rows_without_a_prediction_as_errors() -> None:
-    truth = np.array(["a", "b"] * 30)
-    predicted = np.arange(60) % 3 > 0
-    for metric in ("accuracy", "macro_f1"):
-        masked = bootstrap_interval(metric, truth, truth, predicted=predicted, n_resamples=60)
-        guesses = np.where(predicted, truth, "c")
-        score = SKLEARN[metric] if metric == "accuracy" else partial(sk.f1_score, labels=["a", "b"], average="macro")
-        expected = naive_interval(lambda rows: score(truth[rows], guesses[rows]), 60)  # noqa: B023
-        assert (masked.low, masked.high) == pytest.approx(expected)
-
-
-def test_mean_and_deviation() -> None:
-    values = [0.91, 0.93, 0.935, 0.9]
-    assert mean_and_deviation(values) == pytest.approx((statistics.mean(values), statistics.stdev(values)))
-    assert mean_and_deviation([0.5]) == (0.5, None)
-
-
 def test_labels_of_several_kinds_are_not_made_text() -> None:
     with pytest.raises(UserError, match=r"y holds values of type int, str; .* all of one kind"):
         check_labels(["a", 1])
-
-
-def test_labels_of_other_types() -> None:
-    for labels in ([np.str_("a"), "b"], pl.Series(["a", "b"])):
-        assert check_labels(labels).tolist() == ["a", "b"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold, cross_val_score
 
 from bertfeat.errors import UserError
-from bertfeat.heads.batching import BatchSize, batches
 from bertfeat.heads.entities import entity_scores
 from bertfeat.heads.neural import BiLSTMTagger, LinearTagger
 from bertfeat.heads.sequences import Sequences
@@ -88,15 +86,6 @@ def test_the_linear_tagger_is_a_softmax_over_each_word():
     assert np.concatenate(one_by_one).tolist() == np.concatenate(tagger.predict(x_test)).tolist()
 
 
-@pytest.mark.parametrize("which", ["forward", "backward"])
-def test_both_directions_are_read(which):
-    step = 1 if which == "forward" else -1
-    vectors, kinds = words(200, seed=4)
-    y = [np.roll(kind, step) if len(kind) else kind for kind in kinds]  # the ends wrap round, which few words notice
-    tagger = BiLSTMTagger(**SMALL, max_epochs=12, n_layers=1, dropout=0.0, early_stopping=False).fit(vectors, y)
-    assert tagger.score(vectors, y) > 0.8
-
-
 def test_a_prediction_does_not_depend_on_the_batch(fitted):
     x, _ = previous(40, seed=5)
     x.append(np.random.default_rng(0).normal(size=(300, DIM)).astype(np.float32))
@@ -119,17 +108,6 @@ def test_the_bilstm_equals_torchs_own_on_one_sentence(fitted):
     np.testing.assert_allclose(fitted.predict_proba([sentence])[0], want, atol=2e-6)
 
 
-def test_predictions_come_in_the_shape_of_the_sequences(fitted):
-    x = [np.zeros((n, DIM), np.float32) for n in (3, 0, 1, 0)]
-    predicted, probabilities = fitted.predict(x), fitted.predict_proba(x)
-    assert [len(labels) for labels in predicted] == [3, 0, 1, 0]
-    assert [p.shape for p in probabilities] == [(3, 3), (0, 3), (1, 3), (0, 3)]
-    assert all(p.dtype == np.float32 for p in probabilities)
-    assert set(np.concatenate(predicted)) <= set(fitted.classes_)
-    nothing = [np.zeros((0, DIM), np.float32)]
-    assert [labels.tolist() for labels in fitted.predict(nothing)] == [[]]
-
-
 def test_streams_are_predicted_like_memory(fitted):
     x, y = previous(60, seed=7)
     stream = stream_of(x, 5)
@@ -150,28 +128,6 @@ def test_tags_are_scored_and_stopped_by_entities():
     words_right = np.mean(np.concatenate(tagger.predict(x_dev)) == [label for labels in y_dev for label in labels])
     assert words_right != found.f1
     assert clone(tagger).set_params(metric="accuracy", max_epochs=1).fit(x, y).fit_report()["metric"] == "accuracy"
-
-
-def test_scikit_learn_splits_lists_and_sequences():
-    x, y = kinds_of(60, seed=1)
-    tagger = LinearTagger(lr=0.01, max_epochs=10)
-    assert not is_classifier(tagger)
-    assert clone(tagger).get_params() == tagger.get_params()
-    folds = KFold(3, shuffle=True, random_state=0)
-    by_list = cross_val_score(tagger, x, y, cv=folds)
-    by_sequences = cross_val_score(tagger, Sequences.of(x), y, cv=folds)
-    assert by_list.min() > 0.7
-    np.testing.assert_array_equal(by_list, by_sequences)
-
-
-def test_a_document_of_thousands_of_words_is_a_batch_alone():
-    rng = np.random.default_rng(0)
-    lengths = [5, 5000, 7, 0, 90]
-    x = Sequences(rng.normal(size=(sum(lengths), DIM)).astype(np.float16), lengths)
-    assert [batch.lengths.tolist() for batch in batches(x, BatchSize(32, 100))] == [[5000], [90], [5, 7]]
-    y = rng.integers(0, 2, sum(lengths))
-    tagger = BiLSTMTagger(hidden_size=2, n_layers=1, max_epochs=1, batch_tokens=100, early_stopping=False).fit(x, y)
-    assert [len(labels) for labels in tagger.predict(x)] == lengths
 
 
 def test_wrong_data_is_refused(fitted):

@@ -363,41 +363,6 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
         store.layers(sample=3)
 
 
-def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Equal rows, whose mean is rounded: no variance, no dimension, no CKA, and JSON without NaN.
-    one = imported(tmp_path, "one", np.full((7, 3), 0.1))
-    found = one.layers(level="sentence")
-    row = found.rows[0]
-    assert row.anisotropy == pytest.approx(1)
-    assert (row.effective_rank, row.intrinsic_dimension, row.anisotropy_centered) == (None, None, None)
-    assert found.cka == found.cka_debiased == found.neighbor_overlap == ((None,),)
-    json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    # Very large and very small values, whose products do not fit into float32.
-    some = np.random.default_rng(7).normal(size=(40, 6))
-    sizes = [imported(tmp_path, f"times {size}", some * size) for size in (1e12, 1e-15)]
-    both = sizes[0].layers(sizes[1], level="sentence")
-    assert (both.rows[0].cka_other, both.cka_debiased[0][1]) == (pytest.approx(1, abs=1e-5), pytest.approx(1, abs=1e-4))
-    assert both.rows[0].effective_rank == pytest.approx(both.rows[1].effective_rank, rel=1e-5)
-    # Zero vectors have cosine 0 with all others.
-    zeros = np.eye(4)[[0, 0, 1, 1, 1]] * [[1], [1], [1], [1], [0]]
-    assert imported(tmp_path, "zeros", zeros).layers(level="sentence").rows[0].anisotropy == 0.2
-    # Unknown words have no type; rows are matched by their places alone.
-    ids = {"doc_id": [n // 4 for n in range(12)], "word_index": [n % 4 for n in range(12)]}
-    rng = np.random.default_rng(6)
-    nameless = imported(tmp_path, "nameless", rng.normal(size=(12, 3)), ids)
-    alone = nameless.layers(min_count=2)
-    assert (alone.n_types, alone.rows[0].self_similarity) == (0, None)
-    assert alone.rows[0].within_sentence is not None
-    known = imported(tmp_path, "known", rng.normal(size=(12, 2)), ids | {"word": ["a", "b", "c"] * 4})
-    for pair in ((nameless, known), (known, nameless)):
-        both = pair[0].layers(pair[1], min_count=2)
-        assert (both.n_rows, both.n_types) == (12, 3)
-        assert {word.word for word in both.moved["embedding"]} == {"a", "b", "c"}
-    monkeypatch.setattr(Store, "take", lambda *_: np.full((7, 3), np.inf))
-    with pytest.raises(UserError, match=r"embedding of sentence row 0 .*holds NaN or infinity"):
-        one.layers(level="sentence")
-
-
 def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     """Several shards, an appended store, words without vectors, a text without words, special tokens."""
     texts = ["Angela sings .", "", "the dog runs and the cat sits", *(f"the cat runs {n} and sings" for n in range(9))]

@@ -44,11 +44,6 @@ class TestRawText:
         assert in_memory["doc_id"].to_list() == list(range(len(texts)))
         assert in_memory.drop("doc_id").equals(want.drop("doc_id"))
 
-    def test_settings_that_change_the_feature_are_refused(self, sentences: FittedProbe, stores: Stores) -> None:
-        for what in (stores.files["dev"], ["Some text."]):
-            with pytest.raises(UserError, match="pooling"):
-                sentences.predict(what, pooling="cls")
-
     def test_words_as_from_the_store(self, tagger: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         want = tagger.predict(stores.words_dev)
         assert want.columns == ["doc_id", "word_index", "word", "prediction", "probability"]
@@ -59,33 +54,6 @@ class TestRawText:
         got = pl.read_parquet(tmp_path / "o.parquet")
         assert got.equals(want), "with the probe's own max_length and on_overlong"
         assert got["prediction"].null_count() > 0
-
-    def test_tokens(self, stores: Stores, tmp_path: Path) -> None:
-        probe = fit_probe(stores.words_train, "label", level="token", feature="layer_06", head="linear", max_epochs=1)
-        want = probe.predict(stores.words_dev)
-        tokens = stores.words_dev.polars("token", ["doc_id", "token_index", "token", "word_index"])
-        assert want.select("doc_id", "token_index", "token").equals(tokens.drop("word_index"))
-        first = tokens.select(
-            pl.struct("doc_id", "word_index").is_first_distinct() & pl.col("word_index").is_not_null()
-        )
-        assert want["prediction"].is_not_null().to_list() == first.to_series().to_list()
-        texts = ["Aspirin lowers fever.", "", "electroencephalographically"]
-        in_memory = probe.predict(texts)
-        (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
-        for written in (
-            probe.predict(tmp_path / "a.txt", tmp_path / "o.parquet"),
-            probe.predict(texts, tmp_path / "t.csv"),
-        ):
-            assert (written.n_rows, written.n_without) == (in_memory.height, in_memory["prediction"].null_count())
-        assert pl.read_parquet(tmp_path / "o.parquet").equals(in_memory)
-        assert in_memory.equals(probe.predict([tmp_path / "a.txt"]))
-        assert in_memory.filter(pl.col("prediction").is_not_null())["token"].to_list()[:2] == ["as", "lowers"]
-
-    def test_the_encoder_is_loaded_once(self, sentences: FittedProbe, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = sentences.predict(["a patient with fever"])
-        monkeypatch.setattr("bertfeat.extraction.flow.load_encoder", None)
-        assert sentences.predict(["a patient with fever"]).equals(first)
-        assert sentences.predict([" "])["prediction"].to_list() == [None]
 
     def test_what_is_not_a_list_of_texts(self, sentences: FittedProbe) -> None:
         for texts, message in (
@@ -112,14 +80,6 @@ class TestRawText:
             ):
                 use()
         assert list(tmp_path.iterdir()) == []
-
-    def test_nothing_is_left_of_an_input_that_cannot_be_read(self, sentences: FittedProbe, tmp_path: Path) -> None:
-        (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"text"\n')
-        with pytest.raises(UserError, match=r"bad\.jsonl:2: "):
-            sentences.predict(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet")
-        assert list((tmp_path / "out").iterdir()) == []
-        written = sentences.predict(tmp_path / "bad.jsonl", tmp_path / "out" / "o.parquet", bad_rows="quarantine")
-        assert (written.n_rows, written.n_set_aside) == (1, 1)
 
 
 class TestOutput:
@@ -209,22 +169,6 @@ def words(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Store:
 class TestColumnsAndErrors:
     """Gold labels beside predictions, and the rows that are wrong."""
 
-    def test_columns_of_sentences(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
-        found = sentences.predict(stores.dev, columns="text, domain,doc_id")
-        assert found.columns == ["doc_id", "text", "domain", "prediction", "probability"]
-        assert found.drop("text", "domain").equals(sentences.predict(stores.dev))
-        assert found.select("doc_id", "text", "domain").equals(
-            stores.dev.polars("sentence", ["doc_id", "text", "domain"])
-        )
-        given = {"columns": ["text", "domain"], "id_column": "id"}
-        sentences.predict(stores.files["dev"], tmp_path / "o.parquet", **given)
-        assert pl.read_parquet(tmp_path / "o.parquet").equals(found)
-        frame = pl.read_ndjson(stores.files["dev"])
-        sentences.predict(frame, tmp_path / "o.csv", **given)
-        assert (
-            pl.read_csv(tmp_path / "o.csv", schema=found.schema).drop("probability").equals(found.drop("probability"))
-        )
-
     def test_errors_are_those_of_the_score(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         everything = sentences.predict(stores.dev, columns=["domain"])
         wrong = sentences.predict(stores.dev, errors=True)
@@ -263,17 +207,6 @@ class TestColumnsAndErrors:
         assert written.n_gold == len(gold)
         assert pl.read_parquet(tmp_path / "o.parquet").drop("text").equals(wrong)
 
-    def test_labels_from_a_table(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
-        rows = sentences.predict(stores.dev).drop_nulls()
-        table = rows.select("doc_id", x=pl.when(pl.int_range(pl.len()) < 5).then(pl.lit("new")).otherwise("prediction"))
-        wrong = sentences.predict(stores.dev, errors=True, label="x", labels=table)
-        assert wrong["doc_id"].to_list() == rows["doc_id"].head(5).to_list()
-        assert wrong["x"].unique().to_list() == ["new"]
-        table.write_csv(tmp_path / "l.csv")
-        given = {"label": "x", "labels": tmp_path / "l.csv", "id_column": "id"}
-        sentences.predict(stores.files["dev"], tmp_path / "o.csv", errors=True, **given)
-        assert pl.read_csv(tmp_path / "o.csv")["doc_id"].to_list() == wrong["doc_id"].to_list()
-
     def test_what_cannot_be_shown_is_refused(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("fever\n")
         numbers = stores.dev.polars("sentence", ["doc_id"]).with_columns(domain=pl.int_range(pl.len()))
@@ -296,9 +229,3 @@ class TestColumnsAndErrors:
             with pytest.raises(UserError, match=message):
                 call()
         assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-
-    def test_a_column_without_a_label_is_refused(self, sentences: FittedProbe, tmp_path: Path) -> None:
-        (tmp_path / "a.csv").write_text("text,domain\nfever,\nrash,\n")
-        with pytest.raises(UserError, match=r"^.*/a\.csv: column 'domain': no row at level sentence has a label"):
-            sentences.predict(tmp_path / "a.csv", tmp_path / "o.csv", errors=True)
-        assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]

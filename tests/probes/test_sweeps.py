@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertfeat import fit_probe, sweep_probes
-from bertfeat.errors import BertfeatWarning, UserError
+from bertfeat.errors import UserError
 from bertfeat.probes.sweep import Sweep
 from tests.support.probe_stores import Stores
 
@@ -96,16 +96,3 @@ class TestSweep:
         ):
             with pytest.raises(UserError, match=message):
                 sweep_probes(stores.train, **{"label": "domain", "head": "ridge", **arguments})
-
-    def test_settings_without_effect_warn(self, stores: Stores) -> None:
-        settings = {"level": "sentence", "head": "centroid", "features": [-1], "dev": stores.dev}
-        for more, text in (
-            ({"hold_out": 0.5}, "`hold_out` has no effect with `dev`"),
-            ({"seeds": 2}, "`seeds` has no"),
-        ):
-            with pytest.warns(BertfeatWarning, match=text):
-                sweep_probes(stores.train, "domain", **settings, **more)
-
-    def test_a_dev_store_of_other_features(self, stores: Stores) -> None:
-        with pytest.raises(UserError, match="works at level sentence, store words_dev_store holds token, word"):
-            sweep_probes(stores.train, "domain", dev=stores.words_dev)

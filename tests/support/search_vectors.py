@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 
 
@@ -66,15 +65,3 @@ class MadeVectors:
     def read(self, chunk: int) -> np.ndarray:
         rows = self.chunks[chunk]
         return np.roll(self._base, rows.start // 7, axis=0)[: len(rows)] + np.float32(rows.start / self.shape[0])
-
-
-class CountedVectors(ArrayVectors):
-    """Vectors in memory that count how often a chunk is read."""
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.n_reads = 0
-
-    def read(self, chunk: int) -> np.ndarray:
-        self.n_reads += 1
-        return super().read(chunk)
