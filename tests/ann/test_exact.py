@@ -103,9 +103,8 @@ def test_a_common_mean_and_any_scale(metric, mean, deviation):
     np.testing.assert_allclose(scores, want_scores, rtol=3e-7)
 
 
-@pytest.mark.parametrize("kind", ["random", "equal"])
-def test_working_memory_stays_below_its_limit(kind):
-    vectors = features(6000, 32) if kind == "random" else np.ones((6000, 32), np.float32)
+def test_working_memory_stays_below_its_limit():
+    vectors = features(6000, 32)
     queries = features(400, 32, seed=1)
     source = ArrayVectors(vectors, chunk_rows=1000)
     exact_search(source, queries[:2], 10, L2)
@@ -131,7 +130,6 @@ def broken(n: int, value: float) -> np.ndarray:
         (features(20), features(2), {"k": 0}, "k is 0: ask for 1 hit or more"),
         (features(20), features(2, 23), {}, r"queries of shape \(2, 23\): the index takes \(n_queries, 24\)"),
         (features(20), broken(9, np.nan), {}, "query 9 holds NaN or infinity"),
-        (features(20), broken(9, np.inf), {}, "query 9 holds NaN or infinity"),
         (broken(13, np.nan), features(2), {}, "row 13: its vector holds NaN or infinity"),
         (features(20), features(2), {"allowed": np.ones(19, bool)}, r"allowed is bool of shape \(19,\): give bool of"),
     ],

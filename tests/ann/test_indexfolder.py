@@ -22,10 +22,7 @@ QUERIES = vectors(9, seed=5)
 ALLOWED = np.random.default_rng(3).random(N_VECTORS) < 0.4
 SETTINGS = [
     {"factory": "Flat", "metric": "cosine", "transform": "whiten:8"},
-    {"factory": "Flat", "metric": "ip", "transform": "truncate:8"},
-    {"factory": "Flat", "metric": "l2"},
     {"factory": "IVF8,Flat", "metric": "l2", "parameters": {"nprobe": 3}},
-    {"factory": "IVF8,PQ4x4", "metric": "cosine", "transform": "center", "parameters": {"nprobe": 4}},
     {"factory": "HNSW16,SQ8", "metric": "ip", "transform": "pca:12", "parameters": {"efSearch": 40}},
     {"factory": "IVF8,PQ8x4fs,Refine(SQ8)", "metric": "ip", "parameters": {"nprobe": 8, "k_factor_rf": 64}},
 ]

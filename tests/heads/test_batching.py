@@ -1,4 +1,4 @@
-"""Minibatches: every row once, and a bounded share of a stream in memory, read ahead."""
+"""Minibatches: every row once, in memory and streamed, and nothing held out is learned from."""
 
 from __future__ import annotations
 

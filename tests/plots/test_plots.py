@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from bertfeat.errors import UserError
 from bertfeat.plots.charts import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_lines, plot_points
-from bertfeat.plots.tables import markdown_table, text_table, write_csv
+from bertfeat.plots.tables import text_table, write_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
 SWEEP = LayerScores(
@@ -46,16 +46,6 @@ def test_text_table_lines_up() -> None:
     assert text_table(["a", "b"], []) == "a  b\n-  -"
     spans = text_table(["head", "score"], [["svm", "0.91 ± 0.01"], ["bilstm", "±0.2"]])
     assert spans.splitlines()[-1] == "bilstm         ±0.2"
-
-
-def test_markdown_table_escapes() -> None:
-    table = markdown_table(["label", "n", "x"], [["a|b", 3, True], ["*x*\n<b>", 10, None]])
-    assert table.splitlines() == [
-        "| label | n | x |",
-        "|---|---:|---|",
-        "| a\\|b | 3 | True |",
-        "| \\*x\\* \\<b> | 10 | - |",
-    ]
 
 
 def test_csv_is_plain(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -100,8 +99,6 @@ class TestFit:
         assert found.intervals["entity_f1"].low <= found.value <= found.intervals["entity_f1"].high
         assert found.intervals["entity_f1"].n_units == len(by_document)
         assert fitted.training.scores["entity_f1"] == MeanScore(found.value, None, 1)
-        assert json.loads(json.dumps(found.to_dict()))["entity_f1"] == found.value
-        assert any(line.startswith("entity F1") for line in found.lines())
 
     def test_the_best_seed_on_dev_is_kept(self, tagger: FittedProbe, stores: Stores) -> None:
         notes = tagger.training
@@ -134,12 +131,8 @@ class TestStreaming:
 class TestRefusals:
     def test_settings_that_cannot_be_used(self, stores: Stores, tmp_path: Path) -> None:
         for arguments, message in (
-            ({"C": -1}, "C -1 is not a number above 0"),
             ({"metric": "entity_f1", "dev": stores.dev}, "metric 'entity_f1' must be one of auto, accuracy, macro_f1"),
             ({"mix": "last4", "head": "mlp", "feature": "layer_06"}, "name two features"),
-            ({"seeds": 0}, "`seeds=0` is below 1"),
-            ({"limit": 0}, "`limit=0` is below 1"),
-            ({"features": "layer_06"}, "`features` has no effect here; it is for sweep_probes"),
             ({"config": ProbeConfig(), "head": "ridge"}, "'head' beside config"),
             ({"seeds": 2, "head": "mlp"}, "seeds 2 and there is no dev split to choose the best of them on"),
         ):
@@ -167,20 +160,13 @@ class TestRefusals:
 
 
 class TestSaving:
-    def test_only_json_and_safetensors(self, tagger: FittedProbe, tmp_path: Path) -> None:
-        tagger.save(tmp_path / "probe")
-        assert sorted(path.name for path in tmp_path.rglob("*")) == ["probe", "probe.json", "weights.safetensors"]
-        document = json.loads((tmp_path / "probe" / "probe.json").read_text())
-        assert document["extra"]["spec"]["feature"] == "concat_last4"
-        assert str(tmp_path) not in json.dumps(document), "a probe holds no paths of this machine"
-        with pytest.raises(UserError, match="there is a probe already"):
-            tagger.save(tmp_path / "probe")
-        tagger.save(tmp_path / "probe", overwrite=True)
-
     def test_a_loaded_probe_predicts_the_same(self, tagger: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         used = {"ner": (tagger, stores.words_dev), "is_medical": (fit_probe(stores.train, "is_medical"), stores.dev)}
         for name, (fitted, store) in used.items():
             fitted.save(tmp_path / name)
+            with pytest.raises(UserError, match="there is a probe already"):
+                fitted.save(tmp_path / name)
+            assert str(tmp_path) not in (tmp_path / name / "probe.json").read_text(), "a probe holds no path"
             loaded = load_probe(tmp_path / name)
             assert loaded.predict(store).equals(fitted.predict(store))
             assert to_values(loaded.training) == to_values(fitted.training)

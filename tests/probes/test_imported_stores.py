@@ -72,15 +72,8 @@ def test_what_needs_the_model_is_refused(tmp_path, stores, imported):
     assert "import vectors of these texts too and pass their store" in said
     said = refused("extract", tmp_path / "t.txt", "-o", store, "--append")
     assert "imported, and an append needs the model of the vectors; import all vectors into a new store" in said
-    said = refused("extract", tmp_path / "t.txt", "-o", store, "--level", "sentence")
-    assert "holds a store that was imported; use another folder or --overwrite" in said
-    said = refused("verify", store, "--deep")
-    assert "imported from t.parquet, and --deep needs the model of the vectors; leave it out" in said
     with pytest.raises(StoreError, match=r"imported from t\.parquet, and a deep check needs the model"):
         recheck(store)
-    np.save(tmp_path / "v.npy", np.eye(2, dtype=np.float32))
-    said = refused("import", tmp_path / "v.npy", "-o", stores.train.path, "--level", "sentence")
-    assert "holds a store that was extracted from a corpus; use another folder or --overwrite" in said
     # A store is not a model, whoever made its vectors.
     with pytest.raises(UserError, match=r"config\.json"):
         bertfeat.Encoder(str(store))

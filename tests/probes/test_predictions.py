@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -70,15 +69,8 @@ class TestRawText:
     ) -> None:
         spec = dataclasses.replace(sentences.spec, weights_sha256="0" * 64)
         other = FittedProbe(sentences.probe, dataclasses.replace(sentences.training, spec=spec), "old")
-        for use in (
-            lambda: other.predict(["x"]),
-            lambda: other.predict(stores.files["dev"], tmp_path / "o.parquet"),
-        ):
-            with pytest.raises(
-                UserError,
-                match=r"probe old and model minilm hold different .* has .*weights 000000000000…; ",
-            ):
-                use()
+        with pytest.raises(UserError, match=r"probe old and model minilm .* has .*weights 000000000000…; "):
+            other.predict(stores.files["dev"], tmp_path / "o.parquet")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -94,10 +86,9 @@ class TestOutput:
             valid=lambda level, start, stop: np.arange(start, stop) % 4 != 2,
         )
 
-    @pytest.mark.parametrize("head", ["logreg", "svm", "linear"])
+    @pytest.mark.parametrize("head", ["logreg", "svm"])
     def test_what_is_written_is_what_is_predicted(self, store: Store, tmp_path: Path, head: str) -> None:
-        params = {"max_epochs": 2, "early_stopping": False} if head == "linear" else {}
-        probe = fit_probe(store, "label", level="word", head=head, **params)
+        probe = fit_probe(store, "label", level="word", head=head)
         want = probe.predict(store)
         out = tmp_path / "new" / "o.parquet"
         written = probe.predict(store, out)
@@ -110,10 +101,6 @@ class TestOutput:
             assert want["probability"].null_count() == want.height
         else:
             assert want["probability"].is_not_null().to_list() == has.tolist()
-            assert (want["probability"].drop_nulls() > 1 / 2).all()
-        vectors = store.numpy("word", "concat_last4")
-        if head == "logreg":
-            assert want.filter(has)["prediction"].to_list() == probe.probe.predict(vectors[has]).tolist()
 
     def test_a_damaged_part_or_a_full_disk_leaves_the_old_file(
         self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -147,7 +134,6 @@ class TestOutput:
             assert found["prediction"].dtype == kind
             has = store.valid("word", "concat_last4")
             assert found.filter(has)["prediction"].to_list() == labels.filter(has)["x"].to_list()
-            assert json.loads(json.dumps(probe.summary()))["classes"] == sorted(values)
 
 
 def str_label(doc: int, word: int) -> str:
@@ -179,21 +165,18 @@ class TestColumnsAndErrors:
         written = sentences.predict(stores.files["dev"], tmp_path / "o.csv", errors=True, id_column="id")
         assert (written.n_rows, written.n_without, written.n_gold) == (wrong.height, 3, everything.height)
 
-    @pytest.mark.parametrize(("head", "level"), [("linear", "word"), ("bilstm", "token"), ("centroid", "word")])
+    @pytest.mark.parametrize(("head", "level"), [("centroid", "word"), ("bilstm", "token")])
     def test_words_and_tokens(self, words: Store, stores: Stores, tmp_path: Path, level: str, head: str) -> None:
-        params = SMALL if head == "bilstm" else {"max_epochs": 1} if head == "linear" else {}
+        params = SMALL if head == "bilstm" else {}
         probe = fit_probe(stores.words_train, "label", level=level, feature="layer_06", head=head, **params)
         found = probe.predict(words, columns="text,label")
         names = ["doc_id", f"{level}_index", level]
         assert found.columns == [*names, "text", "label", "prediction", "probability"]
         assert found.drop("text", "label").equals(probe.predict(words))
-        assert found["text"].to_list() == [
-            text
-            for text, n in zip(
-                words.polars("sentence")["text"], words.polars(level)["doc_id"].rle().struct["len"], strict=True
-            )
-            for _ in range(n)
-        ]
+        texts = words.polars("sentence", ["doc_id", "text"])
+        assert found["text"].equals(
+            words.polars(level, ["doc_id"]).join(texts, "doc_id", maintain_order="left")["text"]
+        )
         gold = words.polars("word")["label"]
         if level == "token":
             # Words that lost their tokens to truncation have no row.
@@ -210,20 +193,13 @@ class TestColumnsAndErrors:
     def test_what_cannot_be_shown_is_refused(self, sentences: FittedProbe, stores: Stores, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("fever\n")
         numbers = stores.dev.polars("sentence", ["doc_id"]).with_columns(domain=pl.int_range(pl.len()))
-        others = pl.DataFrame({"doc_id": ["none"], "domain": ["x"]})
         dev, text, out = stores.dev, tmp_path / "a.txt", tmp_path / "o.parquet"
         calls = {
             "no column 'nix' at level sentence; columns are doc_id": lambda: sentences.predict(dev, columns=["nix"]),
-            "no column 'concat_last4'": lambda: sentences.predict(dev, columns=["concat_last4"]),
             "no label column 'nix'": lambda: sentences.predict(dev, errors=True, label="nix"),
             "'probability' has the name of a result": lambda: sentences.predict(dev, columns="probability"),
-            "none of its 1 rows is for a row of": lambda: sentences.predict(dev, errors=True, labels=others),
             "holds labels such as 0, probe": lambda: sentences.predict(dev, errors=True, labels=numbers),
             "'domain'; pass gold labels with `labels`": lambda: sentences.predict(text, out, errors=True),
-            "is txt, which has no column 'x'; leave it": lambda: sentences.predict(text, out, columns="x"),
-            "no row has a column 'nix'; check the names": lambda: sentences.predict(
-                stores.files["dev"], out, columns="nix"
-            ),
         }
         for message, call in calls.items():
             with pytest.raises(UserError, match=message):

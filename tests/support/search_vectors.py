@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import faiss
 import numpy as np
 
 from bertfeat.vectors.nearest import Metric
+
+# Tiny indexes are slower on several threads.
+faiss.omp_set_num_threads(1)
 
 
 def mixture(n: int, dim: int, *, n_clusters: int = 50, spread: float = 0.6, offset: float = 0.7, seed: int = 0):
