@@ -33,7 +33,6 @@ def test_what_is_kept_is_the_best_that_was_seen(metric):
     report = probe.fit(x, y, dev=(x_dev, y_dev), on_epoch=epochs.append).fit_report()
     assert [e["epoch"] for e in epochs] == list(range(1, report["n_epochs"] + 1))
     assert {e["metric"] for e in epochs} == {metric}
-    assert epochs[0]["max_epochs"] == 15
     best = (min if metric == "loss" else max)(e["dev_score"] for e in epochs)
     assert report["dev_score"] == best == epochs[report["best_epoch"] - 1]["dev_score"]
     assert report["n_epochs"] in (15, report["best_epoch"] + 4)

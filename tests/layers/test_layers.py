@@ -20,8 +20,6 @@ import scipy.stats
 import bertfeat
 from bertfeat.errors import UserError
 from bertfeat.layers import measures as layers_measures
-from bertfeat.layers import plots as layers_plots
-from bertfeat.layers import result as layers_result
 from bertfeat.layers.result import LayerComparison
 from bertfeat.layers.sums import effective_rank, intrinsic_dimension, rsa, shifts
 from bertfeat.store.reader import Store
@@ -47,25 +45,23 @@ def imported(
     return bertfeat.import_vectors(source, folder / name, level=level, **{"store_dtype": "float32", **settings})
 
 
-def words_of(n_rows: int, n_types: int, n_documents: int) -> dict[str, list[object]]:
-    """Return the columns of rows: documents of different lengths, the first one of a single word."""
-    rng = np.random.default_rng(5)
-    documents = np.concatenate([[0], np.sort(rng.integers(1, n_documents, n_rows - 1))])
-    places = np.arange(n_rows) - np.searchsorted(documents, documents)
-    words = [f"<script>w{k}" for k in (n_types * rng.random(n_rows) ** 2).astype(int)]
-    return {"doc_id": documents.tolist(), "word_index": places.tolist(), "word": words}
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """300 words in three layers of 24 values in float16: a common direction, two large values, and equal rows."""
+    """300 words in three layers of 24 values in float16: a common direction, two large values, and equal rows.
+
+    Documents have different lengths, the first one a single word.
+    """
+    rng = np.random.default_rng(5)
+    documents = np.concatenate([[0], np.sort(rng.integers(1, 40, N_ROWS - 1))])
+    places = np.arange(N_ROWS) - np.searchsorted(documents, documents)
+    words = [f"<script>w{k}" for k in (60 * rng.random(N_ROWS) ** 2).astype(int)]
+    ids = {"doc_id": documents.tolist(), "word_index": places.tolist(), "word": words}
     rng = np.random.default_rng(3)
     base = rng.normal(size=(N_ROWS, 24)) * np.linspace(0.3, 2, 24) + 0.5
     base[:, 7] += 9
     layers = np.stack([base, base + 2 * rng.normal(size=base.shape), rng.normal(size=base.shape) ** 3], axis=1)
     layers[40:60] = layers[40]
     layers[70, 2] = 0
-    ids = words_of(N_ROWS, 60, 40)
     return imported(tmp_path_factory.mktemp("layers"), "store", layers, ids, store_dtype="float16")
 
 
@@ -190,8 +186,6 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     assert (first.cka_other, turned.cka_debiased[0][1]) == pytest.approx((1, 1), abs=1e-6)
     assert first.rsa_other == pytest.approx(1, abs=1e-5)
     assert turned.neighbor_overlap[0][1] == pytest.approx(1, abs=2e-3)
-    for name in ("anisotropy", "anisotropy_centered", "effective_rank", "intrinsic_dimension"):
-        assert getattr(first, name) == pytest.approx(getattr(second, name), rel=1e-4, abs=1e-6)
     assert second.norm_mean == pytest.approx(3 * first.norm_mean, rel=1e-5)
     # 300 rows of 200 dimensions: the published value is far from 0, and the debiased one is not.
     noise = imported(tmp_path, "noise", rng.normal(size=(300, 200)))
@@ -200,7 +194,6 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     assert found.rows[0].cka_other == pytest.approx(0.36, abs=0.06)
     assert abs(found.cka_debiased[0][1] or 1) < 0.03
     assert abs(found.rows[0].rsa_other or 1) < 0.06
-    assert found.neighbor_overlap[0][1] == pytest.approx(10 / 99, abs=0.05)
     words = rng.normal(size=(60, 12))
     moved = 2 * words @ turn
     assert np.abs(shifts(words, moved)).max() < 1e-9
@@ -224,17 +217,6 @@ def test_known_dimensions() -> None:
     assert rsa(one, two) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.fixture
-def quick_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw one line for the page, and one line in the PNG."""
-    plot_panels = layers_plots.plot_panels
-    line = layers_plots.Panel("a line", ("0", "1"), {"store": ((0, 0.5), (1, 0.25))})
-    drawn = layers_plots._svg(line)
-    monkeypatch.setattr(layers_plots, "_svg", lambda panel: drawn)
-    monkeypatch.setattr(layers_result, "plot_panels", lambda panels, path: plot_panels(panels[:1], path))
-
-
-@pytest.mark.usefixtures("quick_plots")
 def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> None:
     """Rows of another store are in another order, some are missing, some words are unknown or others."""
     ids = store.polars("word", ["doc_id", "word_index", "word"])
@@ -259,7 +241,6 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> No
     del done["output"], done["warnings"]
     assert json.loads((tmp_path / "out" / "layers.json").read_text()) == done
     assert pl.read_csv(tmp_path / "out" / "layers.csv")["norm_mean"].to_list() == [r["norm_mean"] for r in done["rows"]]
-    assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")
     # Markup of the corpus is text, and the page loads nothing.
     text = (tmp_path / "out" / "layers.html").read_text("utf-8")
     assert "&lt;script&gt;w" in text
@@ -306,7 +287,7 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_real_models_equal_references(tmp_path: Path) -> None:
-    """The packaged model on a real corpus: trained, with random weights, in binary columns, and concatenated."""
+    """The packaged model on a real corpus: trained, with random weights, and in binary columns."""
     corpus = ROOT / "examples" / "data" / "wnut17_dev.conll"
     settings: Any = {"levels": "word", "limit": 25}
     trained = bertfeat.extract(corpus, tmp_path / "trained", layers="all", shard_bytes=2_000_000, **settings)
@@ -316,8 +297,5 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
     binary = bertfeat.extract(corpus, tmp_path / "b", layers="all", vector_encoding="binary", **settings)
     for store in (trained, untrained, binary):
         check_against_references(store)
-    joined = bertfeat.extract(corpus, tmp_path / "joined", layers="last4", combine="concat", **settings)
-    both = trained.layers(joined)
-    assert [row.cka_other for row in both.rows[3:7]] == pytest.approx([1] * 4)
     against = trained.layers(untrained)
     assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])
