@@ -59,10 +59,10 @@ def few_are_many(monkeypatch):
 
 def test_recall_is_the_same_for_other_queries(few_are_many, tmp_path):
     metric, transform = L2, "whiten"
-    vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
+    vectors, others = mixture(10_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
     asked = BuildSettings(metric=metric, transform=transform, n_queries=800, n_threads=1)
     result = build(vectors, tmp_path, asked)
-    assert result.factory == "IVF512,PQ32x4fs,Refine(SQ8)"
+    assert result.factory == "IVF256,PQ32x4fs,Refine(SQ8)"
     measured = result.measured
     assert measured["target_met"] is True
     assert measured["recall_at_10"] >= 0.95
@@ -84,14 +84,14 @@ def outliers(n: int, dim: int):
 
 
 def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_path):
-    vectors = outliers(12_000, 16)
-    result = build(vectors, tmp_path, BuildSettings(metric=L2, n_queries=400, n_threads=1))
+    vectors = outliers(7_000, 16)
+    result = build(vectors, tmp_path, BuildSettings(metric=L2, n_queries=200, n_threads=1))
     names = [values["factory"] for values in result.measured["candidates"]]
     met = [values["target_met"] for values in result.measured["candidates"]]
-    assert names[:2] == ["IVF256,PQ16x4fs,Refine(SQ8)", "IVF256,PQ16x4fs,Refine(SQfp16)"]
+    assert names[:2] == ["IVF128,PQ16x4fs,Refine(SQ8)", "IVF128,PQ16x4fs,Refine(SQfp16)"]
     assert met == [False] * (len(met) - 1) + [True]
     assert (result.factory, result.measured["target_met"]) == (names[-1], True)
-    assert read_index(tmp_path / "index.faiss").ntotal == 12_000
+    assert read_index(tmp_path / "index.faiss").ntotal == 7_000
 
 
 def test_a_target_that_is_not_met_is_reported(tmp_path):

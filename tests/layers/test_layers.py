@@ -20,6 +20,8 @@ import scipy.stats
 import bertfeat
 from bertfeat.errors import UserError
 from bertfeat.layers import measures as layers_measures
+from bertfeat.layers import plots as layers_plots
+from bertfeat.layers import result as layers_result
 from bertfeat.layers.result import LayerComparison
 from bertfeat.layers.sums import effective_rank, intrinsic_dimension, rsa, shifts
 from bertfeat.store.reader import Store
@@ -217,7 +219,7 @@ def test_known_dimensions() -> None:
     assert rsa(one, two) == pytest.approx(expected, abs=1e-6)
 
 
-def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> None:
+def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of another store are in another order, some are missing, some words are unknown or others."""
     ids = store.polars("word", ["doc_id", "word_index", "word"])
     vectors = store.numpy("word", 2, np.float32) @ np.random.default_rng(8).normal(size=(24, 10))
@@ -227,6 +229,11 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> No
     there = ids[order].with_columns(word=pl.Series([None, "unlike", *ids["word"][order][2:]], dtype=pl.String))
     both = np.stack([vectors[order], vectors[order]], axis=1)
     other = imported(tmp_path, "other", both, there.to_dict(as_series=False))
+    # One plot of each kind is drawn; all of them would take most of the time.
+    plot_panels = layers_plots.plot_panels
+    drawn = layers_plots._svg(layers_plots.Panel("a line", ("0", "1"), {"store": ((0, 0.5), (1, 0.25))}))
+    monkeypatch.setattr(layers_plots, "_svg", lambda panel: drawn)
+    monkeypatch.setattr(layers_result, "plot_panels", lambda panels, path: plot_panels(panels[:1], path))
     done = good("layers", store.path, other.path, "-o", tmp_path / "out", "--min-count", "2", "--json").json
     kept = np.sort([row for n, row in enumerate(order) if n != 1])
     assert done["n_rows"] == len(kept) == len(order) - 1
@@ -241,6 +248,7 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> No
     del done["output"], done["warnings"]
     assert json.loads((tmp_path / "out" / "layers.json").read_text()) == done
     assert pl.read_csv(tmp_path / "out" / "layers.csv")["norm_mean"].to_list() == [r["norm_mean"] for r in done["rows"]]
+    assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")
     # Markup of the corpus is text, and the page loads nothing.
     text = (tmp_path / "out" / "layers.html").read_text("utf-8")
     assert "&lt;script&gt;w" in text
@@ -299,3 +307,4 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
         check_against_references(store)
     against = trained.layers(untrained)
     assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])
+    against.write(tmp_path / "out")

@@ -102,11 +102,10 @@ def test_the_same_plot_gives_the_same_svg_whatever_the_users_style(
             monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", "other")
             monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
         (tmp_path / name).mkdir()
-        plot_layer_scores(SWEEP, tmp_path / name / "layers")
         plot_points(points, groups, list("uvwxyz"), tmp_path / name / "points")
         found.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert found[0] == found[1]
-    assert b"<dc:date>" not in found[0]["layers.svg"]
+    assert b"<dc:date>" not in found[0]["points.svg"]
     assert matplotlib.rcParams["font.size"] == 31.0, "the user's settings are left as they were"
 
 
