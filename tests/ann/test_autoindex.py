@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from bertfeat.ann import budget
-from bertfeat.ann.budget import Shape, plan_build, plan_memory
+from bertfeat.ann.budget import plan_build
 from bertfeat.ann.build import build as build_planned
 from bertfeat.ann.description import BuildSettings
-from bertfeat.ann.factory import describe
 from bertfeat.ann.folder import read_index, read_transform
 from bertfeat.ann.index import VectorIndex
-from bertfeat.ann.transforms import prepare
-from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
@@ -39,49 +35,21 @@ def chosen(n_vectors: int, dim: int, **changes) -> list[str]:
     return [plan.info.text for plan in plans]
 
 
-def test_few_vectors_are_compared_one_by_one():
-    assert chosen(10, 384) == ["Flat"]
+def test_few_vectors_are_compared_one_by_one_and_many_are_put_into_lists():
     assert chosen(40_000, 384) == ["Flat"]
     # The number of dimensions after the transform counts.
-    assert chosen(100_000, 384)[0] == "IVF1024,PQ192x4fs,Refine(SQ8)"
     assert chosen(100_000, 384, transform="pca:64") == ["Flat"]
-
-
-def test_many_vectors_are_put_into_lists():
-    refined = [f"IVF4096,PQ192x4fs,Refine({storage})" for storage in ("SQ8", "SQfp16", "Flat")]
-    assert chosen(1_000_000, 384) == [*refined[:2], "IVF4096,SQ8", "IVF4096,SQfp16", "IVF4096,Flat"]
+    assert chosen(100_000, 384)[0] == "IVF1024,PQ192x4fs,Refine(SQ8)"
     assert chosen(20_000_000, 384, max_memory=10**11)[0] == "IVF16384_HNSW32,PQ192x4fs,Refine(SQ8)"
-    # A list is trained on about forty vectors or more.
-    assert chosen(50_000, 1024)[0] == "IVF1024,PQ512x4fs,Refine(SQ8)"
-    # Codes of two dimensions each, of a width that is even; of few dimensions, or an odd number, codes of each.
+    # Codes of two dimensions each, of a width that is even; of an odd number, codes of each.
     assert chosen(1_000_000, 385)[0] == "IVF4096,PQ385x4fs,Refine(SQ8)"
-    assert chosen(1_000_000, 384, transform="pca:63")[0] == "IVF4096,PQ63x4fs,Refine(SQ8)"
-
-
-def test_a_high_recall_starts_with_a_better_storage():
-    refined = [f"IVF4096,PQ192x4fs,Refine({storage})" for storage in ("SQfp16", "Flat")]
-    assert chosen(1_000_000, 384, recall=0.99) == [*refined, "IVF4096,SQfp16", "IVF4096,Flat"]
-    assert chosen(1_000_000, 384, recall=1.0) == [refined[1], "IVF4096,Flat"]
 
 
 def test_little_memory_takes_a_smaller_index():
-    by_memory = {int(n): chosen(1_000_000, 384, max_memory=int(n)) for n in (1e9, 8e8, 7e8, 6e8, 5e8, 3.5e8)}
-    assert [texts[0] for texts in by_memory.values()] == [
-        *("IVF4096,PQ192x4fs,Refine(SQ8)", "IVF4096,SQ8", "IVF4096,SQ8"),
-        *("IVF4096,SQ6", "IVF4096,RaBitQ4", "IVF4096,RaBitQ2"),
-    ]
-    assert by_memory[1_000_000_000] == ["IVF4096,PQ192x4fs,Refine(SQ8)", "IVF4096,SQ8"]
-    with pytest.raises(
-        UserError, match=r"max_memory 100\.0 MB: too little for any index of 1000000 vectors of 384"
-    ) as no:
+    by_memory = [chosen(1_000_000, 384, max_memory=int(n))[0] for n in (1e9, 8e8, 6e8, 5e8)]
+    assert by_memory == ["IVF4096,PQ192x4fs,Refine(SQ8)", "IVF4096,SQ8", "IVF4096,SQ6", "IVF4096,RaBitQ4"]
+    with pytest.raises(UserError, match=r"max_memory 100\.0 MB: too little for any .*; IVF4096,RaBitQ takes 29"):
         chosen(1_000_000, 384, max_memory=10**8)
-    assert "; IVF4096,RaBitQ takes 29" in str(no.value)
-
-
-def test_without_lists_a_better_storage_may_fit():
-    # With 16 dimensions, ids and lists take as much memory as the vectors.
-    texts = chosen(20_000_000, 16, max_memory=720_000_000, n_queries=100, n_threads=1)
-    assert texts == ["IVF16384_HNSW32,SQ6", "SQ8"]
 
 
 @pytest.fixture
@@ -91,14 +59,13 @@ def few_are_many(monkeypatch):
 
 def test_recall_is_the_same_for_other_queries(few_are_many, tmp_path):
     metric, transform = L2, "whiten"
-    vectors, others = mixture(20_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
+    vectors, others = mixture(10_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
     asked = BuildSettings(metric=metric, transform=transform, n_queries=800, n_threads=1)
     result = build(vectors, tmp_path, asked)
-    assert result.factory == "IVF512,PQ32x4fs,Refine(SQ8)"
+    assert result.factory == "IVF256,PQ32x4fs,Refine(SQ8)"
     measured = result.measured
     assert measured["target_met"] is True
     assert measured["recall_at_10"] >= 0.95
-    assert measured["n_queries"] == 400
     index = opened_from(tmp_path, result)
     truth = brute_force(vectors, others, 10, metric, transform=index.transform)[1]
     found = recall(index.search(others, 10).positions, truth)
@@ -106,14 +73,7 @@ def test_recall_is_the_same_for_other_queries(few_are_many, tmp_path):
     assert found == pytest.approx(measured["recall_at_10"], abs=0.03)
     # Not all lists are searched, and fewer would not be enough.
     assert 1 < result.parameters["nprobe"] < 256
-    tried = measured["candidates"][-1]["tried"]
-    taken = next(values for values in tried if values.items() >= result.parameters.items())
-    assert tried[0]["recall_at_10"] < 0.95 <= taken["recall_at_10"]
-    # A longer refinement in as many lists finds more, and takes more time.
-    longer = [values["recall_at_10"] for values in tried if values["nprobe"] == taken["nprobe"]]
-    assert taken["k_factor_rf"] < 64
-    assert taken["recall_at_10"] <= max(longer)
-    assert index.parameters == result.parameters
+    assert measured["candidates"][-1]["tried"][0]["recall_at_10"] < 0.95
 
 
 def outliers(n: int, dim: int):
@@ -124,17 +84,14 @@ def outliers(n: int, dim: int):
 
 
 def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_path):
-    vectors = outliers(12_000, 16)
-    result = build(vectors, tmp_path, BuildSettings(metric=L2, n_queries=400, n_threads=1))
+    vectors = outliers(7_000, 16)
+    result = build(vectors, tmp_path, BuildSettings(metric=L2, n_queries=200, n_threads=1))
     names = [values["factory"] for values in result.measured["candidates"]]
     met = [values["target_met"] for values in result.measured["candidates"]]
-    assert names[:4] == [
-        *("IVF256,PQ16x4fs,Refine(SQ8)", "IVF256,PQ16x4fs,Refine(SQfp16)"),
-        *("IVF256,SQ8", "IVF256,SQfp16"),
-    ]
+    assert names[:2] == ["IVF128,PQ16x4fs,Refine(SQ8)", "IVF128,PQ16x4fs,Refine(SQfp16)"]
     assert met == [False] * (len(met) - 1) + [True]
     assert (result.factory, result.measured["target_met"]) == (names[-1], True)
-    assert read_index(tmp_path / "index.faiss").ntotal == 12_000
+    assert read_index(tmp_path / "index.faiss").ntotal == 7_000
 
 
 def test_a_target_that_is_not_met_is_reported(tmp_path):
@@ -142,15 +99,12 @@ def test_a_target_that_is_not_met_is_reported(tmp_path):
     result = build(outliers(3000, 16), tmp_path, asked)
     assert result.measured["target_met"] is False
     assert result.measured["recall_at_10"] < 0.5
-    # More lists would not raise the recall.
-    assert result.parameters["nprobe"] <= 16
     assert result.measured["recall_target"] == 0.99
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("HNSW8", {"efSearch"}),
         ("IVF64_HNSW8,Flat", {"nprobe", "quantizer_efSearch"}),
         ("IVF32,PQ16x4fs,Refine(SQ8)", {"nprobe", "k_factor_rf"}),
         ("SQ8", set()),
@@ -165,62 +119,3 @@ def test_every_search_parameter_is_tuned(text, names, tmp_path):
     assert result.measured["bytes_per_vector"] == pytest.approx(
         (tmp_path / "index.faiss").stat().st_size / 6000, abs=0.01
     )
-    assert {"transform", "truth", f"training {text}", f"adding {text}", f"tuning {text}"} == set(result.seconds)
-
-
-def opened(text: str, vectors, metric=L2) -> VectorIndex:
-    index = describe(text, vectors.shape[1], metric).make()
-    prepared = prepare(vectors, None, metric)
-    index.train(prepared)
-    index.add(prepared)
-    return VectorIndex(index, metric)
-
-
-def held_out(source: ArrayVectors, n_queries: int, seed: int = 0, given=None) -> HeldOut:
-    settings = BuildSettings(metric=L2, n_queries=n_queries, seed=seed)
-    return HeldOut.drawn(source, plan_memory("Flat", Shape(*source.shape), settings), None, given)
-
-
-def test_queries_do_not_find_themselves_and_the_halves_share_none():
-    vectors = mixture(2000, 8)
-    held = held_out(ArrayVectors(vectors, chunk_rows=99), 101, seed=3)
-    assert len(held.positions) == 101
-    np.testing.assert_array_equal(held.vectors, vectors[held.positions])
-    assert not (held.truth == held.positions[:, None]).any()
-    truth = brute_force(vectors, held.vectors, 11, L2)[1]
-    np.testing.assert_array_equal(held.truth, truth[:, 1:])
-    first, second = held.half(0), held.half(1)
-    assert (len(first.positions), len(second.positions)) == (51, 50)
-    assert not set(first.positions) & set(second.positions)
-    assert set(held_out(ArrayVectors(vectors), 101, seed=4).positions) != set(held.positions)
-
-
-def test_the_reported_recall_is_that_of_the_other_half():
-    vectors = mixture(4000, 16, spread=1.0)
-    source = ArrayVectors(vectors)
-    held = held_out(source, 400)
-    index = opened("IVF64,Flat", vectors)
-    found = tune(index, held, source, 0.9)
-    half = held.half(1)
-    hits = index.search(half.vectors, 11).positions
-    mine = [[p for p in row if p != own][:10] for row, own in zip(hits.tolist(), half.positions.tolist(), strict=True)]
-    assert found["recall_at_10"] == pytest.approx(recall(np.array(mine), half.truth), abs=1e-9)
-    assert found["n_queries"] == 200
-    assert found["target_met"] == (found["recall_at_10"] >= 0.9)
-    # A wrong truth of the reported half changes the recall, but not the parameters.
-    held.truth[1::2] = 0
-    held.truth_scores[1::2] = -1.0
-    wrong = tune(opened("IVF64,Flat", vectors), held, source, 0.9)
-    assert wrong["parameters"] == found["parameters"]
-    assert wrong["recall_at_10"] < 0.1
-    assert not wrong["target_met"]
-
-
-def test_a_vector_as_close_as_those_of_the_truth_is_as_good():
-    # Every vector occurs 40 times: which ten of them are found is random.
-    vectors = np.repeat(mixture(100, 8), 40, axis=0)[np.random.default_rng(0).permutation(4000)]
-    source = ArrayVectors(vectors)
-    held = held_out(source, 100)
-    found = tune(opened("IVF16,SQ8", vectors), held, source, 0.95)
-    assert found["recall_at_10"] == 1.0
-    assert found["parameters"] == {"nprobe": 1}

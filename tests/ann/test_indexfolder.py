@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import faiss
 import numpy as np
-import psutil
 import pytest
 
 from bertfeat.ann import folder as ann_folder
@@ -24,10 +22,7 @@ QUERIES = vectors(9, seed=5)
 ALLOWED = np.random.default_rng(3).random(N_VECTORS) < 0.4
 SETTINGS = [
     {"factory": "Flat", "metric": "cosine", "transform": "whiten:8"},
-    {"factory": "Flat", "metric": "ip", "transform": "truncate:8"},
-    {"factory": "Flat", "metric": "l2"},
     {"factory": "IVF8,Flat", "metric": "l2", "parameters": {"nprobe": 3}},
-    {"factory": "IVF8,PQ4x4", "metric": "cosine", "transform": "center", "parameters": {"nprobe": 4}},
     {"factory": "HNSW16,SQ8", "metric": "ip", "transform": "pca:12", "parameters": {"efSearch": 40}},
     {"factory": "IVF8,PQ8x4fs,Refine(SQ8)", "metric": "ip", "parameters": {"nprobe": 8, "k_factor_rf": 64}},
 ]
@@ -56,19 +51,6 @@ def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     found.close()
 
 
-@pytest.mark.parametrize("factory", ["Flat", "HNSW16,SQ8", "IVF8,PQ8x4fs,Refine(SQ8)"])
-def test_an_index_is_mapped_and_not_copied(tmp_path, factory):
-    write_index(tmp_path / "x", factory=factory)
-    mapped = loaded(tmp_path / "x")
-    assert any(str(tmp_path / "x" / INDEX) in entry.path for entry in psutil.Process().memory_maps(grouped=False))
-    # A new index in its place does not change the open one.
-    before = mapped.search(QUERIES, 3).positions
-    building = beside(tmp_path / "x")
-    ann_folder.publish(building, tmp_path / "x", write_parts(building, data=vectors(30, seed=9)), overwrite=True)
-    np.testing.assert_array_equal(mapped.search(QUERIES, 3).positions, before)
-    mapped.close()
-
-
 def test_files_of_another_index_are_refused_before_faiss_reads_them(tmp_path, monkeypatch):
     for seed in (0, 1):
         write_index(tmp_path / str(seed), data=vectors(seed=seed), transform="center")
@@ -92,33 +74,3 @@ def test_a_file_that_faiss_cannot_read_is_refused_even_with_the_right_digest(tmp
     ann_folder.publish(building, tmp_path / "x", described)
     with pytest.raises(UserError, match=r"index.faiss: cannot be loaded: .*build the index again"):
         loaded(tmp_path / "x")
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir())
-
-
-def test_an_index_is_replaced_only_when_asked(tmp_path):
-    final = tmp_path / "x"
-    old = write_index(final)
-    building = beside(final)
-    new = write_parts(building, factory="SQ8")
-    with pytest.raises(UserError, match="there is an index already; choose another `output`, or pass `overwrite`"):
-        ann_folder.publish(building, final, new)
-    assert ann_folder.read_description(final) == old
-    ann_folder.publish(building, final, new, overwrite=True)
-    written = ann_folder.read_description(final)
-    assert written.factory == "SQ8"
-    ann_folder.check_files(final, written)
-    assert names(tmp_path) == ["x"]
-
-
-def test_an_index_reads_through_links_as_in_a_download_cache(tmp_path):
-    description = write_index(tmp_path / "x", transform="center")
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    for entry in (tmp_path / "x").iterdir():
-        (snapshot / entry.name).symlink_to(entry)
-    assert ann_folder.read_description(snapshot) == description
-    ann_folder.check_files(snapshot, description)
-    assert ann_folder.read_transform(snapshot) is not None

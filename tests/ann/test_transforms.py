@@ -7,7 +7,6 @@ import pytest
 from sklearn.decomposition import PCA
 
 from bertfeat.ann.transforms import (
-    EIGENVALUE_FLOOR,
     Transform,
     TransformSpec,
     fit_transform,
@@ -15,7 +14,6 @@ from bertfeat.ann.transforms import (
     transform_of,
 )
 from bertfeat.errors import UserError
-from bertfeat.vectors import nearest
 from bertfeat.vectors.array import ArrayVectors, Vectors
 from bertfeat.vectors.nearest import Metric
 
@@ -37,11 +35,7 @@ def fit(vectors: np.ndarray | Vectors, spec: str) -> Transform:
     return transform
 
 
-BAD_NAMES = ["", "pca", "truncate", "center:3", "none:3", "Whiten", "zca", "zca:3"]
-BAD_NUMBERS = ["pca:", "pca:0", "whiten:-3", "whiten:+3", "whiten:x", "whiten:1e2", "whiten:3.0", "whiten: 3", "pca:²"]
-
-
-@pytest.mark.parametrize("text", [*BAD_NAMES, *BAD_NUMBERS, "pca:3:4", "whiten:٣"])
+@pytest.mark.parametrize("text", ["pca", "center:3", "Whiten", "zca:3", "pca:0", "whiten:-3", "whiten:3.0"])
 def test_wrong_specs_are_refused(text):
     with pytest.raises(UserError, match=r"^transform '.*': (choose one of none, center|DIM is '.*'; give a whole)"):
         TransformSpec.parse(text)
@@ -51,8 +45,6 @@ def test_wrong_specs_are_refused(text):
     ("spec", "n_vectors", "message"),
     [
         ("pca:25", 100, "transform 'pca:25': the vectors have 24 dimensions; give 1 to 24"),
-        ("truncate:25", 0, "transform 'truncate:25': the vectors have 24 dimensions; give 1 to 24"),
-        ("center", 0, "transform 'center': it takes 1 vectors or more, and there are 0; use a smaller DIM"),
         ("whiten", 24, "transform 'whiten': it takes 25 vectors or more, and there are 24; use a smaller DIM, center"),
         ("pca:8", 5, "transform 'pca:8': it takes 9 vectors or more, and there are 5; use a smaller DIM"),
     ],
@@ -71,9 +63,6 @@ def test_truncation_keeps_the_first_values_at_length_one(metric):
     want = vectors[:, :5].astype(np.float64)
     want /= np.maximum(np.linalg.norm(want, axis=1, keepdims=True), 1e-30)
     np.testing.assert_allclose(prepare(vectors, transform, metric), want, rtol=2**-22, atol=0)
-    half = vectors.astype(np.float16)
-    np.testing.assert_array_equal(transform.apply(half), transform.apply(half.astype(np.float32)))
-    np.testing.assert_array_equal(transform.apply(vectors[3:4]), transform.apply(vectors)[3:4])
     assert (transform.dim, transform.out_dim) == (24, 5)
     again = transform_of(transform.to_arrays())
     np.testing.assert_array_equal(again.apply(vectors), transform.apply(vectors))
@@ -111,79 +100,9 @@ def test_whitened_vectors_have_unit_covariance_with_any_mean(mean, deviation):
     np.testing.assert_allclose(transform.mean, vectors.mean(axis=0, dtype=np.float64), rtol=1e-13)
 
 
-def test_vectors_in_half_precision_keep_their_values():
-    half = features(mean=3.0).astype(np.float16)
-    for spec in ("center", "whiten", "pca:5"):
-        from_half, from_float = fit(half, spec), fit(half.astype(np.float32), spec)
-        np.testing.assert_array_equal(from_half.mean, from_float.mean)
-        np.testing.assert_array_equal(from_half.apply(half), from_float.apply(half.astype(np.float32)))
-    white = fit(half, "whiten").apply(half).astype(np.float64)
-    np.testing.assert_allclose(np.cov(white.T), np.eye(24), atol=1e-5)
-
-
-@pytest.mark.parametrize("chunk_rows", [10_000, 33, 1])
-def test_the_cut_into_chunks_does_not_matter(chunk_rows):
-    # Sorted along the widest axis, so that every chunk has a mean of its own.
-    vectors = features(mean=100.0)
-    vectors = vectors[np.argsort(PCA(1).fit_transform(vectors)[:, 0])]
-    cut = fit(ArrayVectors(vectors, chunk_rows=chunk_rows), "whiten")
-    whole = PCA(24, svd_solver="full", whiten=True).fit(vectors.astype(np.float64))
-    np.testing.assert_allclose(np.abs(cut.apply(vectors)), np.abs(whole.transform(vectors)), atol=1e-4)
-    again = fit(ArrayVectors(vectors, chunk_rows=chunk_rows), "whiten")
-    np.testing.assert_array_equal(cut.matrix, again.matrix)
-
-
-def test_empty_directions_stay_small_and_are_kept():
-    # As after LayerNorm: one direction holds only the rounding of float16, one dimension is constant.
-    vectors = features(2000, 16)
-    vectors[:, 1:] -= vectors[:, 1:].mean(axis=1, keepdims=True)
-    vectors[:, 0] = 0.5
-    half = vectors.astype(np.float16)
-    transform = fit(half, "whiten")
-    white = transform.apply(half).astype(np.float64)
-    variances = np.linalg.eigvalsh(np.cov(half.astype(np.float64).T))[::-1]
-    assert variances[14] < EIGENVALUE_FLOOR * variances[0] < variances[13]
-    want = np.minimum(variances / (EIGENVALUE_FLOOR * variances[0]), 1)
-    np.testing.assert_allclose(np.cov(white.T), np.diag(want), atol=1e-4)
-    assert transform.out_dim == 16
-
-
 def test_vectors_that_are_all_the_same_have_no_axes():
     same = np.repeat(np.random.default_rng(0).normal(size=(1, 24)).astype(np.float32), 50, axis=0)
     for vectors in (same, np.zeros_like(same)):
         with pytest.raises(UserError, match="transform 'whiten': all 50 vectors are the same; use none"):
             fit(vectors, "whiten")
         np.testing.assert_allclose(fit(vectors, "center").apply(vectors), 0, atol=1e-7)
-
-
-# A number is a sum in float64, rounded to float32. The order of the sum depends on the BLAS, its kernel and the other
-# rows, so the number may differ by one unit in the last place (2^-23). For cosine the length may differ by as much, and
-# the quotient is rounded again. A sum that cancels has the float64 errors of its terms, below 1e-12 of the longest.
-ROUNDED = {"rtol": 3 * 2**-23, "atol": 1e-12}
-
-
-@pytest.mark.parametrize(("dim", "spec"), [(24, "whiten"), (100, "pca:37"), (48, "center")])
-@pytest.mark.parametrize("metric", list(Metric))
-def test_a_vector_is_the_same_alone_and_in_any_batch(dim, spec, metric):
-    vectors = features(700, dim)
-    transform = fit(vectors, spec)
-    whole = prepare(vectors, transform, metric)
-    for start, n in [(0, 1), (699, 1), (13, 2), (130, 127), (131, 128), (200, 129), (3, 690)]:
-        some = prepare(vectors[start : start + n], transform, metric)
-        np.testing.assert_allclose(some, whole[start : start + n], **ROUNDED)
-        if transform.matrix is None:
-            np.testing.assert_array_equal(some, whole[start : start + n])
-
-
-def test_prepared_vectors_have_unit_length_only_for_cosine():
-    vectors = np.array([[3, 4], [0, 0], [1e-30, 0], [-6e4, 0]], dtype=np.float32)
-    want = np.array([[0.6, 0.8], [0, 0], [1, 0], [-1, 0]], dtype=np.float32)
-    np.testing.assert_array_equal(prepare(vectors, None, Metric.COSINE), want)
-    np.testing.assert_array_equal(nearest.unit_length(vectors), want)
-    for metric in (Metric.IP, Metric.L2):
-        np.testing.assert_array_equal(prepare(vectors, None, metric), vectors)
-        half = prepare(vectors.astype(np.float16), None, metric)
-        np.testing.assert_array_equal(half, vectors.astype(np.float16))
-        assert half.dtype == np.float32
-    assert prepare(vectors[:0], None, Metric.COSINE).shape == (0, 2)
-    assert vectors[0, 0] == 3

@@ -1,10 +1,8 @@
-"""Minibatches: every row once, and a bounded share of a stream in memory, read ahead."""
+"""Minibatches: every row once, in memory and streamed, and nothing held out is learned from."""
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -60,65 +58,6 @@ def test_batches_hold_every_row_once_and_keep_their_limits(order, n_chunks):
     assert padded < (1.05 if n_chunks is None else 1.6) * len(seen)
 
 
-def test_a_batch_is_drawn_from_several_chunks_and_the_order_is_new_each_epoch():
-    data = numbered(np.ones(400, np.int64), n_chunks=20)
-    rng = np.random.default_rng(0)
-    first, second = ([b.rows for b in batches(data, BatchSize(16, 16), rng)] for _ in range(2))
-    assert np.mean([len(np.unique(rows // 20)) for rows in first]) > 2
-    assert not np.array_equal(np.concatenate(first), np.concatenate(second))
-    again = [b.rows for b in batches(data, BatchSize(16, 16), np.random.default_rng(0))]
-    np.testing.assert_array_equal(np.concatenate(first), np.concatenate(again))
-
-
-class WatchedStream(ArrayStream):
-    """A stream that counts its chunks that are still in memory."""
-
-    def __init__(self, array, borders):
-        super().__init__(array, borders)
-        self.alive = self.most_alive = 0
-        self.lock = threading.Lock()
-
-    def read(self, chunk):
-        array = super().read(chunk)
-        with self.lock:
-            self.alive += 1
-            self.most_alive = max(self.most_alive, self.alive)
-        weakref.finalize(array, self.release)
-        return array
-
-    def release(self):
-        with self.lock:
-            self.alive -= 1
-
-
-def test_few_chunks_are_in_memory_at_a_time():
-    x, y = labelled(900)
-    stream = WatchedStream(x, range(30, 900, 30))
-    probe = MLPProbe(**SMALL, max_epochs=1).fit(stream, y)
-    probe.predict(stream)
-    gc.collect()
-    assert stream.alive == 0
-    # Three that batches are drawn from, and two or three read ahead, of thirty.
-    assert stream.most_alive <= 6
-
-
-def test_the_next_chunk_is_read_while_the_caller_computes():
-    both = threading.Event()
-
-    class Stream(ArrayStream):
-        def read(self, chunk):
-            if self.n_reads == 1:
-                both.set()
-            return super().read(chunk)
-
-    data = Sequences(Stream(np.ones((20, 2), np.float32), borders=[10]), np.ones(20, np.int64))
-    found = batches(data, BatchSize(10, 10))
-    next(found)
-    assert both.wait(timeout=60)
-    found.close()
-    assert not any(thread.name.startswith("bertfeat-chunks") for thread in threading.enumerate())
-
-
 def test_an_error_of_the_reading_thread_reaches_the_caller():
     class Stream(ArrayStream):
         def read(self, chunk):
@@ -130,16 +69,6 @@ def test_an_error_of_the_reading_thread_reaches_the_caller():
     with pytest.raises(UserError, match="part 2 is damaged"):
         MLPProbe(**SMALL, standardize=False, early_stopping=False).fit(Stream(x, [20, 40]), y)
     assert not any(thread.name.startswith("bertfeat-chunks") for thread in threading.enumerate())
-
-
-@pytest.mark.parametrize("n_chunks", [None, 5])
-def test_a_tenth_is_held_out_class_by_class(n_chunks):
-    y = np.array([0] * 700 + [1] * 250 + [2] * 50)
-    data = numbered(np.ones(1000, np.int64), n_chunks)
-    held, rows, is_left = hold_out(data, 0.1, np.random.default_rng(0), y)
-    assert np.bincount(y[rows]).tolist() == [70, 25, 5]
-    np.testing.assert_array_equal(held.vectors.array[:, 0], rows)
-    np.testing.assert_array_equal(np.flatnonzero(~is_left), rows)
 
 
 def test_whole_sequences_are_held_out_and_not_learned_from():

@@ -3,7 +3,6 @@
 # ruff: noqa: N806
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 
@@ -17,8 +16,8 @@ from sklearn.preprocessing import Normalizer
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe
-from bertfeat.heads.registry import HEADS, ROW_HEADS, head_class, make_head
-from tests.support.probe_streams import ArrayStream, noisy_rows
+from bertfeat.heads.registry import ROW_HEADS, make_head
+from tests.support.probe_streams import noisy_rows
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
@@ -64,15 +63,6 @@ def test_predictions_have_the_type_of_the_labels(make: Make, labels) -> None:
         assert probe.predict_proba(X[:0]).shape == (0, 2)
 
 
-def test_labels_of_dev_that_train_has_not_seen_count_as_errors(make: Make) -> None:
-    X, y = noisy_rows(n_classes=4)
-    train = y != "dog"
-    probe = make().fit(X[train], y[train], dev=(ArrayStream(X, (10, 100)), y))
-    assert probe.fit_report()["dev_score"] == pytest.approx(np.mean(probe.predict(X) == y))
-    assert probe.classes_.tolist() == ["ant", "bee", "cat"]
-    assert json.loads(json.dumps(probe.fit_report(), allow_nan=False)) == probe.fit_report()
-
-
 def test_a_vector_with_nan_is_named(make: Make) -> None:
     X, y = noisy_rows()
     bad = X.copy()
@@ -94,10 +84,8 @@ def test_bad_input_is_refused_in_one_line(make: Make) -> None:
         ({"X": X[:0], "y": y[:0]}, "holds no labels"),
         ({"y": y[:-1]}, "X has 300 rows and y 299 labels|y has 299 labels for 300 rows of X"),
         ({"X": X[:, 0]}, r"shape \(300,\)"),
-        ({"X": X.astype(str).astype(object) + "x"}, "which are not numbers"),
         ({"dev": (X[:0], y[:0])}, "dev has no rows"),
         ({"dev": (X[:, :5], y)}, "dev's X has vectors 5 wide; the probe was fitted on vectors 20 wide"),
-        ({"dev": (X, y[:5])}, "dev's X has 300 rows and dev's y 5 labels|y has 5 labels for 300 rows"),
         ({"dev": (X, np.arange(300))}, "dev holds labels such as 0, train such as '"),
         ({"dev": X}, "dev is a ndarray; pass a pair"),
     ):
@@ -110,12 +98,7 @@ def test_bad_input_is_refused_in_one_line(make: Make) -> None:
         make().fit(X, y).predict(X[:, :3])
 
 
-def test_heads_are_made_by_name() -> None:
-    assert tuple(HEADS) == ("logreg", "svm", "ridge", "centroid", "knn", "mlp", "linear", "bilstm")
-    for name in HEADS:
-        assert head_class(name).head == name
-        assert clone(make_head(name)).get_params() == make_head(name).get_params()
-    assert make_head("logreg", C=3).C == 3
+def test_an_unknown_head_or_parameter_is_refused_with_those_there_are() -> None:
     with pytest.raises(UserError, match=r"no head 'forest'; heads are logreg, svm, .*, bilstm"):
         make_head("forest")
     with pytest.raises(UserError, match="ridge has no parameter 'C'; it has class_weight, standardize, metric, alpha"):

@@ -9,30 +9,19 @@ from sklearn.base import clone
 from sklearn.metrics import f1_score
 
 from bertfeat.errors import RunError
-from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
+from bertfeat.heads.neural import BiLSTMTagger, MLPProbe
 from bertfeat.heads.sequences import Sequences
-from bertfeat.heads.training_loop import own_randomness, rank
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
 SMALL = {"hidden_size": 16, "batch_size": 32, "lr": 0.01}
-CPU = torch.device("cpu")
 
 
 def blobs(n_rows: int, seed: int, noise: float = 1.2):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n_rows)
     return (noise * rng.normal(size=(n_rows, 5)) + np.eye(3, 5)[y] * 2).astype(np.float32), y
-
-
-def test_an_equal_score_with_a_lower_loss_is_better():
-    def key(metric, score, loss):
-        return rank({"metric": metric, "dev_score": score, "dev_loss": loss})
-
-    assert key("entity_f1", 0.0, 2.0) < key("entity_f1", 0.0, 1.5) < key("entity_f1", 0.1, 9.0)
-    assert key("loss", 1.5, 1.5) > key("loss", 2.0, 2.0)
-    assert key("accuracy", 0.5, 1.0) > key("accuracy", 0.5, None)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "loss"])
@@ -44,7 +33,6 @@ def test_what_is_kept_is_the_best_that_was_seen(metric):
     report = probe.fit(x, y, dev=(x_dev, y_dev), on_epoch=epochs.append).fit_report()
     assert [e["epoch"] for e in epochs] == list(range(1, report["n_epochs"] + 1))
     assert {e["metric"] for e in epochs} == {metric}
-    assert epochs[0]["max_epochs"] == 15
     best = (min if metric == "loss" else max)(e["dev_score"] for e in epochs)
     assert report["dev_score"] == best == epochs[report["best_epoch"] - 1]["dev_score"]
     assert report["n_epochs"] in (15, report["best_epoch"] + 4)
@@ -55,22 +43,6 @@ def test_what_is_kept_is_the_best_that_was_seen(metric):
     assert report["dev_loss"] == pytest.approx(own, rel=1e-5)
 
 
-def test_without_early_stopping_all_epochs_run_and_all_rows_are_learned_from():
-    x, y = blobs(120, seed=0)
-    epochs = []
-    probe = MLPProbe(**SMALL, early_stopping=False, max_epochs=7).fit(x, y, on_epoch=epochs.append)
-    assert probe.fit_report() == {
-        "weight_decay": 0.01,
-        "n_epochs": 7,
-        "best_epoch": 7,
-        "train_loss": epochs[-1]["train_loss"],
-        "device": "cpu",
-    }
-    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
-    one = MLPProbe(**SMALL, early_stopping=False, max_epochs=1).fit(x[:2], [0, 1])
-    assert one.predict(x).shape == (120,)
-
-
 def test_the_weight_decay_is_chosen_on_dev():
     # Each of many columns tells a little of train by chance, and one tells the class.
     rng = np.random.default_rng(0)
@@ -78,40 +50,13 @@ def test_the_weight_decay_is_chosen_on_dev():
     x = rng.normal(size=(240, 100)).astype(np.float32)
     x[:, 0] += 2 * y
     train, dev = (x[:40], y[:40]), (x[40:], y[40:])
-    values = [0.0, 0.1, 30.0]
     probe = MLPProbe(**SMALL, max_epochs=40, early_stopping=False, dropout=0.0)
-    chosen = clone(probe).set_params(weight_decay=values).fit(*train, dev=dev)
-    report = chosen.fit_report()
-    singles = {v: clone(probe).set_params(weight_decay=v).fit(*train, dev=dev) for v in values}
-    assert [entry["weight_decay"] for entry in report["tried"]] == [30.0, 0.1, 0.0]
-    assert [entry["dev_score"] for entry in report["tried"]] == [singles[v].score(*dev) for v in (30.0, 0.1, 0.0)]
-    assert len({entry["dev_score"] for entry in report["tried"]}) > 1
-    assert report["dev_score"] == max(entry["dev_score"] for entry in report["tried"])
-    kept = singles[report["weight_decay"]]
-    for name, array in chosen.get_state().items():
-        np.testing.assert_array_equal(array, kept.get_state()[name])
-
-
-def test_weight_decay_shrinks_weights_but_not_intercepts():
-    x, y = blobs(200, seed=0)
-    states = [
-        MLPProbe(**SMALL, max_epochs=10, early_stopping=False, weight_decay=decay).fit(x, y + 5).get_state()
-        for decay in (0.0, 10.0)
-    ]
-    weight, bias = ([np.abs(state[f"body.output.{name}"]).mean() for state in states] for name in ("weight", "bias"))
-    assert weight[1] < weight[0] / 2
-    assert bias[1] > bias[0] / 2
-
-
-def test_scores_start_at_the_shares_of_the_classes():
-    # With steps too small to learn, the probabilities are those of a probe that knows the shares alone.
-    rng = np.random.default_rng(0)
-    y = np.repeat(["O", "B-X", "I-X"], [900, 70, 30])
-    x = [rng.normal(size=(1000, 4)).astype(np.float32)]
-    tagger = LinearTagger(lr=1e-12, max_epochs=1, early_stopping=False)
-    np.testing.assert_allclose(tagger.fit(x, y).predict_proba(x)[0][0], [0.07, 0.03, 0.9], atol=1e-6)
-    tagger.set_params(class_weight="balanced").fit(x, y)
-    np.testing.assert_allclose(tagger.predict_proba(x)[0][0], [1 / 3] * 3, atol=1e-6)
+    report = clone(probe).set_params(weight_decay=[0.0, 0.1, 30.0]).fit(*train, dev=dev).fit_report()
+    values = (30.0, 0.1, 0.0)
+    singles = [clone(probe).set_params(weight_decay=value).fit(*train, dev=dev).score(*dev) for value in values]
+    assert [entry["dev_score"] for entry in report["tried"]] == singles
+    assert report["dev_score"] == max(singles) > min(singles)
+    assert report["weight_decay"] == values[singles.index(max(singles))]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_its_epoch():
@@ -131,19 +76,6 @@ def test_the_same_seed_gives_the_same_weights_streamed_too():
     for make in (lambda: x, lambda: ArrayStream(x, range(50, 300, 50))):
         np.testing.assert_array_equal(weights(1, make()), weights(1, make()))
         assert not np.array_equal(weights(1, make()), weights(2, make()))
-
-
-def test_the_global_generator_is_left_as_it_was_even_after_an_error():
-    torch.manual_seed(3)
-    before = torch.random.get_rng_state()
-    draws = []
-    for _ in range(2):
-        with own_randomness(7, CPU):
-            draws.append(torch.rand(3))
-    assert torch.equal(*draws)
-    with pytest.raises(RunError):
-        MLPProbe(lr=1e30, batch_size=10).fit(*blobs(100, seed=0))
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @pytest.mark.gpu

@@ -5,8 +5,6 @@ The references follow the definitions of the papers, pair by pair, in float64.
 
 from __future__ import annotations
 
-import base64
-import csv
 import dataclasses
 import json
 import re
@@ -20,7 +18,7 @@ import pytest
 import scipy.stats
 
 import bertfeat
-from bertfeat.errors import BertfeatWarning, UserError
+from bertfeat.errors import UserError
 from bertfeat.layers import measures as layers_measures
 from bertfeat.layers import plots as layers_plots
 from bertfeat.layers import result as layers_result
@@ -49,25 +47,23 @@ def imported(
     return bertfeat.import_vectors(source, folder / name, level=level, **{"store_dtype": "float32", **settings})
 
 
-def words_of(n_rows: int, n_types: int, n_documents: int) -> dict[str, list[object]]:
-    """Return the columns of rows: documents of different lengths, the first one of a single word."""
-    rng = np.random.default_rng(5)
-    documents = np.concatenate([[0], np.sort(rng.integers(1, n_documents, n_rows - 1))])
-    places = np.arange(n_rows) - np.searchsorted(documents, documents)
-    words = [f"w{k}" for k in (n_types * rng.random(n_rows) ** 2).astype(int)]
-    return {"doc_id": documents.tolist(), "word_index": places.tolist(), "word": words}
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """300 words in three layers of 24 values in float16: a common direction, two large values, and equal rows."""
+    """300 words in three layers of 24 values in float16: a common direction, two large values, and equal rows.
+
+    Documents have different lengths, the first one a single word.
+    """
+    rng = np.random.default_rng(5)
+    documents = np.concatenate([[0], np.sort(rng.integers(1, 40, N_ROWS - 1))])
+    places = np.arange(N_ROWS) - np.searchsorted(documents, documents)
+    words = [f"<script>w{k}" for k in (60 * rng.random(N_ROWS) ** 2).astype(int)]
+    ids = {"doc_id": documents.tolist(), "word_index": places.tolist(), "word": words}
     rng = np.random.default_rng(3)
     base = rng.normal(size=(N_ROWS, 24)) * np.linspace(0.3, 2, 24) + 0.5
     base[:, 7] += 9
     layers = np.stack([base, base + 2 * rng.normal(size=base.shape), rng.normal(size=base.shape) ** 3], axis=1)
     layers[40:60] = layers[40]
     layers[70, 2] = 0
-    ids = words_of(N_ROWS, 60, 40)
     return imported(tmp_path_factory.mktemp("layers"), "store", layers, ids, store_dtype="float16")
 
 
@@ -173,23 +169,12 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
     monkeypatch.setattr(layers_measures, "_BLOCK_BYTES", 44_000)
     # Two of the six pairs of layers at a time, whose sums are 25 x 25 float64 each.
     monkeypatch.setattr(layers_measures, "free_memory", lambda: 24_000)
-    stages: list[str] = []
-    reports = bertfeat.Progress()
-    monkeypatch.setattr(reports, "stage", lambda text, *_: stages.append(text))
-    again = store.layers(min_count=3, progress=reports)
-    assert {"reading vectors, pass 1 of 3", "reading vectors, pass 3 of 3"} <= set(stages)
+    again = store.layers(min_count=3)
     np.testing.assert_allclose(again.cka, whole.cka, rtol=1e-5)
     np.testing.assert_allclose(again.cka_debiased, whole.cka_debiased, rtol=1e-4, atol=1e-5)
     for one, two in zip(again.rows, whole.rows, strict=True):
         for name in ("within_sentence", "self_similarity", "anisotropy", "effective_rank", "norm_sd"):
             assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-4), name
-    # More types than are measured: a seed chooses them.
-    monkeypatch.setattr(layers_measures, "_MAX_TYPES", 4)
-    some = store.layers(min_count=2, seed=3)
-    assert some.n_types == 4
-    assert some.rows == store.layers(min_count=2, seed=3).rows
-    few = store.layers(min_count=10_000)
-    assert (few.n_types, few.rows[0].self_similarity) == (0, None)
 
 
 def test_rotation_scale_and_noise(tmp_path: Path) -> None:
@@ -203,24 +188,17 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     assert (first.cka_other, turned.cka_debiased[0][1]) == pytest.approx((1, 1), abs=1e-6)
     assert first.rsa_other == pytest.approx(1, abs=1e-5)
     assert turned.neighbor_overlap[0][1] == pytest.approx(1, abs=2e-3)
-    for name in ("anisotropy", "anisotropy_centered", "effective_rank", "intrinsic_dimension"):
-        assert getattr(first, name) == pytest.approx(getattr(second, name), rel=1e-4, abs=1e-6)
     assert second.norm_mean == pytest.approx(3 * first.norm_mean, rel=1e-5)
-    # A row is a whole text: no words, and no other rows of its document.
-    assert (first.self_similarity, first.within_sentence, turned.moved["embedding"]) == (None, None, ())
-    assert "self_similarity" not in turned.table()
     # 300 rows of 200 dimensions: the published value is far from 0, and the debiased one is not.
     noise = imported(tmp_path, "noise", rng.normal(size=(300, 200)))
     other = imported(tmp_path, "other", rng.normal(size=(300, 150)) + 4)
-    with pytest.warns(BertfeatWarning, match="`min_count` has no effect at level sentence"):
-        found = noise.layers(other, level="sentence", sample=100, min_count=3)
+    found = noise.layers(other, level="sentence", sample=100)
     assert found.rows[0].cka_other == pytest.approx(0.36, abs=0.06)
     assert abs(found.cka_debiased[0][1] or 1) < 0.03
     assert abs(found.rows[0].rsa_other or 1) < 0.06
-    assert found.neighbor_overlap[0][1] == pytest.approx(10 / 99, abs=0.05)
     words = rng.normal(size=(60, 12))
-    assert np.abs(shifts(words, 2 * words @ turn)).max() < 1e-9
-    moved = words.copy()
+    moved = 2 * words @ turn
+    assert np.abs(shifts(words, moved)).max() < 1e-9
     moved[7] = rng.normal(size=12)
     assert np.argmax(shifts(words, moved)) == 7
 
@@ -229,56 +207,19 @@ def test_known_dimensions() -> None:
     rng = np.random.default_rng(2)
     assert effective_rank(np.diag([4.0, 4, 4, 4, 4, 0, 0])) == pytest.approx(5)
     assert effective_rank(np.cov(rng.normal(size=(20_000, 8)).T)) == pytest.approx(8, abs=0.05)
-    assert np.isnan(effective_rank(np.zeros((3, 3))))
     for dim, room in ((1, 0.1), (2, 0.2), (5, 0.7)):
         flat = np.zeros((1000, 20), np.float32)
         flat[:, :dim] = rng.uniform(size=(1000, dim))
         turned = flat @ np.linalg.qr(rng.normal(size=(20, 20)))[0].astype(np.float32)
         assert intrinsic_dimension(turned) == pytest.approx(dim, abs=room)
-        # Equal rows count once, and so do 0 and -0.
-        twice = np.concatenate([flat, np.where(flat == 0, -flat, flat)])
-        assert intrinsic_dimension(twice) == pytest.approx(intrinsic_dimension(flat))
-    assert np.isnan(intrinsic_dimension(np.ones((100, 4), np.float32)))
     one, two = (rng.integers(-2, 3, size=(40, dim)).astype(np.float32) + 0.1 for dim in (3, 4))
     upper = np.triu_indices(40, 1)
     # Equal cosines share their rank.
     expected = scipy.stats.spearmanr(*(cosines(x.astype(np.float64))[upper].round(12) for x in (one, two))).statistic
     assert rsa(one, two) == pytest.approx(expected, abs=1e-6)
-    # A large common mean, as some models have: cosines that differ in the eighth digit only.
-    base = rng.normal(size=(200, 3))
-    shifted = (base + 3000).astype(np.float32)
-    upper = np.triu_indices(200, 1)
-    expected = scipy.stats.spearmanr(*(cosines(rows.astype(np.float64))[upper] for rows in (base, shifted))).statistic
-    assert rsa(base.astype(np.float32), shifted) == pytest.approx(expected, abs=0.01)
-    # On a ray, all cosines are 1 but for rounding: no order, and no word that moved.
-    ray = np.outer(rng.uniform(1, 2, 200), rng.normal(size=7))
-    assert np.isnan(rsa(base.astype(np.float32), ray.astype(np.float32)))
-    assert np.isnan(shifts(base, ray)).all()
 
 
-def check_page(path: Path) -> str:
-    """Return a page of 12 lines and 3 matrices, which loads nothing."""
-    text = path.read_text("utf-8")
-    drawings = re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,([^"]+)">', text)
-    assert len(drawings) == 15
-    assert all(b"<svg" in base64.b64decode(drawing) for drawing in drawings)
-    assert re.findall(r'(?:href|src)="((?!data:image)[^"]*)"', text) == ["data:,"]
-    assert not re.search(r"<script|url\(|@import|https?:", text)
-    return text
-
-
-@pytest.fixture
-def quick_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw one line for the page, and one line in the PNG; the long test draws all."""
-    plot_panels = layers_plots.plot_panels
-    line = layers_plots.Panel("a line", ("0", "1"), {"store": ((0, 0.5), (1, 0.25))})
-    drawn = layers_plots._svg(line)
-    monkeypatch.setattr(layers_plots, "_svg", lambda panel: drawn)
-    monkeypatch.setattr(layers_result, "plot_panels", lambda panels, path: plot_panels(panels[:1], path))
-
-
-@pytest.mark.usefixtures("quick_plots")
-def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> None:
+def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of another store are in another order, some are missing, some words are unknown or others."""
     ids = store.polars("word", ["doc_id", "word_index", "word"])
     vectors = store.numpy("word", 2, np.float32) @ np.random.default_rng(8).normal(size=(24, 10))
@@ -288,114 +229,44 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path) -> No
     there = ids[order].with_columns(word=pl.Series([None, "unlike", *ids["word"][order][2:]], dtype=pl.String))
     both = np.stack([vectors[order], vectors[order]], axis=1)
     other = imported(tmp_path, "other", both, there.to_dict(as_series=False))
+    # One plot of each kind is drawn; all of them would take most of the time.
+    plot_panels = layers_plots.plot_panels
+    drawn = layers_plots._svg(layers_plots.Panel("a line", ("0", "1"), {"store": ((0, 0.5), (1, 0.25))}))
+    monkeypatch.setattr(layers_plots, "_svg", lambda panel: drawn)
+    monkeypatch.setattr(layers_result, "plot_panels", lambda panels, path: plot_panels(panels[:1], path))
     done = good("layers", store.path, other.path, "-o", tmp_path / "out", "--min-count", "2", "--json").json
     kept = np.sort([row for n, row in enumerate(order) if n != 1])
     assert done["n_rows"] == len(kept) == len(order) - 1
-    assert done["n_documents"] == len(set(documents[kept]))
-    sides = [(row["side"], row["feature"]) for row in done["rows"]]
-    assert sides == [*(("store", f"layer_{i:02d}") for i in range(3)), ("other", "layer_00"), ("other", "layer_01")]
     one = store.numpy("word", 1).astype(np.float64)[kept]
     row = done["rows"][1]
     assert row["cka_other"] == pytest.approx(gram_cka(one, vectors[kept].astype(np.float64)), rel=1e-4)
     assert row["cka_other"] == done["cka"][1][4] == done["cka"][4][1] < 0.5 < done["cka"][2][3]
-    upper = np.triu_indices(len(kept), 1)
-    expected = scipy.stats.spearmanr(cosines(one)[upper], cosines(vectors[kept])[upper]).statistic
-    assert row["rsa_other"] == pytest.approx(expected, abs=0.003)
-    assert (done["rows"][2]["cka_other"], done["rows"][4]["rsa_other"]) == (None, None)
-    assert list(done["moved"]) == ["layer_00", "layer_01"]
     moved = [word["shift"] for word in done["moved"]["layer_01"]]
     assert moved == sorted(moved, reverse=True)
-    assert 0 < moved[0] <= 2
     assert all((ids["word"].gather(kept) == word["word"]).sum() == word["n_rows"] for word in done["moved"]["layer_01"])
     # The files say the same.
     del done["output"], done["warnings"]
     assert json.loads((tmp_path / "out" / "layers.json").read_text()) == done
-    with (tmp_path / "out" / "layers.csv").open(newline="") as lines:
-        table = list(csv.DictReader(lines))
-    for line, measured in zip(table, done["rows"], strict=True):
-        measured["top3_dimensions"] = " ".join(map(str, measured["top3_dimensions"]))
-        assert line == {name: "" if value is None else str(value) for name, value in measured.items()}
+    assert pl.read_csv(tmp_path / "out" / "layers.csv")["norm_mean"].to_list() == [r["norm_mean"] for r in done["rows"]]
     assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")
-    assert "The words that moved most" in check_page(tmp_path / "out" / "layers.html")
-
-
-@pytest.mark.usefixtures("quick_plots")
-def test_a_result_shows_and_draws_itself(tmp_path: Path) -> None:
-    rng = np.random.default_rng(4)
-    words = ["<script>alert(1)</script>", "a&b", "c\u202e"] * 8
-    ids = {"doc_id": [n // 3 for n in range(24)], "word_index": [n % 3 for n in range(24)], "word": words}
-    one, two = (imported(tmp_path, name, rng.normal(size=(24, dim)), ids) for name, dim in (("<b>one", 5), ("two", 4)))
-    found = one.layers(two)
-    assert "&lt;b&gt;one" in found._repr_html_()
-    assert "anisotropy" in str(found)
-    line, matrix = found.plot("anisotropy"), found.plot()
-    assert [len(drawn.get_xdata()) for drawn in line.lines] == [1, 1]
-    assert matrix.images[0].get_array().shape == (2, 2)
-    with pytest.raises(UserError, match="did you mean 'anisotropy'"):
-        found.plot("anisotropi")
-    found.write(tmp_path / "out")
-    text = check_page(tmp_path / "out" / "layers.html")
-    assert "&lt;script&gt;alert(1)" in text
-    assert "\u202e" not in text
-    assert "&lt;b&gt;one (store)" in text
-    with pytest.raises(UserError, match="there is a comparison of layers already"):
-        found.write(tmp_path / "out")
+    # Markup of the corpus is text, and the page loads nothing.
+    text = (tmp_path / "out" / "layers.html").read_text("utf-8")
+    assert "&lt;script&gt;w" in text
+    assert re.findall(r'(?:href|src)="((?!data:image)[^"]*)"', text) == ["data:,"]
+    assert not re.search(r"<script|url\(|@import|https?:", text)
 
 
 def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
-    out, few = tmp_path / "out", np.ones((3, 2))
-    alien = imported(tmp_path, "alien", few, {"doc_id": ["x"] * 3, "word_index": [0, 1, 2], "word": ["a", "b", "c"]})
-    texts = imported(tmp_path, "texts", few)
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "mine.txt").write_text("mine")
+    ids, out = {"doc_id": ["x"] * 3, "word_index": [0, 1, 2], "word": ["a", "b", "c"]}, tmp_path / "out"
+    alien = imported(tmp_path, "alien", np.ones((3, 2)), ids)
     for words, said in (
         ((store.path, "--level", "token"), "no level 'token'; levels are word"),
         ((alien.path,), "3 rows at level word to compare; layers need 4 or more"),
         ((store.path, alien.path), "no common rows at level word"),
-        ((store.path, texts.path), "no level 'word'; levels are sentence"),
         ((store.path, "--sample", "3"), "--sample"),
     ):
         assert said in refused("layers", *words, "-o", out), words
-        assert not out.exists()
-    for place in (tmp_path / "foreign", store.path):
-        assert "not part of a comparison" in refused("layers", store.path, "-o", place, "--overwrite")
-    with pytest.raises(UserError, match="`sample` 3 must be 50 or more"):
-        store.layers(sample=3)
-
-
-def test_equal_rows_zero_rows_and_rows_without_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Equal rows, whose mean is rounded: no variance, no dimension, no CKA, and JSON without NaN.
-    one = imported(tmp_path, "one", np.full((7, 3), 0.1))
-    found = one.layers(level="sentence")
-    row = found.rows[0]
-    assert row.anisotropy == pytest.approx(1)
-    assert (row.effective_rank, row.intrinsic_dimension, row.anisotropy_centered) == (None, None, None)
-    assert found.cka == found.cka_debiased == found.neighbor_overlap == ((None,),)
-    json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    # Very large and very small values, whose products do not fit into float32.
-    some = np.random.default_rng(7).normal(size=(40, 6))
-    sizes = [imported(tmp_path, f"times {size}", some * size) for size in (1e12, 1e-15)]
-    both = sizes[0].layers(sizes[1], level="sentence")
-    assert (both.rows[0].cka_other, both.cka_debiased[0][1]) == (pytest.approx(1, abs=1e-5), pytest.approx(1, abs=1e-4))
-    assert both.rows[0].effective_rank == pytest.approx(both.rows[1].effective_rank, rel=1e-5)
-    # Zero vectors have cosine 0 with all others.
-    zeros = np.eye(4)[[0, 0, 1, 1, 1]] * [[1], [1], [1], [1], [0]]
-    assert imported(tmp_path, "zeros", zeros).layers(level="sentence").rows[0].anisotropy == 0.2
-    # Unknown words have no type; rows are matched by their places alone.
-    ids = {"doc_id": [n // 4 for n in range(12)], "word_index": [n % 4 for n in range(12)]}
-    rng = np.random.default_rng(6)
-    nameless = imported(tmp_path, "nameless", rng.normal(size=(12, 3)), ids)
-    alone = nameless.layers(min_count=2)
-    assert (alone.n_types, alone.rows[0].self_similarity) == (0, None)
-    assert alone.rows[0].within_sentence is not None
-    known = imported(tmp_path, "known", rng.normal(size=(12, 2)), ids | {"word": ["a", "b", "c"] * 4})
-    for pair in ((nameless, known), (known, nameless)):
-        both = pair[0].layers(pair[1], min_count=2)
-        assert (both.n_rows, both.n_types) == (12, 3)
-        assert {word.word for word in both.moved["embedding"]} == {"a", "b", "c"}
-    monkeypatch.setattr(Store, "take", lambda *_: np.full((7, 3), np.inf))
-    with pytest.raises(UserError, match=r"embedding of sentence row 0 .*holds NaN or infinity"):
-        one.layers(level="sentence")
+    assert "not part of a comparison" in refused("layers", store.path, "-o", store.path, "--overwrite")
 
 
 def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
@@ -411,8 +282,6 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     words = grown.layers(level="word")
     has_vector = grown.valid("word", "layer_00") & grown.valid("word", "layer_03")
     assert words.n_rows == has_vector.sum() < len(has_vector)
-    vectors = grown.numpy("word", 3)[has_vector].astype(np.float64)
-    assert words.rows[1].anisotropy == pytest.approx(of_pairs(cosines(vectors)), rel=1e-4)
     tokens = grown.layers(level="token")
     kept = ~grown.polars("token", ["is_special"])["is_special"].to_numpy()
     assert tokens.n_rows == kept.sum() < len(kept)
@@ -426,7 +295,7 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_real_models_equal_references(tmp_path: Path) -> None:
-    """The packaged model on a real corpus: trained, with random weights, in binary columns, and concatenated."""
+    """The packaged model on a real corpus: trained, with random weights, and in binary columns."""
     corpus = ROOT / "examples" / "data" / "wnut17_dev.conll"
     settings: Any = {"levels": "word", "limit": 25}
     trained = bertfeat.extract(corpus, tmp_path / "trained", layers="all", shard_bytes=2_000_000, **settings)
@@ -436,12 +305,6 @@ def test_real_models_equal_references(tmp_path: Path) -> None:
     binary = bertfeat.extract(corpus, tmp_path / "b", layers="all", vector_encoding="binary", **settings)
     for store in (trained, untrained, binary):
         check_against_references(store)
-    joined = bertfeat.extract(corpus, tmp_path / "joined", layers="last4", combine="concat", **settings)
-    assert [row.feature for row in joined.layers().rows] == [f"layer_{n:02d}" for n in range(3, 7)]
-    both = trained.layers(joined)
-    assert [row.cka_other for row in both.rows[3:7]] == pytest.approx([1] * 4)
     against = trained.layers(untrained)
     assert all(0 < (row.cka_other or 0) < 0.95 for row in against.rows[:7])
-    assert against.other_model == str(folder)
     against.write(tmp_path / "out")
-    assert (tmp_path / "out" / "layers.png").read_bytes().startswith(b"\x89PNG")

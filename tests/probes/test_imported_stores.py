@@ -9,7 +9,6 @@ import pytest
 import bertfeat
 from bertfeat.errors import StoreError, UserError
 from bertfeat.extraction.deep_check import recheck
-from bertfeat.search import words_in_context
 from tests.support.command_line import good, refused
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -48,20 +47,6 @@ def test_words_probe_to_equal_scores(stores, imported, feature, same):
     assert probe.score(stores.words_dev).to_dict() == again.score(imported["words_dev"]).to_dict()
 
 
-def test_sweeps_and_predictions(tmp_path, imported):
-    stores = {"store": imported["words_train"], "dev": imported["words_dev"]}
-    sweep = bertfeat.sweep_probes(label="label", level="word", head="centroid", **stores)
-    assert [row.feature for row in sweep.rows][:6] == [
-        *(f"layer_{n:02d}" for n in range(4)),
-        "concat_00_01_02_03",
-        "mean_00_01_02_03",
-    ]
-    good("probe", "fit", imported["train"].path, "-o", tmp_path / "p", "--label", "domain", "--head", "centroid")
-    good("probe", "predict", tmp_path / "p", imported["dev"].path, "-o", tmp_path / "out.parquet")
-    assert pl.read_parquet(tmp_path / "out.parquet").height == len(imported["dev"])
-    assert good("inspect", tmp_path / "p", "--json").json["spec"]["model"] == "imported"
-
-
 def test_indexes_find_rows_by_vectors(tmp_path, stores, imported):
     for name, store in (("here", imported["train"]), ("there", stores.train)):
         good("index", "build", store.path, "-o", tmp_path / name, "--factory", "Flat")
@@ -76,16 +61,6 @@ def test_indexes_find_rows_by_vectors(tmp_path, stores, imported):
     assert "was imported (imported), so no model is known that encodes new texts; import vectors of these texts" in said
 
 
-def test_vectors_without_words_are_found_too(tmp_path):
-    np.save(tmp_path / "v.npy", np.eye(4, 3, dtype=np.float32) + 1)
-    (tmp_path / "ids.txt").write_text("a\na\nb\nb\n")
-    store = bertfeat.import_vectors(tmp_path / "v.npy", tmp_path / "s", level="word", ids=tmp_path / "ids.txt")
-    with bertfeat.build_index(store, tmp_path / "i", factory="Flat") as index:
-        hits = index.search(store.numpy("word", "embedding")[:1].astype(np.float32), k=1)
-        assert hits.select("doc_id", "word_index", "word").rows() == [("a", 0, None)]
-    assert words_in_context(store, [1])[0].marked().count("[") == 1
-
-
 def test_what_needs_the_model_is_refused(tmp_path, stores, imported):
     (tmp_path / "t.txt").write_text("One text.\n")
     store = imported["train"].path
@@ -97,15 +72,8 @@ def test_what_needs_the_model_is_refused(tmp_path, stores, imported):
     assert "import vectors of these texts too and pass their store" in said
     said = refused("extract", tmp_path / "t.txt", "-o", store, "--append")
     assert "imported, and an append needs the model of the vectors; import all vectors into a new store" in said
-    said = refused("extract", tmp_path / "t.txt", "-o", store, "--level", "sentence")
-    assert "holds a store that was imported; use another folder or --overwrite" in said
-    said = refused("verify", store, "--deep")
-    assert "imported from t.parquet, and --deep needs the model of the vectors; leave it out" in said
     with pytest.raises(StoreError, match=r"imported from t\.parquet, and a deep check needs the model"):
         recheck(store)
-    np.save(tmp_path / "v.npy", np.eye(2, dtype=np.float32))
-    said = refused("import", tmp_path / "v.npy", "-o", stores.train.path, "--level", "sentence")
-    assert "holds a store that was extracted from a corpus; use another folder or --overwrite" in said
     # A store is not a model, whoever made its vectors.
     with pytest.raises(UserError, match=r"config\.json"):
         bertfeat.Encoder(str(store))

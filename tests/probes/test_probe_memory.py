@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bertfeat import memory
-from bertfeat.devices import n_cpus
 from bertfeat.memory import free_memory
 from tests.support.places import ROOT
 
@@ -44,42 +41,3 @@ def test_memory_is_that_of_the_control_group(tmp_path: Path, monkeypatch: pytest
         assert free_memory() == 150_000
         (group / limit).write_text("max\n")
         assert free_memory() > 150_000
-
-
-@pytest.mark.parametrize(
-    ("line", "root", "files", "expected"),
-    [
-        ("0::/job/step", "", {"cpu.max": "150000 100000"}, 2),
-        ("0::/job/step", "", {"cpu.max": "max 100000"}, 64),
-        ("4:cpu,cpuacct:/job/step", "cpu", {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}, 3),
-        ("4:cpu,cpuacct:/job/step", "cpu", {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, 64),
-        ("5:memory:/job/step", "", {"cpu.max": "100000 100000"}, 64),
-    ],
-)
-def test_processors_are_those_of_the_affinity_and_of_the_control_group(
-    line: str, root: str, files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Path.read_text
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(Path, "read_text", lambda path, **how: line if path.name == "cgroup" else read(path, **how))
-    # The group of the process is one of the host, and its parent has the limit.
-    group = tmp_path / root / "job"
-    group.mkdir(parents=True)
-    for name, text in files.items():
-        (group / name).write_text(f"{text}\n")
-    assert n_cpus() == expected
-
-
-def test_memory_is_that_of_the_address_space() -> None:
-    limit = 1 << 32
-    script = "from bertfeat.memory import free_memory; print(free_memory())"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )
-    assert 0 < int(done.stdout) < limit

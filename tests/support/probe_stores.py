@@ -5,13 +5,11 @@ The labels are real too: which of three sources a sentence comes from, and the c
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -112,7 +110,6 @@ def write_fake(
     *,
     combine: str = "concat",
     valid: Callable[[Level, int, int], np.ndarray] | None = None,
-    checked: bool = True,
     **metadata: Any,
 ) -> Store:
     """Write a store of given columns.
@@ -123,7 +120,6 @@ def write_fake(
         vectors: The vectors of the rows `start` to `stop - 1` of a level, (n_rows, 4 * HIDDEN), lowest layer first.
         combine: Which vector columns are written.
         valid: Which rows have a vector; all without it.
-        checked: Whether the store refuses what is not finite, as it should.
         **metadata: Values of the store's metadata that differ from the default.
     """
     levels = tuple(level for level in Level if level in shards[0])
@@ -150,8 +146,7 @@ def write_fake(
         has = None if valid is None else valid(level, start, stop)
         return LevelTable(level, frame.height, {c: frame[c].to_list() for c in frame.columns}, found, has)
 
-    unchecked = mock.patch("bertfeat.store.commit.check_result") if not checked else contextlib.nullcontext()
-    with open_for_writing(root, plan) as writer, unchecked:
+    with open_for_writing(root, plan) as writer:
         for spec, shard in zip(plan.shards, shards, strict=True):
             tables = {level: table(level, shard[level]) for level in levels}
             writer.commit(spec, ShardResult(tables, (), {}, {}))

@@ -1,4 +1,4 @@
-"""Vectors of probes: labelled noisy rows, and an array as a stream that counts its reads."""
+"""Vectors of probes: labelled noisy rows, and an array as a stream."""
 
 from __future__ import annotations
 
@@ -33,17 +33,10 @@ class ArrayStream:
         self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
         ends = [0, *(border for border in borders if 0 < border < len(array)), len(array)]
         self.chunks = [range(start, stop) for start, stop in itertools.pairwise(ends)]
-        self.n_reads = 0
         self._array = array
-
-    @property
-    def n_passes(self) -> float:
-        """How often all chunks were read."""
-        return self.n_reads / len(self.chunks)
 
     def read(self, chunk: int) -> npt.NDArray[np.float32]:
         """Return a copy of a chunk's vectors."""
-        self.n_reads += 1
         rows = self.chunks[chunk]
         vectors = self._array[rows.start : rows.stop].copy()
         check_finite(vectors, rows)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import faiss
 import numpy as np
 
-from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
+
+# Tiny indexes are slower on several threads.
+faiss.omp_set_num_threads(1)
 
 
 def mixture(n: int, dim: int, *, n_clusters: int = 50, spread: float = 0.6, offset: float = 0.7, seed: int = 0):
@@ -66,15 +69,3 @@ class MadeVectors:
     def read(self, chunk: int) -> np.ndarray:
         rows = self.chunks[chunk]
         return np.roll(self._base, rows.start // 7, axis=0)[: len(rows)] + np.float32(rows.start / self.shape[0])
-
-
-class CountedVectors(ArrayVectors):
-    """Vectors in memory that count how often a chunk is read."""
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.n_reads = 0
-
-    def read(self, chunk: int) -> np.ndarray:
-        self.n_reads += 1
-        return super().read(chunk)
