@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 
 import bertfeat
 from benchmarks import ann_rivals, hub_check
 from benchmarks.measured import measure
 from benchmarks.speed.child import timed
-from benchmarks.speed.corpora import CORPORA, count_tokens, padded_share
 from benchmarks.speed.equality import assert_same_files
-from benchmarks.speed.harness import Setup, make_task, run_workload
-from benchmarks.speed.models import Shape, get_model
+from benchmarks.speed.harness import make_task
+from benchmarks.speed.models import get_model
 from benchmarks.speed.outputs import OUTPUTS
 from benchmarks.speed.peers import make_peer
 from benchmarks.speed.peers.writing import write_features
-from benchmarks.speed.report import table, write_report
-from benchmarks.speed.rivals import ENVIRONMENTS
-from benchmarks.speed.workloads import CORPUS_ORDER, FLAIR, ONE, SORTED, WORKLOADS
-from bertfeat.encoder.packaged import minilm
-
-
-def test_corpora_are_the_same_each_time_and_no_text_is_cut():
-    tokenizer = AutoTokenizer.from_pretrained(str(minilm().folder))
-    for make in CORPORA.values():
-        texts = make(tokenizer, 300)
-        assert texts == make(tokenizer, 300)
-        assert len(texts) == 300
-        assert max(count_tokens(tokenizer, texts, 10_000)) <= 512
-    lengths = np.array(count_tokens(tokenizer, CORPORA["mixed"](tokenizer, 2000), 512))
-    # Log-uniform from 4 to 512: each factor of two has a seventh of the texts.
-    shares = [((lengths >= low) & (lengths < 2 * low)).mean() for low in (8, 16, 32, 64, 128, 256)]
-    assert np.allclose(shares, 1 / 7, atol=0.05)
-    assert len(set(CORPORA["duplicates"](tokenizer, 1000))) == 800
-    assert padded_share([4, 2, 1, 1], 2) == 1 - 8 / 10
-
-
-def test_operations_are_those_of_bert_base():
-    """One window of one token: 12 blocks of 4 products of 768 x 768, two of 768 x 3072, and attention to itself."""
-    base = Shape(Path(), n_layers=12, hidden_size=768, inner_size=3072, n_heads=12)
-    assert base.flops([1]) == 12 * (2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 768)
-    assert base.flops([10, 10], 6) < base.flops([20], 6)
+from benchmarks.speed.workloads import CORPUS_ORDER, ONE, SORTED
 
 
 def test_other_vectors_and_other_rows_are_found(tmp_path):
@@ -69,27 +41,6 @@ def test_other_vectors_and_other_rows_are_found(tmp_path):
     write_features(path, {"doc_id": [1, 0]}, {"layer_06": vectors})
     with pytest.raises(AssertionError, match="doc_id differs"):
         assert_same_files(store.path, path, output, 6)
-
-
-@pytest.mark.long
-def test_rivals_run_in_turns_and_those_that_are_missing_are_named(tmp_path, monkeypatch):
-    for variable, _ in ENVIRONMENTS.values():
-        monkeypatch.setenv(variable, "/no/such/python")
-    only = (CORPUS_ORDER, FLAIR)
-    # Enough rows that their time is long compared with that of starting up, which is subtracted.
-    result = run_workload(WORKLOADS["short-word"], tmp_path, Setup(n_rounds=2, n_rows=300, sweep=False, only=only))
-    assert set(result["rivals"]) == {"bertfeat", CORPUS_ORDER}
-    assert "set FLAIR_PYTHON" in result["missing"][FLAIR]
-    theirs = result["rivals"][CORPUS_ORDER]
-    assert len(theirs["wall_s"]) == len(theirs["cpu_s"]) == len(result["gemm_gflops"]) == 2
-    assert 0 < theirs["largest_difference"] < 0.01
-    write_report({"short-word": result}, tmp_path / "speed", "the command")
-    write_report({"other": {}}, tmp_path / "speed", "another command")
-    written = json.loads((tmp_path / "speed.json").read_text())["results"]
-    assert written["short-word"]["command"] == "the command"
-    assert set(written) == {"short-word", "other"}
-    assert f"|  | {FLAIR} | missing |" in table(written)
-    assert all((tmp_path / f"speed{suffix}").stat().st_size > 1000 for suffix in (".png", ".svg"))
 
 
 def test_peers_and_bertfeat_leave_the_same_vectors(tmp_path):

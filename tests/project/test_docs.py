@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import get_type_hints
 
@@ -145,13 +144,6 @@ def test_a_page_runs_in_the_folder_of_the_others(page: str, place: Path) -> None
     assert left == "", f"{page}: add it to .gitignore"
 
 
-def test_the_chart_of_the_readme_has_the_ratios_of_the_tables() -> None:
-    ratios = re.findall(r"is (\d\.\d\d) times", (ROOT / "docs" / "speed.svg").read_text(encoding="utf-8"))
-    rows = [line for line in PAGES["docs/speed.md"].splitlines() if "8,427" in line]
-    assert ratios
-    assert all(ratio in rows[0] for ratio in ratios)
-
-
 def test_a_page_reads_only_what_it_makes_and_no_name_is_made_in_two_ways() -> None:
     made: dict[str, str] = {}
     for page, text in PAGES.items():
@@ -163,33 +155,6 @@ def test_a_page_reads_only_what_it_makes_and_no_name_is_made_in_two_ways() -> No
                 assert "--append" in command or made.setdefault(name, plain) == plain, f"{page}: {name}"
         for name in re.findall(r"bertfeat\.open_store\(\"([\w-]+)\"", text):
             assert re.search(rf" -o {name}\b", text), f"{page}: {name}"
-
-
-def test_make_demo_installs_what_the_blocks_import() -> None:
-    found = re.search(r"\$\(PIP\) -e '\.\[(.*)\]' (.*); \}", (ROOT / "Makefile").read_text(encoding="utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert found
-    extras = [package for extra in found[1].split(",") for package in project["optional-dependencies"][extra]]
-    packages = {re.split("[<>=[]", package)[0] for package in [*project["dependencies"], *extras, *found[2].split()]}
-    python = "\n".join(block for blocks in RUN.values() for language, block in blocks if language == "python")
-    imported = set(re.findall(r"^(?:import|from) (\w+)", python, re.MULTILINE)) - sys.stdlib_module_names
-    assert imported - {"bertfeat"} <= {name.replace("scikit-learn", "sklearn") for name in packages}
-
-
-def test_blocks_are_found_and_show_the_main_commands() -> None:
-    assert {language for _, blocks in RUN.items() for language, _ in blocks} == {"bash", "python"}
-    # A block without a language would be neither run nor plain text.
-    assert {language for language, _ in BLOCK.findall(ALL)} <= {"bash", "python", "text", "diff", "json", "toml", ""}
-    shown = "\n".join(block for blocks in RUN.values() for language, block in blocks if language == "bash")
-    for words in (
-        "make demo",
-        "make test",
-        "bertfeat extract",
-        "bertfeat inspect",
-        "bertfeat verify",
-        "bertfeat models",
-    ):
-        assert words in shown
 
 
 def test_the_table_of_families_is_that_of_the_code() -> None:
@@ -246,14 +211,6 @@ def test_the_tables_of_settings_have_every_one_with_its_default() -> None:
         assert row[1] == (",".join(field.default) or "()" if isinstance(field.default, tuple) else str(field.default))
     heads = settingtables.on_page_markdown(PAGES["docs/api/probes.md"])
     assert set(re.findall(r"^\| `(\w+)` \| `", heads, re.MULTILINE)) == set(get_type_hints(HeadSettings))
-
-
-def test_no_line_of_a_block_is_wider_than_the_page() -> None:
-    # What fits beside the navigation at 1,300 pixels, by docs/wide.css.
-    lines = [
-        (page, line) for page, text in PAGES.items() for _, block in BLOCK.findall(text) for line in block.split("\n")
-    ]
-    assert [(page, line) for page, line in lines if page != "README.md" and len(line) > 100] == []
 
 
 def test_every_variable_that_the_package_reads_is_on_the_page_of_scripts() -> None:

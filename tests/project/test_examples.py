@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import runpy
 import sys
@@ -68,15 +67,3 @@ def test_they_are_short_and_in_order() -> None:
         assert 8 <= len(lines) <= 40, path.name
         assert lines[0].startswith(f'"""Lesson {int(path.stem[:2])}: ')
         assert f"    python examples/{path.name}" in lines
-
-
-def test_the_reviews_are_balanced_and_no_text_is_in_both_files() -> None:
-    texts: list[str] = []
-    for name, n_rows in (("reviews.csv", 2000), ("reviews_test.csv", 500)):
-        with (ROOT / "examples" / "data" / name).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert len(rows) == len({row["id"] for row in rows}) == n_rows
-        assert [row["label"] for row in rows].count("positive") == n_rows // 2
-        assert {row["label"] for row in rows} == {"positive", "negative"}
-        texts += [row["text"].casefold() for row in rows]
-    assert len(set(texts)) == len(texts)

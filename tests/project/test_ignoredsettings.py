@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import warnings
 from pathlib import Path
@@ -13,7 +12,7 @@ from sklearn.base import clone
 
 import bertfeat
 from bertfeat.config import ExtractConfig, flag
-from bertfeat.errors import BertfeatWarning, ConfigError
+from bertfeat.errors import BertfeatWarning
 from tests.support.cli_runs import run_cli
 
 _SENTENCE: dict[str, Any] = {"levels": "sentence"}
@@ -95,30 +94,6 @@ def test_an_extraction_warns_once_and_is_the_one_without_the_setting(tiny_folder
     assert (code, len(err), len(json.loads(out)["warnings"])) == (0, 1, 1)
     code, out, err = run_cli("extract", *asked, "--dry-run", "--cache-size", "5MB")
     assert (code, len(err), len(json.loads(out)["warnings"])) == (0, 1, 1)
-
-
-def test_every_setting_is_in_the_table_or_has_an_effect_beside_all_others():
-    """A new setting has to be put into the table, or into this list."""
-    with_effect = {
-        *("format", "text_column", "text_pair_column", "text_pairs", "id_column", "is_split_into_words", "no_header"),
-        *("delimiter", "limit", "bad_rows", "model", "revision", "levels", "prompt", "prompt_name"),
-        *("max_length", "on_overlong", "document_context", "store_dtype", "vector_encoding", "compute_dtype"),
-        *("max_batch_tokens", "shard_bytes", "device", "workers", "runner", "shards", "cache"),
-        # Without their level, these are refused, because their columns would be lost.
-        *("keep_columns", "label_column"),
-    }
-    in_table = {name for _, name, *_ in CASES}
-    assert with_effect.isdisjoint(in_table)
-    assert with_effect | in_table == {field.name for field in dataclasses.fields(ExtractConfig)}
-
-
-def test_what_a_record_holds_without_effect_takes_its_default_and_what_is_given_beside_it_does_not():
-    values = {"levels": "word", "pooling": "max", "word_pooling": "mean", "on_overlong": "truncate", "stride": 8}
-    config = ExtractConfig.recorded({**values, "layers": iter([1, 2])}, {"include_special_tokens": True})
-    assert (config.pooling, config.word_pooling, config.stride, config.layers) == ("mean", "mean", None, "1,2")
-    assert [*config.ignored()] == ["include_special_tokens"]
-    with pytest.raises(ConfigError, match="no setting 'pool'"):
-        ExtractConfig.recorded({}, {"pool": 1})
 
 
 @pytest.mark.parametrize(

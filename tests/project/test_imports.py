@@ -70,18 +70,6 @@ FLOORS = [
     [""],
     ["pipelines"],
 ]
-# The same inside the store: a module may import only from modules on earlier lines.
-STORE_FLOORS = [
-    ["layout", "offsets", "vector_layout"],
-    ["schema"],
-    ["vectors", "folder"],
-    ["part_reader", "receipts"],
-    ["parts", "selection", "manifest"],
-    ["commit", "plan_file"],
-    ["description", "writer"],
-    ["reader"],
-    ["verification", "provenance", "compaction"],
-]
 # Imports inside methods of a public class, which call what is built on the class: `store.map(...)`.
 METHODS = {
     ("bertfeat.store.reader", "bertfeat.layers.measures"),
@@ -194,15 +182,6 @@ def upward(found: dict[str, set[str]]) -> list[str]:
     return sorted(wrong)
 
 
-def upward_in_store(found: dict[str, set[str]]) -> list[str]:
-    """Return the imports between modules of the store that do not go down."""
-    level = {f"bertfeat.store.{name}": n for n, names in enumerate(STORE_FLOORS) for name in names}
-    inside = {module: targets for module, targets in found.items() if module.startswith("bertfeat.store.")}
-    assert inside.keys() == level.keys(), "add the module to STORE_FLOORS"
-    wrong = [(m, t) for m, targets in inside.items() for t in targets if t in level and level[t] >= level[m]]
-    return sorted(f"{module} imports {target}" for module, target in wrong)
-
-
 def circle(found: dict[str, set[str]]) -> list[str]:
     """Return the modules of one circle of imports, or nothing."""
     try:
@@ -221,13 +200,6 @@ def test_imports_go_down_only() -> None:
     assert upward(edges()) == []
 
 
-def test_imports_inside_the_store_go_down_only() -> None:
-    found = edges()
-    assert upward_in_store(found) == []
-    found["bertfeat.store.layout"].add("bertfeat.store.folder")
-    assert upward_in_store(found) == ["bertfeat.store.layout imports bertfeat.store.folder"]
-
-
 def test_no_circles() -> None:
     # The __init__ of a package runs before its modules, so a module may import a sibling through it.
     packages = {module for module, path in modules().items() if path.name == "__init__.py"}
@@ -235,21 +207,6 @@ def test_no_circles() -> None:
         m: {t for t in targets if not (t in packages and m.startswith(t + "."))} for m, targets in edges().items()
     }
     assert circle(inside) == []
-
-
-def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
-    assert upward({"bertfeat.store.reader": {"bertfeat.runners.overlap"}}) == [
-        "bertfeat.store.reader imports bertfeat.runners.overlap"
-    ]
-    assert upward({"bertfeat.corpus.shards": {"bertfeat.encoder.layers"}}) != []
-    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
-    (tmp_path / "lazy.py").write_text("def load():\n    from transformers import AutoTokenizer\n")
-    assert imports_of(tmp_path / "lazy.py") == {"transformers.AutoTokenizer"}
-    lines = ["from bertfeat import extract", "from bertfeat.errors import UserError", "import bertfeat.errors"]
-    private = ["bertfeat.ann.exact.exact_search", "bertfeat.plots.charts._STYLE"]
-    lines += [f"from {module} import {name}" for module, _, name in (item.rpartition(".") for item in private)]
-    (tmp_path / "script.py").write_text("\n".join(lines))
-    assert private_imports(tmp_path / "script.py") == private
 
 
 @pytest.mark.parametrize("library", HOMES)
@@ -273,12 +230,6 @@ def run_new(code: str) -> tuple[list[str], set[str]]:
 
 def loaded_by(code: str) -> set[str]:
     return run_new(code)[1]
-
-
-def test_what_methods_call_is_imported_when_they_are_called() -> None:
-    for module, target in METHODS:
-        top = ast.parse(modules()[module].read_text("utf-8")).body
-        assert target not in {node.module for node in top if isinstance(node, ast.ImportFrom)}
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -308,17 +259,6 @@ def test_reading_a_store_loads_no_encoder() -> None:
     found = loaded_by("import bertfeat, bertfeat.cli.summary, bertfeat.store.verification; bertfeat.open_store")
     assert {"polars", "pyarrow"} <= found
     assert not found & {"torch", "transformers", "tokenizers"}
-
-
-def test_a_run_on_this_machine_loads_no_ray_and_nothing_that_talks(tmp_path: Path, tiny_folder: Path) -> None:
-    """Importing ray.data registers types with Arrow for the whole process; a model's heads are left out in silence."""
-    (tmp_path / "corpus.txt").write_text("the bank of the river\n")
-    arguments = ["extract", str(tmp_path / "corpus.txt"), "-o", str(tmp_path / "s"), "--layers=-1"]
-    arguments += ["--model", str(tiny_folder), "--quiet"]
-    lines, _ = run_new(f"""run(*{arguments!r})
-assert "torch" in sys.modules
-assert not [name for name in sys.modules if name.split(".")[0] in ("ray", "pandas", "sklearn")]""")
-    assert lines == []
 
 
 def test_public_names() -> None:

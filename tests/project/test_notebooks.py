@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import json
@@ -18,7 +17,6 @@ from tests.support.places import ROOT
 from tests.support.shown_output import check_shown
 
 NOTEBOOKS = ROOT / "examples" / "notebooks"
-MAX_PNG_BYTES = 60_000
 
 
 def cells_of(name: str) -> list[dict[str, Any]]:
@@ -78,24 +76,3 @@ def test_search(place):
     assert names["store"].n_rows("sentence") == 206
     assert names["quality"]["recall@10"] == 1
     assert "comment" in {context.word.casefold() for context in names["words"].contexts(names["hits"]["row"])}
-
-
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_is_executed_plain_and_small(path):
-    cells = code_cells(path.stem)
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    assert not [cell for cell in cells if "".join(cell["source"]).startswith(("%", "!"))]
-    outputs = [output for cell in cells for output in cell["outputs"]]
-    assert {output["output_type"] for output in outputs} <= {"stream", "display_data"}
-    assert {output.get("name", "stdout") for output in outputs} == {"stdout"}
-    pictures = [output["data"]["image/png"] for output in outputs if "data" in output]
-    assert all(len(base64.b64decode(picture)) < MAX_PNG_BYTES for picture in pictures)
-    assert str(ROOT.parent) not in path.read_text(encoding="utf-8")
-
-
-def test_they_are_numbered():
-    assert [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))] == [
-        "1_features_to_scikit_learn",
-        "2_layers_of_a_word",
-        "3_search",
-    ]

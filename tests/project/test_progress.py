@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import inspect
 import io
 import itertools
 import os
 import random
 import re
 import struct
-import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,22 +107,6 @@ def test_stages_show_their_name_and_counted_stages_a_bar() -> None:
     assert "| 250/1000 [00:00<" in lines[0]
 
 
-def test_a_stage_that_begins_again_is_counted_again() -> None:
-    lines = drawn(("checking", 9, 10), ("checking", 1, 10))
-    assert " 90%|" in lines[-2]
-    assert " 10%|" in lines[-1]
-
-
-def test_a_bar_is_drawn_a_few_times_a_second_only() -> None:
-    lines = drawn(*(("reading vectors", n, 100_000) for n in range(2000)))
-    assert 1 <= len(lines) < 200
-    with contextlib.redirect_stderr(Screen()) as screen, contextlib.closing(Bar()) as bar:
-        bar.start(make_plan(), [])
-        for n in range(2000):
-            bar.encoded(0, 0, n, 10_000)
-    assert 1 <= len(lines_of(screen.getvalue())) < 200
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
@@ -148,25 +130,6 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(clock: SimpleNamespace) ->
     assert all(f"/{plan.n_rows} documents]" in line for line in lines)
     assert lines[-1].startswith("100%|##########| ")
     assert "\r" not in log.getvalue()
-
-
-def test_the_line_of_an_extraction_stays_and_others_are_removed() -> None:
-    plan = make_plan()
-    for shows, last in ((False, ""), (True, "100%|")):
-        with contextlib.redirect_stderr(Screen()) as screen, contextlib.closing(Bar()) as bar:
-            bar.stage("loading the model")
-            if shows:
-                bar.start(plan, [])
-                bar.stage("loading the weights")
-                for shard in plan.shards:
-                    bar.encoded(shard.index, 0, 0, 1000)
-                    bar.encoded(shard.index, shard.n_rows, 1000, 1000)
-                    bar.committed(receipt(shard.index, 1000))
-        assert screen.getvalue().split("\r")[-1].strip().startswith(last)
-    lines = lines_of(screen.getvalue())
-    assert any(line.startswith("loading the weights: 0.00 tokens [") for line in lines)
-    assert re.search(rf"{len(plan.shards)}\.00k/.* tokens/s, {plan.n_rows}/{plan.n_rows} documents\]$", lines[-1])
-    assert screen.getvalue().endswith("\n")
 
 
 class TestTimeLeft:
@@ -200,57 +163,12 @@ class TestTimeLeft:
         assert f"[00:20<00:{left:02d}, " in line
         assert f"{first.n_rows + second.n_rows}/{make_plan().n_rows} documents" in line
 
-    def test_a_shard_that_is_tried_again_counts_once(self, clock: SimpleNamespace) -> None:
-        reports: list[tuple[str, Any]] = [
-            ("encoded", 0, 1, 20, 30),
-            ("encoded", 0, 0, 0, 30),
-            ("encoded", 0, 0, 10, 30),
-        ]
-        line = self.shown(*reports, clock=clock)
-        assert " 10.0/72.0 [" in line
-        assert "0/12 documents" in line
-
-
-def test_a_disabled_bar_draws_nothing() -> None:
-    with contextlib.redirect_stderr(io.StringIO()) as screen, contextlib.closing(Bar(draws=False)) as bar:
-        bar.stage("a", 1, 2)
-        bar.start(make_plan(), [])
-        bar.encoded(0, 1, 3, 3)
-        bar.committed(receipt(0))
-        bar.clear()
-    assert screen.getvalue() == ""
-
-
-def test_the_receiver_of_reports() -> None:
-    heard = Heard()
-    with reporting(heard) as progress:
-        assert progress is heard
-    for nothing in (False, None):  # no terminal
-        with reporting(nothing) as progress:
-            assert type(progress) is Progress
-    with contextlib.redirect_stderr(io.StringIO()), pytest.raises(ValueError, match="broken"), reporting(True) as bar:
-        raise ValueError("broken")
-    assert isinstance(bar, Bar)
-
 
 @pytest.mark.parametrize("value", ["yes", 1, print, Progress])
 def test_another_value_is_refused_in_one_line(value: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"progress .* is not True, False, None or an instance") as caught:
         bertfeat.extract("nothing.txt", tmp_path / "s", progress=value)
     assert "\n" not in str(caught.value)
-
-
-LONG = [
-    *(bertfeat.append, bertfeat.compact),
-    *(bertfeat.extract, bertfeat.verify, bertfeat.fit_probe, bertfeat.sweep_probes, bertfeat.build_index),
-    *(bertfeat.Index.update, bertfeat.FittedProbe.predict),
-]
-
-
-@pytest.mark.parametrize("function", LONG, ids=lambda function: function.__name__)
-def test_all_long_calls_take_the_same_progress(function: Callable[..., Any]) -> None:
-    parameter = inspect.signature(function).parameters["progress"]
-    assert (parameter.annotation, parameter.default) == ("bool | Progress | None", None)
 
 
 def test_a_call_draws(tmp_path: Path) -> None:
@@ -312,52 +230,3 @@ def test_the_command_draws_in_a_terminal_unless_it_is_quiet(
         main()
     assert not done.value.code
     assert bool(lines) == draws
-
-
-NOTEBOOK = """
-import sys
-from types import ModuleType, SimpleNamespace
-
-class ZMQInteractiveShell:
-    config = {"IPKernelApp": {}}
-
-shell = ZMQInteractiveShell()
-sys.modules["ipykernel.zmqshell"] = ModuleType("ipykernel.zmqshell")
-sys.modules["IPython"] = SimpleNamespace(get_ipython=lambda: shell, display=None)
-sys.modules["IPython.display"] = SimpleNamespace(display=lambda shown: print("shown"))
-sys.modules["ipywidgets"] = WIDGETS
-
-from bertfeat.progress import is_watched, reporting
-assert is_watched()
-with reporting(None) as progress:
-    progress.stage("reading", 1, 4)
-    progress.stage("reading", 4, 4)
-with reporting(False) as progress:
-    progress.stage("unheard")
-"""
-WIDGETS = """SimpleNamespace(
-    HTML=lambda: SimpleNamespace(value=""),
-    FloatProgress=lambda min, max: SimpleNamespace(
-        max=max, value=0, bar_style="", layout=SimpleNamespace(), style=SimpleNamespace(bar_color="")),
-    HBox=type("HBox", (), {
-        "__init__": lambda box, children: box.__dict__.update(children=children, layout=SimpleNamespace()),
-        "close": lambda box: print("closed", box.children[1].value),
-    }),
-)"""
-
-
-@pytest.mark.parametrize("widgets", ["None", WIDGETS], ids=["without-ipywidgets", "with-ipywidgets"])
-def test_a_notebook_shows_progress_by_itself_and_without_a_warning(widgets: str) -> None:
-    """The modules of Jupyter are fakes; tqdm is real."""
-    command = [sys.executable, "-W", "error", "-c", NOTEBOOK.replace("WIDGETS", widgets)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    if widgets == "None":
-        assert done.stdout == ""
-        assert "reading:  25%|██▌       | 1/4 [00:00<" in done.stderr
-    else:
-        shown, closed = done.stdout.splitlines()
-        assert shown == "shown"
-        assert closed == "closed 4"
-        assert done.stderr == ""
-    assert "unheard" not in done.stdout + done.stderr

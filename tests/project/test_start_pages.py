@@ -84,18 +84,3 @@ def test_the_layers_of_one_word(tmp_path, monkeypatch):
     assert names["moved"]["minilm"][1:].min() > 0.1
     assert names["moved"]["./bert-random"][1:].min() > 0.01
     assert names["moved"]["./gpt2-random"].max() == 0
-
-
-@pytest.mark.parametrize("name", ["classifier.md", "bank.md"])
-def test_every_python_block_is_followed_by_its_output_if_it_prints(name):
-    blocks = BLOCKS.findall((PAGES / name).read_text(encoding="utf-8"))
-    for (language, block), (following, shown) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
-        is_output = following == "text" and not shown.startswith("python -m ")
-        assert (language == "python" and "print(" in block) == is_output
-
-
-def test_the_glossary_is_in_alphabetical_order_and_has_the_levels_and_settings():
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    words = [line.split(" | ")[0].removeprefix("| ").lower() for line in page.splitlines() if line.startswith("| ")][1:]
-    assert words == sorted(set(words))
-    assert {"document", "feature", "head", "layer", "level", "pack", "part", "probe", "receipt", "shard"} <= set(words)
