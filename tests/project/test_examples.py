@@ -58,12 +58,3 @@ def test_example(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {entry.name for entry in ROOT.iterdir()} - before <= {"__pycache__"}, (
         "an example writes only to its own folder"
     )
-
-
-def test_they_are_short_and_in_order() -> None:
-    assert [path.stem for path in EXAMPLES] == sorted(SAID)
-    for path in EXAMPLES:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        assert 8 <= len(lines) <= 40, path.name
-        assert lines[0].startswith(f'"""Lesson {int(path.stem[:2])}: ')
-        assert f"    python examples/{path.name}" in lines

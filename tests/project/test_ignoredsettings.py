@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sklearn.base import clone
 
 import bertfeat
 from bertfeat.config import ExtractConfig, flag
@@ -89,22 +88,14 @@ def test_an_extraction_warns_once_and_is_the_one_without_the_setting(tiny_folder
         (tmp_path / "a.txt").write_text("One.\n" if more != ["--append"] else "Two.\n")
         code, out, err = run_cli("extract", *asked, "-o", "s", *more)
         assert (code, err, json.loads(out)["warnings"]) == (0, [], [])
-    (tmp_path / "a.txt").write_text("Three.\n")
-    code, out, err = run_cli("extract", "a.txt", "-o", "s", "--append", "--ray-address", "auto", "--json")
-    assert (code, len(err), len(json.loads(out)["warnings"])) == (0, 1, 1)
-    code, out, err = run_cli("extract", *asked, "--dry-run", "--cache-size", "5MB")
-    assert (code, len(err), len(json.loads(out)["warnings"])) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"word_pooling": "mean"}, ["word_pooling='mean'"]),
-        ({"pooling": "model", "layers": [0, 1]}, ["layers='0,1'"]),
         ({"pooling": "pooler", "layers": "0,1", "combine": "sum"}, ["layers='0,1'", "combine='sum'"]),
         ({"pooling": "cls", "include_special_tokens": True}, ["include_special_tokens=True"]),
         ({"on_overlong": "truncate", "stride": 4}, ["stride=4"]),
-        ({"pooling": "pooler"}, []),
     ],
 )
 def test_texts_in_memory(settings, named, minilm_folder):
@@ -117,9 +108,3 @@ def test_texts_in_memory(settings, named, minilm_folder):
     texts = _warned(lambda: vectors.append(bertfeat.Encoder(model, **settings).encode(["One."])))
     assert [text.partition("`")[2].partition("`")[0] for text in texts] == of_all_levels
     assert (vectors[0] == vectors[1]).all()
-
-
-def test_an_estimator_accepts_what_a_search_of_its_parameters_combines(tiny_folder):
-    plain = bertfeat.BertFeatures(str(tiny_folder), pooling="pooler", on_overlong="truncate")
-    features = clone(plain).set_params(layers=[0, 1], stride=4)
-    assert (features.fit_transform(["One."]) == plain.fit_transform(["One."])).all()

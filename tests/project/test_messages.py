@@ -16,10 +16,7 @@ from bertfeat.cli.failures import with_flags
         ("pass `no_header=True`", "pass --no-header"),
         ("pass `delimiter=';'`", "pass --delimiter ';'"),
         ("(or `workers=1`)", "(or --workers 1)"),
-        (
-            "run `bertfeat models` or `jq -c .` on '`text_column`'",
-            "run `bertfeat models` or `jq -c .` on '`text_column`'",
-        ),
+        ("run `bertfeat models` on '`text_column`'", "run `bertfeat models` on '`text_column`'"),
     ],
 )
 def test_the_command_line_shows_flags(message: str, shown: str) -> None:

@@ -19,15 +19,6 @@ from tests.support.shown_output import check_shown
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 
 
-def cells_of(name: str) -> list[dict[str, Any]]:
-    cells: list[dict[str, Any]] = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-    return cells
-
-
-def code_cells(name: str) -> list[dict[str, Any]]:
-    return [cell for cell in cells_of(name) if cell["cell_type"] == "code"]
-
-
 def stored_text(cell: dict[str, Any]) -> str:
     return "".join("".join(output["text"]) for output in cell["outputs"] if output["output_type"] == "stream")
 
@@ -46,7 +37,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def run(name: str) -> dict[str, Any]:
     """Run the code cells in one namespace, compare what they print with what is stored, and return the namespace."""
     names: dict[str, Any] = {}
-    for cell in code_cells(name):
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    for cell in [cell for cell in cells if cell["cell_type"] == "code"]:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), names)

