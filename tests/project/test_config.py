@@ -11,52 +11,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertfeat.choices import Combine, Level, Pooling
+from bertfeat.choices import Combine, Level
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.errors import ConfigError
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
 ENUMS = {name: type(default) for name, default in DEFAULTS.items() if isinstance(default, StrEnum)}
-MEMBERS = [(name, member) for name, kind in ENUMS.items() for member in kind]
 NUMBERS = {"limit": 1, "max_length": 1, "stride": 0, "max_batch_tokens": 1, "shard_bytes": 1, "workers": 1}
 RUN_ONLY = {"device", "workers", "shards", "runner", "ray_address", "cache", "cache_size"}
 
 
-@pytest.mark.parametrize(("name", "member"), MEMBERS)
-def test_a_choice_from_its_text_and_back(name: str, member: StrEnum) -> None:
-    config = ExtractConfig.from_dict({"levels": "word,sentence", name: str(member)})
-    assert getattr(config, name) is member
-    assert config.to_dict()[name] == str(member)
-    assert type(config.to_dict()[name]) is str
-    assert ExtractConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-@pytest.mark.parametrize("name", ENUMS)
-def test_a_wrong_choice_names_setting_value_and_choices(name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ExtractConfig.from_dict({name: "sideways"})
-    assert str(caught.value).startswith(f"`{name}` 'sideways' must be one of ")
-    assert all(str(member) in str(caught.value) for member in ENUMS[name])
-
-
-@pytest.mark.parametrize(("name", "least"), NUMBERS.items())
-def test_numbers(name: str, least: int) -> None:
-    assert getattr(ExtractConfig.from_dict({name: least}), name) == least
-    with pytest.raises(ConfigError, match=rf"`{name}={least - 1}` is below {least}"):
-        ExtractConfig.from_dict({name: least - 1})
-    for value in (1.5, "12", True):
-        with pytest.raises(ConfigError, match=f"`{name}` .* is not a whole number"):
-            ExtractConfig.from_dict({name: value})
-
-
 @pytest.mark.parametrize(
-    ("key", "hint"),
-    [("level", "did you mean 'levels'"), ("poolings", "did you mean 'pooling'"), ("zzz", "settings are format, text_")],
+    ("settings", "said"),
+    [
+        *(({name: "sideways"}, rf"`{name}` 'sideways' must be one of .*{min(kind)}") for name, kind in ENUMS.items()),
+        *(({name: least - 1}, rf"`{name}={least - 1}` is below {least}") for name, least in NUMBERS.items()),
+        *(({"stride": value}, "`stride` .* is not a whole number") for value in (1.5, "12", True)),
+        ({"level": 1}, "no setting 'level'; did you mean 'levels'"),
+        ({"zzz": 1}, "no setting 'zzz'.* settings are format, text_"),
+        ({"levels": ""}, "`levels` is empty"),
+        ({"combine": ""}, "`combine` is empty"),
+        ({"keep_columns": [3]}, "^`keep_columns` 3 is not text$"),
+        ({"levels": None}, "^`levels` None is not text$"),
+        ({"model": Path("m")}, r"^`model` PosixPath\('m'\) is not text$"),
+        ({"no_header": "no"}, "^`no_header` 'no' is not True or False$"),
+        ({"shard_bytes": None}, "^`shard_bytes` None is not a whole number$"),
+        ({"layers": "banana"}, "^`layers` 'banana' is not a layer; write 'all', 'last4', numbers and ranges"),
+        ({"layers": "1...2"}, "^`layers` '1...2' is not a layer"),
+        ({"text_pair_column": "b", "text_pairs": True}, "`text_pairs`"),
+        ({"is_split_into_words": True, "text_pairs": True}, "`is_split_into_words`"),
+        ({"document_context": True, "include_special_tokens": True}, "`include_special_tokens`"),
+        ({"document_context": True, "text_pair_column": "b"}, "`document_context`"),
+        ({"document_context": True, "levels": "sentence", "pooling": "cls"}, "`pooling='cls'`"),
+        ({"document_context": True, "prompt": "query: "}, "`prompt` cannot be used with `document_context`"),
+        ({"prompt": "query: ", "prompt_name": "query"}, "`prompt` and `prompt_name`"),
+        ({"pooling": "model", "levels": "sentence", "include_special_tokens": True}, "drop `include_special_tokens`"),
+        ({"keep_columns": "a"}, "`keep_columns` would not be stored without the sentence level; add that to `levels`"),
+        ({"label_column": "a"}, "`label_column` would not be stored without the word level; add that to `levels`"),
+    ],
 )
-def test_unknown_keys_are_refused_with_the_nearest(key: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=f"no setting {key!r}") as caught:
-        ExtractConfig.from_dict({key: 1})
-    assert hint in str(caught.value)
+def test_a_mistake_is_named_with_its_setting(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ExtractConfig.from_dict(settings)
 
 
 def test_lists_as_text_or_sequence_in_one_order() -> None:
@@ -65,35 +61,6 @@ def test_lists_as_text_or_sequence_in_one_order() -> None:
     assert ExtractConfig(combine="mean,none").combine == (Combine.NONE, Combine.MEAN)  # type: ignore[arg-type]
     kept = ExtractConfig(keep_columns="b, a,b", levels=("sentence",))  # type: ignore[arg-type]
     assert kept.keep_columns == ("b", "a")
-    for name in ("levels", "combine"):
-        with pytest.raises(ConfigError, match=f"`{name}` is empty"):
-            ExtractConfig.from_dict({name: ""})
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("keep_columns", [3], "3 is not text"),
-        ("levels", None, "None is not text"),
-        ("combine", 3, "3 is not text"),
-        ("text_column", None, "None is not text"),
-        ("model", Path("m"), r"PosixPath\('m'\) is not text"),
-        ("device", 0, "0 is not text"),
-        ("no_header", "no", "'no' is not True or False"),
-        ("shard_bytes", None, "None is not a whole number"),
-    ],
-)
-def test_a_value_of_another_type_is_named(name: str, value: object, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"^`{name}` {said}$"):
-        ExtractConfig.from_dict({name: value})
-
-
-def test_any_number_names_a_column() -> None:
-    long = "9" * 5000
-    config = ExtractConfig(
-        no_header=True, text_column=long, id_column="007", document_column="0", document_context=True
-    )
-    assert (config.text_column, config.id_column, config.document_column) == (f"column_{long}", "column_7", "column_0")
 
 
 @pytest.mark.parametrize(
@@ -102,43 +69,6 @@ def test_any_number_names_a_column() -> None:
 )
 def test_layers_become_text(value: object, text: str) -> None:
     assert ExtractConfig.from_dict({"layers": value}).layers == text
-
-
-@pytest.mark.parametrize("value", ["banana", "", 1.5, [0, "x"], "1...2", "0,,1", "9" * 10, "٣"])
-def test_layers_of_another_form_are_refused_before_a_model_is_found(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"^`layers` '.*' is not a layer; write 'all', 'last4', numbers and ranges"):
-        ExtractConfig.from_dict({"layers": value})
-
-
-@pytest.mark.parametrize(
-    ("together", "said"),
-    [
-        ({"text_pair_column": "b", "text_pairs": True}, "`text_pairs`"),
-        ({"is_split_into_words": True, "text_pair_column": "b"}, "`is_split_into_words`"),
-        ({"is_split_into_words": True, "text_pairs": True}, "`is_split_into_words`"),
-        ({"document_context": True, "include_special_tokens": True}, "`include_special_tokens`"),
-        ({"document_context": True, "text_pair_column": "b"}, "`document_context`"),
-        ({"document_context": True, "levels": "sentence", "pooling": "cls"}, "`pooling='cls'`"),
-        ({"document_context": True, "levels": "sentence", "pooling": "pooler"}, "`pooling='pooler'`"),
-        ({"document_context": True, "levels": "sentence", "pooling": "lasttoken"}, "`pooling='lasttoken'`"),
-        ({"document_context": True, "prompt": "query: "}, "`prompt` cannot be used with `document_context`"),
-        ({"prompt": "query: ", "prompt_name": "query"}, "`prompt` and `prompt_name`"),
-        ({"pooling": "model", "levels": "sentence", "include_special_tokens": True}, "drop `include_special_tokens`"),
-        ({"keep_columns": "a"}, "`keep_columns` would not be stored without the sentence level; add that to `levels`"),
-        ({"label_column": "a"}, "`label_column` would not be stored without the word level; add that to `levels`"),
-    ],
-)
-def test_settings_that_contradict_each_other(together: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ExtractConfig.from_dict(together)
-
-
-def test_frozen_and_comparable() -> None:
-    config = ExtractConfig()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.model = "other"  # type: ignore[misc]
-    assert config == ExtractConfig.from_dict(config.to_dict())
-    assert hash(config) == hash(ExtractConfig())
 
 
 def test_settings_of_where_a_run_takes_place_are_not_planned() -> None:
@@ -183,30 +113,19 @@ def test_layers_are_joined_by_default_for_the_last_four_only(layers: str | int, 
 def test_sizes_are_decimal_and_exact() -> None:
     asked = (7, "7", "1.5 GB", "2k", "3Mb", "1T", " 64 b ", "0.29GB")
     assert [parse_size(size) for size in asked] == [7, 7, 15 * 10**8, 2000, 3 * 10**6, 10**12, 64, 290_000_000]
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-5GB", "4GiB", "1e3", "nan", "4 G B", "٣"])
-def test_values_that_are_not_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a size; write for example 256MB"):
-        parse_size(text)
+    for text in ("", "-5GB", "4GiB", "1e3"):
+        with pytest.raises(ConfigError, match="is not a size; write for example 256MB"):
+            parse_size(text)
 
 
 def test_settings_are_an_object_or_names() -> None:
     config = ExtractConfig(levels="word")
-    assert ExtractConfig.of(config, {}) == config
-    assert ExtractConfig.of(None, {"levels": "word"}) == config
+    assert ExtractConfig.of(config, {}) == config == ExtractConfig.of(None, {"levels": "word"})
     with pytest.raises(ConfigError, match="setting 'layers' beside config; put it into config, or pass all by name"):
         ExtractConfig.of(config, {"layers": "all"})
 
 
-def test_a_config_is_shown_as_the_settings_that_were_given():
-    assert repr(ExtractConfig()) == "ExtractConfig()"
+def test_a_config_is_shown_as_the_settings_that_were_given() -> None:
     config = ExtractConfig(levels="word,sentence", layers=-1, pooling="cls", workers=2)
     assert repr(config) == "ExtractConfig(levels=('word', 'sentence'), layers='-1', pooling='cls', workers=2)"
     assert eval(repr(config)) == config
-    everything = ExtractConfig(layers="last4", combine="none", text_column="body", model="./m")
-    assert eval(repr(everything)) == everything
-
-
-def test_a_choice_is_shown_as_its_text():
-    assert repr((Level.WORD, Pooling.MEAN)) == "('word', 'mean')"

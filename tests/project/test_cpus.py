@@ -11,15 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support import cpus
 from tests.support.cpus import (
-    MARKER,
     ONEDNN_NAMES,
     OPENBLAS_NAMES,
-    SETTINGS,
-    Setting,
     features,
-    main,
     numeric_files,
     openblas_kernels,
 )
@@ -68,36 +63,6 @@ def test_the_settings_of_the_environment_take_effect(capfd: pytest.CaptureFixtur
     if wanted := os.environ.get("FAISS_SIMD_LEVEL"):
         assert level == wanted
     assert not {*on} & {*os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()}
-
-
-def test_the_settings_take_every_value() -> None:
-    assert {setting.openblas for setting in SETTINGS} == {"", "Haswell", "SkylakeX", "Zen", "Prescott"}
-    assert {setting.torch for setting in SETTINGS} == {"", "default", "avx2"}
-    assert {setting.onednn for setting in SETTINGS} == {"", "SSE41", "AVX2"}
-    assert SETTINGS[0].variables({*SETTINGS[-1].numpy}) == {}
-    # NumPy warns of what the processor lacks.
-    assert SETTINGS[-1].variables({"X86_V3"})["NPY_DISABLE_CPU_FEATURES"] == "X86_V3"
-
-
-def test_a_setting_that_the_processor_lacks_is_skipped_with_a_message(monkeypatch, capfd) -> None:
-    monkeypatch.setattr(cpus, "SETTINGS", [Setting("SkylakeX", ("AVX2", "AVX512_SKX"), "SkylakeX")])
-    monkeypatch.setattr(cpus, "features", lambda: {"AVX2"})
-    assert main() == 0
-    assert capfd.readouterr().out == "== SkylakeX: skipped, this processor has no AVX512_SKX\n"
-
-
-def test_a_failure_under_one_setting_is_named(monkeypatch, capfd, tmp_path) -> None:
-    (tmp_path / "test_x.py").write_text(
-        f"import os, pytest\npytestmark = pytest.mark.{MARKER}\n"
-        "def test_x():\n    assert os.environ.get('OPENBLAS_CORETYPE') != 'Prescott'\n"
-    )
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n    {MARKER}\n")
-    monkeypatch.setattr(cpus, "TESTS", tmp_path)
-    monkeypatch.setattr(cpus, "SETTINGS", [Setting("own"), Setting("other", (), "Prescott")])
-    assert main() == 1
-    out = capfd.readouterr()
-    assert out.err == "failed under other\n"
-    assert out.out.count("1 passed") == out.out.count("1 failed") == 1
 
 
 def test_every_file_that_compares_within_a_tolerance_is_numeric_or_named_here() -> None:

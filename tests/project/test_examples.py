@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import runpy
 import sys
@@ -59,24 +58,3 @@ def test_example(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {entry.name for entry in ROOT.iterdir()} - before <= {"__pycache__"}, (
         "an example writes only to its own folder"
     )
-
-
-def test_they_are_short_and_in_order() -> None:
-    assert [path.stem for path in EXAMPLES] == sorted(SAID)
-    for path in EXAMPLES:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        assert 8 <= len(lines) <= 40, path.name
-        assert lines[0].startswith(f'"""Lesson {int(path.stem[:2])}: ')
-        assert f"    python examples/{path.name}" in lines
-
-
-def test_the_reviews_are_balanced_and_no_text_is_in_both_files() -> None:
-    texts: list[str] = []
-    for name, n_rows in (("reviews.csv", 2000), ("reviews_test.csv", 500)):
-        with (ROOT / "examples" / "data" / name).open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        assert len(rows) == len({row["id"] for row in rows}) == n_rows
-        assert [row["label"] for row in rows].count("positive") == n_rows // 2
-        assert {row["label"] for row in rows} == {"positive", "negative"}
-        texts += [row["text"].casefold() for row in rows]
-    assert len(set(texts)) == len(texts)

@@ -13,7 +13,7 @@ import bertfeat
 
 CODE = """
     import os, sys, numpy as np, bertfeat
-    model, folder, before, *calls = sys.argv[1:]
+    model, folder, *phases = sys.argv[1:]
     store, index, fresh = (os.path.join(folder, name) for name in ("store", "index", "fresh"))
 
     def embed():
@@ -56,51 +56,46 @@ CODE = """
     def extract():
         return len(bertfeat.extract(os.path.join(folder, "a.txt"), fresh, model=model, levels="sentence", layers=-1))
 
-    # Each child would import these again; an import computes nothing.
+    # Each fork would import these again; an import computes nothing.
     import torch, transformers, faiss
     import bertfeat.extraction.run, bertfeat.encoder.loading, bertfeat.search.index
     torch.set_num_threads(2)  # as on any machine with several cores
-    for name in filter(None, before.split(",")):
-        globals()[name]()
-    for name in calls:
-        child = os.fork()
-        if not child:
-            try:
-                globals()[name]()
-            except bertfeat.BertfeatError as error:
-                print(name, "refused:", error, flush=True)
-            else:
-                print(name, "works", flush=True)
-            os._exit(0)
-        os.waitpid(child, 0)
+    for phase in phases:
+        before, calls = phase.split(":")
+        for name in before.split():
+            globals()[name]()
+        for name in calls.split():
+            child = os.fork()
+            if not child:
+                try:
+                    globals()[name]()
+                except bertfeat.BertfeatError as error:
+                    print(name, "refused:", error, flush=True)
+                else:
+                    print(name, "works", flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
 """
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("forks")
-    (folder / "a.txt").write_text("one fox\ntwo dogs\n")
-    store = bertfeat.extract(folder / "a.txt", folder / "store", model=str(tiny_folder), levels="sentence", layers=-1)
-    bertfeat.build_index(store, folder / "index")
-    return folder
+# What the process does before its forks, the calls of forks that work then, and those that are refused.
+PHASES = [
+    ("", "polars extract search", ""),
+    ("product nearest embed", "embed vectors batches", ""),
+    ("polars", "numpy embed", "polars rows batches search extract"),
+]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fork is a default of Linux")
-@pytest.mark.parametrize(
-    ("before", "works", "refused"),
-    [
-        ("", "polars rows extract search embed", ""),
-        ("product,nearest,embed", "embed vectors batches", ""),
-        ("polars", "numpy embed", "polars rows batches search extract"),
-    ],
-)
-def test_a_fork_works_or_is_refused(
-    folder: Path, tiny_folder: Path, before: str, works: str, refused: str, tmp_path: Path
-) -> None:
-    calls = [*works.split(), *refused.split()]
-    command = [sys.executable, "-c", textwrap.dedent(CODE), tiny_folder, folder, before, *calls]
+def test_a_fork_works_or_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one fox\ntwo dogs\n")
+    settings = {"model": str(tiny_folder), "levels": "sentence", "layers": -1}
+    bertfeat.build_index(bertfeat.extract(tmp_path / "a.txt", tmp_path / "store", **settings), tmp_path / "index")
+    phases = [f"{before}:{works} {refused}" for before, works, refused in PHASES]
+    command = [sys.executable, "-c", textwrap.dedent(CODE), tiny_folder, tmp_path, *phases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
-    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert list(lines) == calls, done.stderr
-    assert {name for name, said in lines.items() if said == "works"} == set(works.split()), lines
-    assert all("spawn" in lines[name] for name in refused.split())
+    expected: list[str] = []
+    for _, works, refused in PHASES:
+        expected += [f"{name} works" for name in works.split()]
+        expected += [f"{name} refused" for name in refused.split()]
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == expected, done.stderr
+    assert all("spawn" in line for line in lines if " refused: " in line)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sklearn.base import clone
 
 import bertfeat
 from bertfeat.config import ExtractConfig, flag
-from bertfeat.errors import BertfeatWarning, ConfigError
+from bertfeat.errors import BertfeatWarning
 from tests.support.cli_runs import run_cli
 
 _SENTENCE: dict[str, Any] = {"levels": "sentence"}
@@ -90,46 +88,14 @@ def test_an_extraction_warns_once_and_is_the_one_without_the_setting(tiny_folder
         (tmp_path / "a.txt").write_text("One.\n" if more != ["--append"] else "Two.\n")
         code, out, err = run_cli("extract", *asked, "-o", "s", *more)
         assert (code, err, json.loads(out)["warnings"]) == (0, [], [])
-    (tmp_path / "a.txt").write_text("Three.\n")
-    code, out, err = run_cli("extract", "a.txt", "-o", "s", "--append", "--ray-address", "auto", "--json")
-    assert (code, len(err), len(json.loads(out)["warnings"])) == (0, 1, 1)
-    code, out, err = run_cli("extract", *asked, "--dry-run", "--cache-size", "5MB")
-    assert (code, len(err), len(json.loads(out)["warnings"])) == (0, 1, 1)
-
-
-def test_every_setting_is_in_the_table_or_has_an_effect_beside_all_others():
-    """A new setting has to be put into the table, or into this list."""
-    with_effect = {
-        *("format", "text_column", "text_pair_column", "text_pairs", "id_column", "is_split_into_words", "no_header"),
-        *("delimiter", "limit", "bad_rows", "model", "revision", "levels", "prompt", "prompt_name"),
-        *("max_length", "on_overlong", "document_context", "store_dtype", "vector_encoding", "compute_dtype"),
-        *("max_batch_tokens", "shard_bytes", "device", "workers", "runner", "shards", "cache"),
-        # Without their level, these are refused, because their columns would be lost.
-        *("keep_columns", "label_column"),
-    }
-    in_table = {name for _, name, *_ in CASES}
-    assert with_effect.isdisjoint(in_table)
-    assert with_effect | in_table == {field.name for field in dataclasses.fields(ExtractConfig)}
-
-
-def test_what_a_record_holds_without_effect_takes_its_default_and_what_is_given_beside_it_does_not():
-    values = {"levels": "word", "pooling": "max", "word_pooling": "mean", "on_overlong": "truncate", "stride": 8}
-    config = ExtractConfig.recorded({**values, "layers": iter([1, 2])}, {"include_special_tokens": True})
-    assert (config.pooling, config.word_pooling, config.stride, config.layers) == ("mean", "mean", None, "1,2")
-    assert [*config.ignored()] == ["include_special_tokens"]
-    with pytest.raises(ConfigError, match="no setting 'pool'"):
-        ExtractConfig.recorded({}, {"pool": 1})
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"word_pooling": "mean"}, ["word_pooling='mean'"]),
-        ({"pooling": "model", "layers": [0, 1]}, ["layers='0,1'"]),
         ({"pooling": "pooler", "layers": "0,1", "combine": "sum"}, ["layers='0,1'", "combine='sum'"]),
         ({"pooling": "cls", "include_special_tokens": True}, ["include_special_tokens=True"]),
         ({"on_overlong": "truncate", "stride": 4}, ["stride=4"]),
-        ({"pooling": "pooler"}, []),
     ],
 )
 def test_texts_in_memory(settings, named, minilm_folder):
@@ -142,9 +108,3 @@ def test_texts_in_memory(settings, named, minilm_folder):
     texts = _warned(lambda: vectors.append(bertfeat.Encoder(model, **settings).encode(["One."])))
     assert [text.partition("`")[2].partition("`")[0] for text in texts] == of_all_levels
     assert (vectors[0] == vectors[1]).all()
-
-
-def test_an_estimator_accepts_what_a_search_of_its_parameters_combines(tiny_folder):
-    plain = bertfeat.BertFeatures(str(tiny_folder), pooling="pooler", on_overlong="truncate")
-    features = clone(plain).set_params(layers=[0, 1], stride=4)
-    assert (features.fit_transform(["One."]) == plain.fit_transform(["One."])).all()

@@ -19,18 +19,7 @@ from tests.support.command_line import commands
 from tests.support.places import ROOT
 
 PACKAGE = Path(bertfeat.__file__).parent
-HEAVY = [
-    "torch",
-    "transformers",
-    "faiss",
-    "pyarrow",
-    "polars",
-    "numpy",
-    "tokenizers",
-    "huggingface_hub",
-    "fsspec",
-    "tqdm",
-]
+HEAVY = "torch transformers faiss pyarrow polars numpy tokenizers huggingface_hub fsspec tqdm"
 # For a new process: runs a command, which must succeed.
 MAIN = """
 import sys
@@ -70,18 +59,6 @@ FLOORS = [
     [""],
     ["pipelines"],
 ]
-# The same inside the store: a module may import only from modules on earlier lines.
-STORE_FLOORS = [
-    ["layout", "offsets", "vector_layout"],
-    ["schema"],
-    ["vectors", "folder"],
-    ["part_reader", "receipts"],
-    ["parts", "selection", "manifest"],
-    ["commit", "plan_file"],
-    ["description", "writer"],
-    ["reader"],
-    ["verification", "provenance", "compaction"],
-]
 # Imports inside methods of a public class, which call what is built on the class: `store.map(...)`.
 METHODS = {
     ("bertfeat.store.reader", "bertfeat.layers.measures"),
@@ -89,6 +66,9 @@ METHODS = {
     ("bertfeat.search.index", "bertfeat.search.evaluation"),
     ("bertfeat.search.index", "bertfeat.search.update"),
 }
+# Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
+# word vectors with polars.
+FRAMES = "store corpus exports layers probes search map serve cli pipelines encoder"
 # library -> floors that may import it
 HOMES = {
     "transformers": {"encoder", "text", "pipelines"},
@@ -97,21 +77,7 @@ HOMES = {
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann"},
     "pyarrow": {"store", "corpus", "cli", "exports", "search", "pipelines"},
-    # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
-    # word vectors with it.
-    "polars": {
-        "store",
-        "corpus",
-        "exports",
-        "layers",
-        "probes",
-        "search",
-        "map",
-        "serve",
-        "cli",
-        "pipelines",
-        "encoder",
-    },
+    "polars": {*FRAMES.split()},
     # fsspec chooses the package for a URL.
     "fsspec": {"storage"},
     "s3fs": set(),
@@ -182,50 +148,17 @@ def edges() -> dict[str, set[str]]:
     return found
 
 
-def upward(found: dict[str, set[str]]) -> list[str]:
-    """Return the imports between floors that do not go down; the package itself may import from all of them."""
+def test_imports_go_down_only() -> None:
     level = {floor: n for n, floors in enumerate(FLOORS) for floor in floors}
     wrong = []
-    for module, targets in found.items():
+    assert {floor_of(module) for module in modules()} == level.keys()
+    for module, targets in edges().items():
         here = floor_of(module)
+        # The package itself may import from all floors.
         for there, target in ((floor_of(target), target) for target in targets):
             if here and there != here and level[there] >= level[here]:
                 wrong.append(f"{module} imports {target}")
-    return sorted(wrong)
-
-
-def upward_in_store(found: dict[str, set[str]]) -> list[str]:
-    """Return the imports between modules of the store that do not go down."""
-    level = {f"bertfeat.store.{name}": n for n, names in enumerate(STORE_FLOORS) for name in names}
-    inside = {module: targets for module, targets in found.items() if module.startswith("bertfeat.store.")}
-    assert inside.keys() == level.keys(), "add the module to STORE_FLOORS"
-    wrong = [(m, t) for m, targets in inside.items() for t in targets if t in level and level[t] >= level[m]]
-    return sorted(f"{module} imports {target}" for module, target in wrong)
-
-
-def circle(found: dict[str, set[str]]) -> list[str]:
-    """Return the modules of one circle of imports, or nothing."""
-    try:
-        graphlib.TopologicalSorter(found).prepare()
-    except graphlib.CycleError as error:
-        return list(error.args[1])
-    return []
-
-
-def test_every_module_has_a_floor() -> None:
-    assert {floor_of(module) for module in modules()} == {floor for floors in FLOORS for floor in floors}
-    assert len(modules()) > 50, "the package was not found"
-
-
-def test_imports_go_down_only() -> None:
-    assert upward(edges()) == []
-
-
-def test_imports_inside_the_store_go_down_only() -> None:
-    found = edges()
-    assert upward_in_store(found) == []
-    found["bertfeat.store.layout"].add("bertfeat.store.folder")
-    assert upward_in_store(found) == ["bertfeat.store.layout imports bertfeat.store.folder"]
+    assert wrong == []
 
 
 def test_no_circles() -> None:
@@ -234,56 +167,29 @@ def test_no_circles() -> None:
     inside = {
         m: {t for t in targets if not (t in packages and m.startswith(t + "."))} for m, targets in edges().items()
     }
-    assert circle(inside) == []
+    # It raises an error that names one circle.
+    graphlib.TopologicalSorter(inside).prepare()
 
 
-def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
-    assert upward({"bertfeat.store.reader": {"bertfeat.runners.overlap"}}) == [
-        "bertfeat.store.reader imports bertfeat.runners.overlap"
-    ]
-    assert upward({"bertfeat.corpus.shards": {"bertfeat.encoder.layers"}}) != []
-    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
-    (tmp_path / "lazy.py").write_text("def load():\n    from transformers import AutoTokenizer\n")
-    assert imports_of(tmp_path / "lazy.py") == {"transformers.AutoTokenizer"}
-    lines = ["from bertfeat import extract", "from bertfeat.errors import UserError", "import bertfeat.errors"]
-    private = ["bertfeat.ann.exact.exact_search", "bertfeat.plots.charts._STYLE"]
-    lines += [f"from {module} import {name}" for module, _, name in (item.rpartition(".") for item in private)]
-    (tmp_path / "script.py").write_text("\n".join(lines))
-    assert private_imports(tmp_path / "script.py") == private
-
-
-@pytest.mark.parametrize("library", HOMES)
-def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
-    users = {
-        module
-        for module, path in modules().items()
-        if any(name.split(".")[0] == library for name in imports_of(path)) and floor_of(module) not in HOMES[library]
-    }
-    assert users == set()
+def test_a_library_is_imported_only_where_it_belongs() -> None:
+    used = [(name.split(".")[0], module) for module, path in modules().items() for name in imports_of(path)]
+    wrong = [(name, module) for name, module in used if name in HOMES and floor_of(module) not in HOMES[name]]
+    assert wrong == []
 
 
 def run_new(code: str) -> tuple[list[str], set[str]]:
     """Run code in a new process; return its lines, and the heavy libraries that it loads. It says nothing else."""
-    script = f"{MAIN}\n{code}\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    script = f"{MAIN}\n{code}\nprint(*[name for name in {HEAVY.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr == ""
     *lines, loaded = done.stdout.splitlines()
     return lines, set(loaded.split())
 
 
-def loaded_by(code: str) -> set[str]:
-    return run_new(code)[1]
-
-
-def test_what_methods_call_is_imported_when_they_are_called() -> None:
-    for module, target in METHODS:
-        top = ast.parse(modules()[module].read_text("utf-8")).body
-        assert target not in {node.module for node in top if isinstance(node, ast.ImportFrom)}
-
-
-def test_help_loads_nothing_heavy() -> None:
+def test_import_bertfeat_and_help_load_nothing_heavy() -> None:
     every = [words for words, _ in commands()]
-    lines, loaded = run_new(f"for words in {every!r}: run(*words, '--help')")
+    code = "import bertfeat; bertfeat.__version__; bertfeat.ExtractConfig(); bertfeat.BertfeatError"
+    lines, loaded = run_new(f"{code}\nfor words in {every!r}: run(*words, '--help')")
     assert sum(line.startswith("Usage: bertfeat ") for line in lines) == len(every) > 12
     assert loaded == set()
 
@@ -300,25 +206,10 @@ def test_completion_loads_nothing_heavy(words: str, offered: str, monkeypatch: p
     assert loaded == set()
 
 
-def test_import_bertfeat_loads_nothing_heavy() -> None:
-    assert loaded_by("import bertfeat; bertfeat.__version__; bertfeat.ExtractConfig(); bertfeat.BertfeatError") == set()
-
-
 def test_reading_a_store_loads_no_encoder() -> None:
-    found = loaded_by("import bertfeat, bertfeat.cli.summary, bertfeat.store.verification; bertfeat.open_store")
+    _, found = run_new("import bertfeat, bertfeat.cli.summary, bertfeat.store.verification; bertfeat.open_store")
     assert {"polars", "pyarrow"} <= found
     assert not found & {"torch", "transformers", "tokenizers"}
-
-
-def test_a_run_on_this_machine_loads_no_ray_and_nothing_that_talks(tmp_path: Path, tiny_folder: Path) -> None:
-    """Importing ray.data registers types with Arrow for the whole process; a model's heads are left out in silence."""
-    (tmp_path / "corpus.txt").write_text("the bank of the river\n")
-    arguments = ["extract", str(tmp_path / "corpus.txt"), "-o", str(tmp_path / "s"), "--layers=-1"]
-    arguments += ["--model", str(tiny_folder), "--quiet"]
-    lines, _ = run_new(f"""run(*{arguments!r})
-assert "torch" in sys.modules
-assert not [name for name in sys.modules if name.split(".")[0] in ("ray", "pandas", "sklearn")]""")
-    assert lines == []
 
 
 def test_public_names() -> None:
@@ -346,44 +237,23 @@ def test_a_room_names_what_others_take_from_it(room: str) -> None:
     assert taken - set(named) == set(), f"add them to __all__ of bertfeat/{room}/__init__.py"
 
 
-def private_imports(path: Path) -> list[str]:
-    """Return what a script imports from the package that is not public: not in `__all__` on every step of its path.
-
-    What recipes share, in modules whose names begin with an underscore, may import the public modules of each room.
-    """
-    found = []
-    shared = path.name.startswith("_")
-    for name in sorted(imports_of(path)):
-        first, *steps = name.split(".")
-        # What recipes share is in `pipelines` too, under names that begin with an underscore. Every recipe reports its
-        # errors as a command does.
-        if first != "bertfeat" or steps[:1] == ["pipelines"] or name == "bertfeat.cli.failures.report_failures":
-            continue
-        is_room = shared and steps[0] not in bertfeat.__all__
-        module: Any = importlib.import_module(f"bertfeat.{steps[0]}") if is_room else bertfeat
-        for step in steps[1:] if is_room else steps:
-            names = getattr(module, "__all__", None) or [known for known in vars(module) if not known.startswith("_")]
-            if step not in names:
-                found.append(name)
-                break
-            module = getattr(module, step, None) or importlib.import_module(f"{module.__name__}.{step}")
-    return found
-
-
-SCRIPTS = sorted([*(ROOT / "pipelines").glob("*.py"), *(ROOT / "examples").glob("*.py")])
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_pipelines_and_examples_use_public_names_only(script: Path) -> None:
-    assert private_imports(script) == []
-    text = script.read_text("utf-8")
-    foreign = {
-        node.attr
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr)
-        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
-    }
-    assert foreign == set(), "private names of other libraries"
-    if not script.name.startswith("_"):
-        named = set(re.findall(r"\bbertfeat\.(\w+)", text.split('"""', 2)[2]))
-        assert named - {*bertfeat.__all__, "pipelines", "cli"} == set()
+def test_recipes_and_examples_use_public_names_only() -> None:
+    scripts = [*(ROOT / "pipelines").glob("[!_]*.py"), *(ROOT / "examples").glob("*.py")]
+    assert len(scripts) > 20
+    private = []
+    for script in scripts:
+        for name in imports_of(script):
+            first, *steps = name.split(".")
+            # Recipes share modules, and report their errors as a command does.
+            if first != "bertfeat" or steps[:1] == ["pipelines"] or name == "bertfeat.cli.failures.report_failures":
+                continue
+            module: Any = bertfeat
+            for step in steps:
+                names = getattr(module, "__all__", None) or [known for known in vars(module) if known[0] != "_"]
+                if step not in names:
+                    private.append((script.name, name))
+                    break
+                module = getattr(module, step)
+        named = set(re.findall(r"\bbertfeat\.(\w+)", script.read_text("utf-8").split('"""', 2)[2]))
+        private += [(script.name, name) for name in named - {*bertfeat.__all__, "pipelines", "cli"}]
+    assert private == []

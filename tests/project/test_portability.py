@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import io
 import os
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +37,7 @@ LINUX_ONLY = {
 # For a new process, before other imports: removes these names, and hides /proc and /sys from all code except installed
 # packages, which check the platform themselves.
 ELSEWHERE = f"""
-import importlib, os, pkgutil, sys
+import importlib, os, sys
 for module, names in {LINUX_ONLY!r}.items():
     module = importlib.import_module(module)
     for name in names.split():
@@ -74,27 +73,10 @@ def run_elsewhere(code: str) -> str:
     return done.stdout
 
 
-def test_names_that_only_linux_has_are_removed() -> None:
-    code = """
-assert not hasattr(os, "sched_getaffinity") and not hasattr(os, "preadv")
-try:
-    open("/proc/meminfo")
-except FileNotFoundError:
-    print("hidden")
-"""
-    assert run_elsewhere(code) == "hidden\n"
-
-
-def test_imports_an_extraction_and_an_index_need_nothing_that_only_linux_has(tmp_path: Path, tiny_folder: Path) -> None:
+def test_an_extraction_and_an_index_need_nothing_that_only_linux_has(tmp_path: Path, tiny_folder: Path) -> None:
     (tmp_path / "corpus.txt").write_text("the bank of the river\na boat\n")
     code = f"""
 import bertfeat
-names = [found.name for found in pkgutil.walk_packages(bertfeat.__path__, "bertfeat.") if "__main__" not in found.name]
-for name in names:
-    importlib.import_module(name)
-assert len(names) > 50
-assert "bertfeat.pipelines.table7" in names
-
 from bertfeat.memory import free_memory
 place = {str(tmp_path)!r}
 corpus, model = place + "/corpus.txt", {str(tiny_folder)!r}
@@ -109,16 +91,10 @@ print(index.search(store.take("sentence", "layer_03", [1]), k=1)["text"][0])
 
 
 def test_names_that_only_linux_has_are_read_with_getattr() -> None:
-    """Such a name must be read with `getattr` or `hasattr`, so that the test above covers its absence."""
-    used = []
-    for folder in ("bertfeat", "pipelines", "examples", "benchmarks"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                    module = node.value.id
-                    if node.attr in LINUX_ONLY.get(module, "").split():
-                        used.append(f"{path}:{node.lineno}: {module}.{node.attr}")
-    assert used == []
+    names = [f"{module}.{name}" for module, names in LINUX_ONLY.items() for name in names.split()]
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+    files = [path for folder in ("bertfeat", "pipelines", "examples") for path in (ROOT / folder).rglob("*.py")]
+    assert [(path.name, found) for path in files for found in pattern.findall(path.read_text("utf-8"))] == []
 
 
 class ShortReads(io.FileIO):
@@ -136,10 +112,6 @@ def test_a_read_of_fewer_bytes_than_were_asked_for_goes_on(tmp_path) -> None:
             out = np.empty((len(rows), 5), np.float32)
             read_values(file, column, rows, 0, out)
             np.testing.assert_array_equal(out, values[np.array(rows)])
-        late = VectorOffsets(row_bytes=20, starts=np.array([0, 1000]), offsets=np.array([8]))
-        for rows in (range(900, 1000), np.array([3, 999])):
-            with pytest.raises(OSError, match="the file ends at byte 20004"):
-                read_values(file, late, rows, 0, np.empty((len(rows), 5), np.float32))
 
 
 @pytest.mark.parametrize(("command", "syncs"), [(None, 1), (fcntl.F_GETFD, 0), (10_051, 1)])
@@ -163,25 +135,3 @@ def test_windows_is_refused_with_advice() -> None:
     assert done.returncode == 1
     last = "ImportError: bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)"
     assert done.stderr.splitlines()[-1] == last
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_refuses_to_mix_two_pythons(tmp_path) -> None:
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    other = tmp_path / ".venv" / "bin" / "python"
-    other.write_text("#!/bin/sh\necho 3.10\n")
-    other.chmod(0o755)
-
-    def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        # The suite itself may run under make; its settings must not reach this make.
-        plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTHON"))}
-        command = ["make", "-C", str(tmp_path), "--dry-run", *arguments]
-        return subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60, check=False)
-
-    refused = dry_run("test", f"PYTHON={sys.executable}")
-    asked = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert refused.returncode == 2
-    assert f".venv has Python 3.10, and PYTHON={sys.executable} is {asked}; run `make clean` first" in refused.stderr
-    for arguments in (["clean", f"PYTHON={sys.executable}"], ["help", "PYTHON=none"], ["help"]):
-        assert dry_run(*arguments).returncode == 0

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-import pytest
-
-import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.heads.registry import HEADS, HeadSettings, head_class
 from bertfeat.probes.config import ProbeConfig, ProbeSettings
@@ -44,20 +41,3 @@ def test_settings_of_heads_are_the_parameters_of_all_heads() -> None:
     for name in ("mix", "seed"):
         del found[name]
     assert {name: {kind} for name, kind in get_type_hints(HeadSettings).items()} == found
-
-
-@pytest.mark.parametrize(
-    ("function", "settings"),
-    [
-        (bertfeat.extract, ExtractSettings),
-        (bertfeat.append, ExtractSettings),
-        (bertfeat.FittedProbe.predict, ExtractSettings),
-        (bertfeat.fit_probe, ProbeSettings),
-        (bertfeat.sweep_probes, ProbeSettings),
-    ],
-    ids=lambda value: value.__name__,
-)
-def test_public_functions_name_their_settings(function: Callable[..., Any], settings: type) -> None:
-    last = list(inspect.signature(function).parameters.values())[-1]
-    assert last.kind is inspect.Parameter.VAR_KEYWORD
-    assert get_type_hints(function)[last.name] == Unpack[settings]

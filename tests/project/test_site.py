@@ -30,14 +30,3 @@ def test_search_works_in_pages_that_are_opened_as_files(site: Path) -> None:
         tab.page.keyboard.type("append")
         tab.page.locator("a.md-search-result__link[href*='growing.html']").first.wait_for()
         assert not [asked for asked in tab.requests if not asked.startswith(("file:", "blob:", "data:"))]
-
-
-def test_no_block_of_code_is_wider_than_the_page(site: Path) -> None:
-    wide = "[...document.querySelectorAll('pre > code')].filter(one => one.scrollWidth > one.clientWidth)"
-    found = []
-    with launched() as browser, opened(browser, width=1300) as tab:
-        for page in sorted(site.rglob("*.html")):
-            tab.page.goto(page.as_uri())
-            texts = tab.page.evaluate(f"{wide}.map(one => one.innerText)")
-            found += [f"{page.relative_to(site)}: {text}" for text in texts]
-    assert found == []

@@ -55,7 +55,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
     (folder / "glove.txt").write_text("one 1 2\n")
     # The first reading of a file of word vectors parses it, with polars; what it finds is kept.
     good("inspect", folder / "glove.txt")
-    (folder / "rows.jsonl").write_text('{"text": "one", "label": "a"}\n')
     flags = ("--model", tiny_folder, "--level", "sentence", "--layers", "-1")
     good("extract", folder / "five.txt", "-o", folder / "store", *flags)
     bertfeat.build_index(folder / "store", folder / "index", level="sentence", feature="layer_03").close()
@@ -79,7 +78,7 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
     # A config that no run has seen needs transformers.
     shutil.copytree(Path(warm) / "models", Path(cold) / "models")
     model = ["--layers", "-1", "--model", str(tiny_folder)]
-    five, table, rows = (str(place / name) for name in ("five.txt", "table.csv", "rows.jsonl"))
+    five, table = str(place / "five.txt"), str(place / "table.csv")
     new, store, index = ["-o", str(tmp_path / "new")], str(place / "store"), str(place / "index")
     probe, none = str(place / "probe"), str(place / "none")
     sentences, static = ["--level", "sentence"], ["--model", str(place / "glove.txt")]
@@ -89,54 +88,34 @@ def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_fold
     cases: list[tuple[list[str], int, str, str]] = [
         (["inspect", store], 0, "documents", warm),
         (["inspect", str(tiny_folder)], 0, "hidden size", warm),
-        (["inspect", str(place / "glove.txt")], 0, "GloVe text", warm),
         (["inspect", index], 0, "vectors", warm),
         (["inspect", probe], 0, "centroid", warm),
         (["probe", "fit", none, *new], 2, "no such folder", warm),
-        (["probe", "fit", store, *new, "--level", "word"], 2, "no level 'word'", warm),
         (["probe", "fit", store, *new, "--head", "lgreg"], 2, "did you mean 'logreg'", warm),
         (["probe", "fit", store, "-o", probe], 2, "there is a probe already", warm),
-        (["probe", "sweep", none, *new], 2, "no such folder", warm),
-        (["probe", "score", none, store], 2, "no such folder", warm),
-        (["probe", "score", probe, none], 2, "no such folder", warm),
-        (["probe", "predict", none, store, *new], 2, "no such folder", warm),
-        (["convert", none, *new], 2, "no such folder", warm),
         (["convert", str(tiny_folder), *new], 2, "its weights need no conversion", warm),
-        (["convert", str(tiny_folder), "-o", store], 2, "choose another --output", warm),
         (["export", store, *new, "--to", "npz"], 2, "did you mean 'npy'", warm),
-        (["export", store, *new, "--to", "npy", "--level", "word"], 2, "no level 'word'", warm),
         (["compact", none], 2, "no such folder", warm),
         (["compact", store], 0, "1 shard", warm),
         (["layers", none, *new], 2, "no such folder", warm),
-        (["layers", store, *new, "--level", "word"], 2, "no level 'word'", warm),
-        (["import", f"{none}.npy", *new, *sentences], 2, "no such file", warm),
-        (["import", vectors, *new, "--level", "token"], 2, "--level 'token' must be", warm),
         (["import", vectors, *new, *sentences, "--ids", table], 2, "table.csv has 2 rows", warm),
         (["import", vectors, "-o", str(tmp_path / "imported"), *sentences], 0, "sentence 5", warm),
-        (["import", vectors, "-o", str(tmp_path / "imported"), *sentences], 0, "already complete", warm),
         (["extract", f"{none}.txt", *new, *model], 2, "no such file", cold),
         (["extract", table, *new, *model, "--text-column", "body"], 2, "no column 'body'", cold),
-        (["extract", rows, *new, *model, "--text-column", "body"], 2, "no column 'body'", cold),
         (["extract", table, *new, *model, *sentences, "--keep-columns", "lable"], 2, "no column 'lable'", cold),
-        (["extract", rows, *new, *model, *sentences, "--keep-columns", "lable"], 2, "no row has a column", warm),
         (["extract", five, *new, *model[2:], "--layers", "last5"], 2, "--layers 'last5' is not a layer", cold),
-        (["extract", five, *new, *model[2:], "--layers", "4"], 2, "layer 4 is out of range", cold),
         (["extract", five, *new, *model, "--level", "wrod"], 2, "'wrod' must be one of", cold),
-        (["extract", five, *new, *model, "--pooling", "avg"], 2, "'avg'", cold),
         (["extract", five, *new, *model, "--device", "tpu"], 2, "--device 'tpu' must be one of", cold),
         (["extract", five, *new, *model, "--max-length", "65"], 2, "--max-length 65 is more than", cold),
         (["extract", five, *new, *static, *sentences, "--layers", "3"], 2, "are layer 0 only", cold),
-        (["extract", five, *new, *static, *sentences, "--prompt", "a"], 2, "--prompt a has no effect", cold),
         (["extract", five, *new, "--model", "./none"], 2, "no such folder", cold),
         (["extract", five, "-o", store, *model, *sentences, "--device", "cpu"], 0, "already complete", warm),
         (["extract", five, "-o", store, *model[2:], *sentences, "--layers", "0"], 2, "layers", warm),
-        (["map", none, *new, "--no-page"], 2, "ends in .parquet", warm),
         (["map", none, *new_map, "--no-page"], 2, "no such folder", warm),
         (["map", store, *new_map, "--no-page", "--word", "a", *sentences], 2, "a row is a whole text", warm),
         (["search", none, "one"], 2, "none", warm),
         (["search", index, "one", "-k", "0"], 2, "k 0 is below 1", warm),
         (["search", index, "one", "-k", "2", "--columns", "nope"], 2, "no column 'nope'", warm),
-        (["search", index, "--queries", "-", "-k", "0"], 2, "k 0 is below 1", warm),
         (["serve", none], 2, "none", warm),
         (["serve", str(place / "bare-index"), "--port", "0"], 2, "no text to show", warm),
     ]
