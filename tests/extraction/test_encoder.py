@@ -165,13 +165,6 @@ def test_settings_that_cannot_be_used_are_refused(settings: Any, said: str, tiny
         bertfeat.Encoder(**{"model": str(tiny_folder), **settings})
 
 
-def test_several_columns_are_no_vector(tiny_folder: Path) -> None:
-    encoder = bertfeat.Encoder(str(tiny_folder), layers="0,1", combine="none")
-    assert encoder.words(["the fox"]).columns[-2:] == ["layer_00", "layer_01"]
-    with pytest.raises(ConfigError, match="gives 2 columns; choose concat, sum or mean"):
-        encoder.encode(["the fox"])
-
-
 PROMPTS = {"query": "the query is ", "passage": "a passage, ", "other": "she "}
 
 
@@ -206,9 +199,3 @@ class TestPrompts:
         ):
             given = bertfeat.Encoder(str(sentence_model), pooling="max", prompt=prompt)
             np.testing.assert_array_equal(vectors, given.encode(self.TEXTS))
-
-    def test_a_model_without_prompts_takes_the_one_that_was_passed(self, tiny_folder: Path) -> None:
-        plain, prompted = (bertfeat.Encoder(str(tiny_folder), prompt=prompt) for prompt in (None, "the "))
-        np.testing.assert_array_equal(plain.encode_query(self.TEXTS), plain.encode(self.TEXTS))
-        np.testing.assert_array_equal(prompted.encode_query(self.TEXTS), prompted.encode(self.TEXTS))
-        assert not np.allclose(prompted.encode(self.TEXTS), plain.encode(self.TEXTS), atol=1e-3)

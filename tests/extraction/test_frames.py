@@ -21,7 +21,6 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.data_frames import resolve_kind, write_frame
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.deep_check import recheck
-from bertfeat.extraction.estimation import estimate
 from bertfeat.extraction.run import extract
 from tests.support.cli_runs import run_cli
 from tests.support.drill import result_files, run_killed_at
@@ -150,10 +149,8 @@ BAD: dict[str, tuple[Any, str]] = {
         pd.DataFrame({"n": [1]}, index=pd.Index(["a"], name="text")),
         "<frame>: no column 'text'; columns are n; pass `text_column`",
     ),
-    "no text column, lazy": (pl.LazyFrame({"t": ["a"]}), "<frame>: no column 'text'; columns are t;"),
     "numbers as texts": (pl.DataFrame({"text": [1]}), "<frame>:1: column 'text' holds 1, which is not text; "),
     "twice": (pa.table([["a"], ["b"]], names=["text", "text"]), "<frame>: column 'text' appears 2 times"),
-    "a text in a dict": ({"text": "a text"}, "<frame>: column 'text' is a str; pass a list of values"),
     "mixed objects": (pd.DataFrame({"text": ["a", 1]}), "<frame>: the DataFrame cannot be read as a table "),
     "fails while it is read": (
         lambda: duckdb.sql(
@@ -180,11 +177,6 @@ def test_what_cannot_be_read_is_refused_in_one_line_and_nothing_is_written(case,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_frame_gives_an_empty_store(tmp_path, plain):
-    store = extract(pl.DataFrame(schema={"text": pl.String}), tmp_path / "s", **plain)
-    assert store.n_rows("sentence") == 0
-
-
 def test_the_deep_check_takes_an_equal_frame_or_its_parquet_file(tmp_path, settings):
     store = extract(TABLE, tmp_path / "s", **settings)
     with pytest.raises(InputError, match="made from a data frame; write it as Parquet and name it with `inputs`"):
@@ -196,16 +188,10 @@ def test_the_deep_check_takes_an_equal_frame_or_its_parquet_file(tmp_path, setti
         recheck(store.path, TABLE.slice(1))
 
 
-def test_a_dry_run_takes_a_frame(settings):
-    found = estimate(TABLE.to_reader(), ExtractConfig.of(None, settings))
-    assert (found.n_documents, found.is_exact) == (N_ROWS, True)
-
-
 IN_MEMORY = ["a fox in the river", "bank", "see example.com", "and/or what?", "the end."]
 HELD: dict[str, Callable[[], Any]] = {
     "list": lambda: IN_MEMORY,
     "generator": lambda: (text for text in IN_MEMORY),
-    "numpy": lambda: np.array(IN_MEMORY),
     "dict of columns": lambda: {"text": IN_MEMORY, "unused": [1, 2.5, None, 3, 4]},
     "dicts": lambda: [{"text": text} | ({"unused": 1} if number > 2 else {}) for number, text in enumerate(IN_MEMORY)],
     "polars Series": lambda: pl.Series("body", IN_MEMORY),
@@ -242,7 +228,6 @@ def test_a_list_of_texts_is_extracted_appended_checked_and_predicted(tmp_path, p
     ("inputs", "missing"),
     [
         ("a fox in the river", "a fox in the river"),
-        (["a fox in the river", "there"], "a fox in the river"),
         (["a fox in the river", "not there.csv"], "a fox in the river"),
         (["my folder/corpus"], "my folder/corpus"),
         ([Path("a fox in the river")], "a fox in the river"),
@@ -250,8 +235,6 @@ def test_a_list_of_texts_is_extracted_appended_checked_and_predicted(tmp_path, p
 )
 def test_a_wrong_path_in_a_list_is_never_taken_for_a_text(inputs, missing, tmp_path, plain, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("there", "there.txt"):
-        (tmp_path / name).write_text("a line\n")
     with pytest.raises(
         InputError, match=r"no such file.*; for texts in memory pass \{'text': \[...\]\}, .*Encoder"
     ) as error:

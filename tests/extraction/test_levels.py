@@ -80,14 +80,6 @@ class TestLongDocuments:
         assert found.column("sentence", "n_tokens") == [9]
         assert found.column("sentence", "truncated") == [False]
 
-    @pytest.mark.parametrize(
-        ("pooling", "include", "expected"),
-        [("mean", False, 21 / 9), ("mean", True, 25 / 11), ("max", True, 4), ("max", False, 3), ("cls", False, 0)],
-    )
-    def test_sentence_pooling_takes_each_token_once(self, pooling: str, include: bool, expected: float) -> None:
-        found = self.run(pooling=pooling, include_special_tokens=include)
-        assert found.places("sentence") == pytest.approx(at(expected), abs=1e-3)
-
     # ab | cde | fgh: a window border cuts cde after its first token, and the next window holds it whole at 1 2 3.
     @pytest.mark.parametrize(
         ("word_pooling", "expected"),
@@ -120,26 +112,17 @@ class TestTruncation:
         assert found.column("word", "word") == ["ab", "cde", "f", "x"]
         assert found.places("word") == at(*expected, None, 1)
         assert found.column("word", "n_tokens") == [2, 2, 0, 1]
-        assert found.column("token", "token") == ["[CLS]", "a", "##b", "c", "##d", "[SEP]", "[CLS]", "x", "[SEP]"]
-
-    def test_the_sentence_level_records_it(self) -> None:
-        found = run(texts("ab cde f", "a b c d", "x"), letters(), max_length=6, on_overlong="truncate")
-        assert found.column("sentence", "truncated") == [True, False, False]
-        assert found.column("sentence", "n_tokens") == [4, 4, 1]
-        assert found.column("sentence", "n_windows") == [1, 1, 1]
-        assert found.places("sentence") == at(2.5, 2.5, 1)
+        assert found.column("sentence", "truncated") == [True, False]
         assert found.text.counts()["n_truncated_tokens"] == 2
+        assert found.column("token", "token") == ["[CLS]", "a", "##b", "c", "##d", "[SEP]", "[CLS]", "x", "[SEP]"]
 
     def test_an_error_names_file_and_row(self) -> None:
         documents = [Document(0, "short", "a", path="corpus.txt", row=1)]
         documents.append(Document(1, "long", "a b c d e", path="corpus.txt", row=7))
         with pytest.raises(InputError) as caught:
             run(documents, letters(), max_length=6, on_overlong="error")
-        assert str(caught.value) == (
-            "corpus.txt:7: document 'long' has 7 tokens, more than `max_length=6`; "
-            "pass `on_overlong` window or truncate"
-        )
-        assert len(run(documents, letters(), max_length=7, on_overlong="error").packs) == 1
+        said = "corpus.txt:7: document 'long' has 7 tokens, more than `max_length=6`; "
+        assert str(caught.value) == said + "pass `on_overlong` window or truncate"
 
 
 # Texts of letters, whitespace, characters that the tokenizer drops, and unknown characters.

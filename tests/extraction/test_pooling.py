@@ -90,7 +90,7 @@ def test_no_vector_has_values_of_uninitialized_memory(settings: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("max_batch_tokens", [6, 13, 1000])
-@pytest.mark.parametrize(("pooling", "expected"), [("mean", [21 / 9, 1.5]), ("max", [3, 2])])
+@pytest.mark.parametrize(("pooling", "expected"), [("mean", [21 / 9, 1.5]), ("max", [3, 2]), ("cls", [0, 0])])
 def test_windows_of_several_packs_merge_into_one_row(
     max_batch_tokens: int, pooling: str, expected: list[float]
 ) -> None:

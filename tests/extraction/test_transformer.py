@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,8 @@ def features(tiny_folder: Path, tmp_path: Path) -> bertfeat.BertFeatures:
     return bertfeat.BertFeatures(str(tiny_folder), cache=tmp_path / "cache")
 
 
-@pytest.fixture
-def n_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The windows of each forward pass, and those that repeat one of them."""
+def count_windows(patch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the windows of each forward pass, and those that repeat one of them."""
     counted: list[int] = []
     plain = PackEncoder._run
 
@@ -55,8 +54,13 @@ def n_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         counted.append(len(pack.served[0]))
         return plain(self, pack)
 
-    monkeypatch.setattr(PackEncoder, "_run", run)
+    patch.setattr(PackEncoder, "_run", run)
     return counted
+
+
+@pytest.fixture
+def n_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return count_windows(monkeypatch)
 
 
 class TestScikitLearn:
@@ -80,7 +84,7 @@ class TestScikitLearn:
         "make",
         [
             lambda texts: np.array(texts, dtype=object)[:, None],
-            lambda texts: pd.Series(texts, dtype="category"),
+            pd.Series,
             lambda texts: pd.DataFrame({"text": texts}),
             pl.Series,
             lambda texts: pa.table({"text": texts}),
@@ -178,14 +182,10 @@ class OfNumbers(bertfeat.BertFeatures):  # type: ignore[misc]
         return tags
 
 
-@pytest.fixture(scope="module")
-def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_model("bert", tmp_path_factory.mktemp("shallow") / "bert", num_hidden_layers=1)
-
-
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_every_check_of_scikit_learn_passes_on_numbers_written_as_texts(shallow: Path) -> None:
+def test_every_check_of_scikit_learn_passes_on_numbers_written_as_texts(tmp_path: Path) -> None:
+    shallow = build_model("bert", tmp_path / "bert", num_hidden_layers=1)
     skipped, n_checks = [], 0
     for estimator, check in estimator_checks_generator(OfNumbers(str(shallow))):
         n_checks += 1
@@ -200,13 +200,7 @@ def test_every_check_of_scikit_learn_passes_on_numbers_written_as_texts(shallow:
 
 def fit_transform(model: str, cache: str, n_texts: int, said: str) -> None:
     """Transform texts; write the digest of the vectors and the number of windows that were encoded."""
-    plain, n_windows = PackEncoder._run, []
-
-    def run(self: PackEncoder, pack: Any) -> Any:
-        n_windows.append(len(pack.served[0]))
-        return plain(self, pack)
-
-    PackEncoder._run = run  # type: ignore[method-assign]
+    n_windows = count_windows(pytest.MonkeyPatch())
     texts = [f"text {n} of the sea" for n in range(n_texts)]
     vectors = bertfeat.BertFeatures(model, cache=cache).fit_transform(texts)
     Path(said).write_text(f"{hashlib.sha256(vectors.tobytes()).hexdigest()} {sum(n_windows)}")
