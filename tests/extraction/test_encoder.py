@@ -144,8 +144,6 @@ NOT_TEXTS = [
 SETTINGS_REFUSED = [
     ({"text_column": "body"}, "no setting 'text_column' for texts in memory; settings are model, pooling"),
     ({"max_length": 65}, "`max_length=65` is more than .* takes, which is 64"),
-    ({"layers": 4}, "layer 4 is out of range"),
-    ({"compute_dtype": "int3"}, "`compute_dtype` 'int3' must be one of"),
     ({"prompt_name": "unknown"}, "no prompt of that name|has no prompts"),
     ({"cache": "cache", "cache_size": 9}, "`cache_size=9` is below 1000000"),
     ({"model": "./nowhere"}, "no such folder"),

@@ -13,12 +13,10 @@ import duckdb
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.errors import UserError
 from bertfeat.extraction.run import extract
-from tests.support.cli_runs import run_cli
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,20 +73,10 @@ PYARROW: dict[str, tuple[pa.Array, Any, Any]] = {
     "timestamp in ns": arrow([MOMENT, None], pa.timestamp("ns"), pl.Datetime("ns")),
     "map": (pa.array([[("x", 1)], []], pa.map_(pa.string(), pa.int64())), pl.Map(TEXT, INT64), [{"x": 1}, {}]),
     "uuid": (pa.array([UUID_BYTES[0], None], pa.uuid()), TEXT, [UUID_TEXTS[0], None]),
-    "list of uuid": (
-        pa.ListArray.from_arrays([0, 1, 2], pa.array(UUID_BYTES, pa.uuid())),
-        pl.List(pl.Binary),
-        [UUID_BYTES[:1], UUID_BYTES[1:]],
-    ),
     "struct of uuid": (
         pa.StructArray.from_arrays([pa.array(UUID_BYTES, pa.uuid())], ["u"]),
         pl.Struct({"u": pl.Binary}),
         [{"u": one} for one in UUID_BYTES],
-    ),
-    "bool8": (
-        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, None], pa.int8())),
-        pl.Boolean,
-        [True, None],
     ),
     "json": arrow(["{}", None], pa.json_(), TEXT),
 }
@@ -148,22 +136,11 @@ def test_every_type_that_is_kept_is_stored_as_a_type_that_any_reader_knows(libra
     assert values == {name: wanted for name, (_, _, wanted) in expected.items()}
 
 
-def test_a_uuid_column_of_a_parquet_file_is_read_by_the_command_line_also_as_id(tmp_path, model):
-    path, out = tmp_path / "u.parquet", tmp_path / "s"
-    pd.DataFrame({"text": TEXTS, "u": UUIDS}).to_parquet(path)
-    settings = ["--model", str(model), "--layers", "-1", "--level", "sentence"]
-    assert run_cli("extract", str(path), "-o", str(out), *settings, "--id-column", "u", "--keep-columns", "u")[0] == 0
-    found = pq.read_table(next((out / "sentence").iterdir()), columns=["doc_id", "u"]).to_pydict()
-    assert found == {"doc_id": UUID_TEXTS, "u": UUID_TEXTS}
-
-
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "polars Object": (lambda: pl.Series(["good", "bad"], dtype=pl.Object), "Object"),
     "polars List of Int128": (lambda: pl.Series([[5], [5]], dtype=pl.List(pl.Int128)), "Int128"),
-    "pandas period": (lambda: pd.period_range("2020-01", periods=2, freq="M"), "period"),
     "pandas mixed objects": (lambda: pd.Series(["x", 1], dtype=object), "int"),
     "pyarrow interval": (lambda: pa.array([pa.MonthDayNano([1, 2, 3])] * 2), "interval"),
-    "duckdb BIT": (lambda: "'101'::bit", r"BIT.*cast\(kind as varchar\)"),
     "duckdb BIT in a map": (lambda: "map {'x': '101'::bit}", "MAP"),
     "duckdb INTERVAL": (lambda: "interval 1 month", "INTERVAL"),
     "duckdb digits beyond the type": (lambda: "(1e37 * 15)::hugeint", "does not fit in precision"),
@@ -185,13 +162,6 @@ def test_a_type_that_cannot_be_kept_is_refused_by_column_before_anything_is_enco
     assert ("kind" in str(error.value)) == ("digits" not in case)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_columns_that_are_not_read_may_have_any_type(tmp_path, model):
-    others = {"object": pl.Series([{}, []], dtype=pl.Object), "wide": pl.Series([5, 5], dtype=pl.Int128)}
-    settings = {"model": str(model), "layers": "-1", "levels": "sentence"}
-    store = extract(pl.DataFrame({"text": TEXTS, **others}), tmp_path / "s", **settings)
-    assert store.polars("sentence")["text"].to_list() == TEXTS
 
 
 def test_a_data_set_with_a_transform_is_refused(tmp_path):

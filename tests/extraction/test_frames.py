@@ -47,9 +47,7 @@ def shuffled_then_sorted() -> datasets.Dataset:
 
 FRAMES: dict[str, Callable[[], Any]] = {
     "polars": lambda: pl.DataFrame(COLUMNS),
-    "polars in chunks": lambda: pl.concat([pl.DataFrame(COLUMNS)[:5], pl.DataFrame(COLUMNS)[5:]], rechunk=False),
     "pandas": lambda: pd.DataFrame(COLUMNS),
-    "pandas objects": lambda: pd.DataFrame(COLUMNS).astype({"text": object, "kind": "category"}),
     "pandas with an index and other columns": lambda: (
         pd.DataFrame(COLUMNS | {"unused": [object(), 1] * (N_ROWS // 2)})
         .set_index(pd.Index(range(N_ROWS), name="text"))
@@ -159,10 +157,6 @@ BAD: dict[str, tuple[Any, str]] = {
         "<frame>: the DuckDBPyRelation cannot be read as a table (Invalid Input Error: torn); convert",
     ),
     "splits": (datasets.DatasetDict(), "inputs is a DatasetDict; pass one split"),
-    "a stream": (
-        datasets.Dataset.from_dict({"text": ["a"]}).to_iterable_dataset(),
-        "inputs is a IterableDataset; pass one",
-    ),
 }
 
 
@@ -196,8 +190,6 @@ HELD: dict[str, Callable[[], Any]] = {
     "dicts": lambda: [{"text": text} | ({"unused": 1} if number > 2 else {}) for number, text in enumerate(IN_MEMORY)],
     "polars Series": lambda: pl.Series("body", IN_MEMORY),
     "pandas Series": lambda: pd.Series(IN_MEMORY, name="body", index=range(5, 10)),
-    "pyarrow column": lambda: pa.chunked_array([IN_MEMORY[:2], IN_MEMORY[2:]]),
-    "column of a data set": lambda: datasets.Dataset.from_dict({"text": IN_MEMORY})["text"],
     "LazyFrame": lambda: pl.LazyFrame({"text": IN_MEMORY, "unused": pl.Series([{}] * 5, dtype=pl.Object)}),
 }
 

@@ -31,16 +31,6 @@ def test_a_pair_by_hand() -> None:
     assert found.text.windows.type_ids.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_word_numbers_continue_in_a_second_text_that_starts_like_the_first() -> None:
-    found = run(pairs(("a", "a"), ("", "a"), ("a", ""), ("", "")), letters())
-    assert found.column("word", "doc_id") == [0, 0, 1, 2]
-    assert found.column("word", "word_index") == [0, 1, 0, 0]
-    assert found.column("word", "segment") == [0, 1, 1, 0]
-    assert found.places("word") == at(1, 3, 2, 1)
-    assert found.column("sentence", "n_tokens") == [2, 1, 1, 0]
-    assert found.places("sentence") == at(2, 2, 1, None)
-
-
 def test_the_second_text_is_windowed() -> None:
     # Five tokens beside three special ones: ab and cde, then ab and efg; kept of the second are cde, then fg.
     found = run(pairs(("ab", "c d e f g")), letters(), max_length=8, stride=1)
@@ -90,6 +80,9 @@ def test_rows_in_are_rows_out(texts: list[tuple[str, str]], max_length: int, str
     assert found.vectors("token")[:, 2].tolist() == found.column("token", "token_id")
     assert found.column("word", "word") == [word for a, b in texts for word in (a.split() + b.split())]
     assert sum(found.column("word", "n_tokens")) == sum(n_kept)
+    n_words = [(len(a.split()), len(b.split())) for a, b in texts]
+    assert found.column("word", "segment") == [n for i, j in n_words for n in [0] * i + [1] * j]
+    assert found.column("word", "word_index") == [n for i, j in n_words for n in range(i + j)]
 
 
 def test_pairs_equal_transformers(tmp_path: Path, minilm_folder: Path) -> None:

@@ -40,15 +40,6 @@ def test_a_prompt_is_counted_where_special_tokens_are() -> None:
     assert run(texts("a b"), tokenizer, pooling="cls").places("sentence") == at(0)
 
 
-def test_weights_are_places_in_the_text_or_in_all_that_counts() -> None:
-    tokenizer = letters().with_prompt("x ")
-    # [CLS] x a b [SEP]: a and b weigh 1 and 2; all weigh 1 to 5.
-    found = run(texts("a b"), tokenizer, pooling="weightedmean")
-    assert found.places("sentence") == pytest.approx(at((2 + 2 * 3) / 3))
-    found = run(texts("a b"), tokenizer, pooling="weightedmean", include_special_tokens=True)
-    assert found.places("sentence") == pytest.approx(at((0 + 2 + 6 + 12 + 20) / 15))
-
-
 def test_every_window_has_the_prompt() -> None:
     # Seven tokens: [CLS] x, three of the text, [SEP]; windows abc, cde, efg.
     settings: dict[str, Any] = {"max_length": 6, "stride": 1}
@@ -57,9 +48,6 @@ def test_every_window_has_the_prompt() -> None:
     assert found.column("word", "word") == list("abcdefg")
     assert found.places("word") == at(2, 3, 4, 3, 4, 3, 4)
     assert found.column("sentence", "n_windows") == [3]
-    # The weights continue in the next window.
-    weighted = run(texts("a b c d e f g"), letters().with_prompt("x "), pooling="weightedmean", **settings)
-    assert weighted.places("sentence") == pytest.approx(at((2 + 6 + 12 + 12 + 20 + 18 + 28) / 28), abs=1e-3)
 
 
 def test_pairs_and_given_words_have_prompts_too() -> None:

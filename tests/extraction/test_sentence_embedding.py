@@ -15,7 +15,6 @@ from bertfeat import build_index, extract, fit_probe, load_probe, open_index
 from bertfeat.encoder.packaged import minilm
 from bertfeat.errors import CheckpointError, ConfigError, PlanMismatch, UserError
 from bertfeat.extraction.deep_check import recheck
-from tests.support.command_line import good
 from tests.support.families import build_model
 from tests.support.sentence_models import MODES, save_sentence_model
 
@@ -89,15 +88,6 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def test_a_tip_names_what_the_model_asks_for(tiny, tmp_path) -> None:
-    model = save_sentence_model(tiny["bert"], tmp_path / "own", modes=["cls"], normalize=True, prompts=PROMPTS)
-    corpus = write(tmp_path / "c.txt", ["the sea"])
-    made = good("extract", corpus, "-o", tmp_path / "s", "--level", "sentence", "--layers", "-1", "--model", model)
-    _, _, tip = made.out.partition("\ntip ")
-    assert "--pooling model" in tip
-    assert "document, query" in tip
-
-
 def test_what_a_model_does_not_have_is_named(tiny, tmp_path) -> None:
     corpus = write(tmp_path / "c.txt", ["the sea"])
     settings: dict[str, Any] = {"levels": "sentence", "pooling": "model"}
@@ -161,9 +151,6 @@ def test_queries_have_the_prompt_of_the_model_for_queries(tiny, tmp_path) -> Non
         build_index(store, tmp_path / "i-document")
     with pytest.raises(UserError, match=r"`query_prompt_name` 'qeury'.*choose one of document, none, query"):
         build_index(store, tmp_path / "other", query_prompt_name="qeury")
-    plain = extract(corpus, tmp_path / "p", pooling="mean", **settings)
-    with pytest.raises(UserError, match=r"has pooling 'model', .*; store p has pooling 'mean'"):
-        open_index(tmp_path / "i", store=plain).search("sea")
 
 
 def test_a_changed_dense_layer_is_another_model_for_indexes_and_probes(tiny, tmp_path) -> None:

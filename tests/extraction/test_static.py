@@ -105,15 +105,6 @@ def test_text_is_split_as_berts(tmp_path: Path, tiny_folder: Path) -> None:
     assert np.isnan(found[1]).all()
 
 
-def test_a_long_document_is_one_text(tmp_path: Path) -> None:
-    path = write_vectors(tmp_path / "v.txt", VECTORS)
-    # More words than the 65,536 of a window.
-    text = "the bank , the river xyz " * 14_000
-    mean = np.mean([VECTORS[word] for word in ("the", "bank", ",", "the", "river")], axis=0)
-    np.testing.assert_allclose(vectors_of(path, [text], "sentence")[0], mean, rtol=1e-6)
-    assert vectors_of(path, [text], "word")[-2].tolist() == VECTORS["river"]
-
-
 def test_unknown_words_may_be_zeros(tmp_path: Path, glove: Path) -> None:
     flags = ("--model", glove, "--level", "word,sentence", "--store-dtype", "float32")
     good("extract", CONLL, "-o", tmp_path / "zero", *flags, "--unknown-words", "zero")
@@ -137,20 +128,8 @@ def test_a_store_grows_is_verified_and_probed(tmp_path: Path, glove: Path) -> No
     more.write_text("the\tO\nqqq\tO\n\n")
     assert "1 document appended" in good("extract", more, "-o", store, "--append").out
     assert good("verify", store, "--deep").out.startswith(f"{store}: good")
-    estimate = good("extract", CONLL, "--dry-run", "--json", *flags).json
-    assert estimate["n_rows"]["word"] == sum(map(len, conll_words()))
     probe = bertfeat.fit_probe(store, "label", level="word", head="centroid")
     assert probe.predict(["the zzzz"])["prediction"].is_null().to_list() == [False, True]
-
-
-def test_search_takes_texts(tmp_path: Path) -> None:
-    path, corpus = write_vectors(tmp_path / "v.bin", VECTORS, layout="word2vec.bin"), tmp_path / "corpus.txt"
-    corpus.write_text("the bank\nriver\nunknown words\nriver bank\n")
-    good("extract", corpus, "-o", tmp_path / "store", "--model", path, "--level", "sentence")
-    good("index", "build", tmp_path / "store", "-o", tmp_path / "index", "--level", "sentence")
-    hits = good("search", tmp_path / "index", "river of qqq", "-k", "1", "--json").json
-    assert "'text': 'river'" in str(hits)
-    assert "query 'qqq': has no token with a vector" in run("search", tmp_path / "index", "qqq").err
 
 
 @pytest.mark.parametrize(
@@ -238,8 +217,6 @@ def test_sentences_of_model2vec_equal_its_encode(tmp_path: Path, kind: str) -> N
     tokens = store.polars("token", ["token", "layer_00"])
     assert tokens.filter(pl.col("layer_00").is_null())["token"].unique().to_list() == ["[UNK]"]
     assert not tokens["token"].is_in(["[CLS]"]).any()
-    done = good("extract", corpus, "-o", tmp_path / "mean", "--model", folder, "--level", "sentence")
-    assert "--pooling model" in done.out
 
 
 @pytest.mark.peer

@@ -28,7 +28,7 @@ from sklearn.utils.validation import validate_data
 
 import bertfeat
 from bertfeat.encoder.encoder import HiddenStates, PackEncoder
-from bertfeat.errors import ConfigError, UserError
+from bertfeat.errors import UserError
 from bertfeat.extraction.vector_cache import FILE
 from bertfeat.records import Pack
 from tests.support.drill import Zygote
@@ -80,76 +80,48 @@ class TestScikitLearn:
                 transformer.fit_transform(TEXTS), bertfeat.embed(TEXTS, str(model)), rtol=0, atol=1e-5
             )
 
-    @pytest.mark.parametrize(
-        "make",
-        [
-            lambda texts: np.array(texts, dtype=object)[:, None],
-            pd.Series,
-            lambda texts: pd.DataFrame({"text": texts}),
-            pl.Series,
-            lambda texts: pa.table({"text": texts}),
-        ],
-    )
+    @pytest.mark.parametrize("make", [np.array, pd.Series, pd.DataFrame, pl.Series, pl.DataFrame, pa.array])
     def test_one_column_of_texts_in_any_form(self, make: Callable[[Any], Any], tiny_folder: Path) -> None:
         transformer = bertfeat.BertFeatures(str(tiny_folder))
         expected = transformer.transform(TEXTS)
         np.testing.assert_array_equal(transformer.fit(make(TEXTS)).transform(make(TEXTS)), expected)
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("settings", "given", "said"),
         [
-            ("one text", "X is of type str; pass a list, an array or a Series of texts"),
-            (pd.DataFrame({"a": TEXTS, "b": TEXTS}), r"X has 2 columns \(a, b\); pass the one column of texts"),
-            (pd.Series(["a", np.nan]), r"X\[1\] must be a string, not nan"),
-            ([["a", "b"], ["c"]], r"X\[0\] must be a string, not \['a', 'b'\]"),
+            ({}, "one text", "X is of type str; pass a list, an array or a Series of texts"),
+            ({}, pd.DataFrame({"a": TEXTS, "b": TEXTS}), r"X has 2 columns \(a, b\); pass the one column of texts"),
+            ({}, pd.Series(["a", np.nan]), r"X\[1\] must be a string, not nan"),
+            ({}, [["a", "b"], ["c"]], r"X\[0\] must be a string, not \['a', 'b'\]"),
+            ({"layers": 9}, TEXTS, "layer 9 is out of range"),
+            ({"cache": "s3://bucket/cache"}, TEXTS, "a cache must be in a local folder"),
+            ({"cache": "cache", "cache_size": "huge"}, TEXTS, "`cache_size` 'huge' is not a size"),
+            ({"cache": __file__}, TEXTS, r"test_transformer\.py: not a folder; choose another"),
         ],
     )
-    def test_anything_else_is_refused(self, given: Any, said: str, tiny_folder: Path) -> None:
-        transformer = bertfeat.BertFeatures(str(tiny_folder))
-        for method in (transformer.fit, transformer.transform):
-            with pytest.raises(ConfigError, match=said):
-                method(given)
-
-    @pytest.mark.parametrize(
-        ("settings", "said"),
-        [
-            ({"pooling": "best"}, "`pooling` 'best' must be one of"),
-            ({"layers": 9}, "layer 9 is out of range"),
-            ({"cache": "s3://bucket/cache"}, "a cache must be in a local folder"),
-            ({"cache": "cache", "cache_size": "huge"}, "`cache_size` 'huge' is not a size"),
-            ({"cache": __file__}, r"test_transformer\.py: not a folder; choose another"),
-        ],
-    )
-    def test_settings_are_checked_when_it_is_fitted_not_when_it_is_made(
-        self, settings: dict[str, Any], said: str, tiny_folder: Path
+    def test_mistakes_are_refused_when_it_is_fitted_not_when_it_is_made(
+        self, settings: dict[str, Any], given: Any, said: str, tiny_folder: Path
     ) -> None:
         transformer = bertfeat.BertFeatures(**{"model": str(tiny_folder), **settings})
         with pytest.raises(UserError, match=said):
-            transformer.fit_transform(TEXTS)
+            transformer.fit_transform(given)
 
     def test_names_of_the_columns_and_frames_out(self, tiny_folder: Path) -> None:
         transformer = bertfeat.BertFeatures(str(tiny_folder), layers="0,-1")
-        names = [f"concat_00_03_{number}" for number in range(64)]
-        assert transformer.get_feature_names_out().tolist() == names
-        expected = transformer.transform(TEXTS)
         series = pd.Series(TEXTS, index=range(7, 7 + len(TEXTS)))
-        frame = transformer.set_output(transform="pandas").fit_transform(series)
-        assert isinstance(frame, pd.DataFrame)
+        expected = transformer.fit_transform(series)
+        frame = transformer.set_output(transform="pandas").transform(series)
         assert frame.index.equals(series.index)
-        other = transformer.set_output(transform="polars").transform(pl.Series(TEXTS))
-        assert isinstance(other, pl.DataFrame)
-        for found in (frame, other):
-            assert list(found.columns) == names
-            np.testing.assert_array_equal(found.to_numpy(), expected)
+        assert list(frame.columns) == [f"concat_00_03_{number}" for number in range(64)]
+        np.testing.assert_array_equal(frame.to_numpy(), expected)
 
-    @pytest.mark.parametrize("copy", [clone, lambda it: pickle.loads(pickle.dumps(it))])
-    def test_a_copy_has_no_weights_and_encodes_again(self, copy: Any, tiny_folder: Path) -> None:
+    def test_a_pickled_copy_has_no_weights_and_encodes_again(self, tiny_folder: Path) -> None:
         transformer = bertfeat.BertFeatures(str(tiny_folder), layers=[1], pooling="cls").fit(TEXTS)
-        expected = transformer.transform(TEXTS)
-        assert len(pickle.dumps(transformer)) < 2_000
-        other = copy(transformer)
+        data = pickle.dumps(transformer)
+        assert len(data) < 2_000
+        other = pickle.loads(data)
         assert other.get_params() == transformer.get_params()
-        np.testing.assert_array_equal(other.transform(TEXTS), expected)
+        np.testing.assert_array_equal(other.transform(TEXTS), transformer.transform(TEXTS))
 
     def test_a_step_of_pipelines_and_column_transformers(self, tiny_folder: Path) -> None:
         frame = pd.DataFrame({"text": TEXTS, "n": range(len(TEXTS))})
