@@ -55,7 +55,7 @@ def test_every_combination_of_layers_at_every_level(combine: str) -> None:
 
 def test_a_combination_is_rounded_once() -> None:
     found = run(texts("a"), letters(), layers="1,3", combine="sum", store_dtype="float16")
-    # 1001 and 3001, which is no float16: that of layer 3 alone is 3000.
+    # 1001 and 3001; float16 has no 3001, and layer 3 alone becomes 3000.
     assert found.vectors("token", "sum_01_03")[1, 0] == 4002
 
 
