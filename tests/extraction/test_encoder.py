@@ -1,4 +1,4 @@
-"""`Encoder`: one loaded network that gives the rows of a store's levels, and that threads share."""
+"""`Encoder` and `embed`: one loaded network gives the rows and vectors of a store's levels, and threads share it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,30 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import bertfeat
-from bertfeat.choices import Level
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.extraction import flow
-from bertfeat.extraction.documents import documents_of
-from bertfeat.settings import EncodeSettings, ExtractSettings
-from tests.support.families import build_model
 from tests.support.sentence_models import save_sentence_model
 
 TEXTS = ["one quick fox", "", "she sells sea shells by the sea shore " * 20, "über naïve cafés", "the fox"]
 PAIRS = [("one quick fox", "the sea shore"), ("", "the fox"), ("she sells", "")]
 WORDS = [["one", "quick-fox", "the"], [], ["sea shore", "fox"]]
+SETTINGS: dict[str, Any] = {"layers": [1, -1], "pooling": "max", "word_pooling": "mean", "max_length": 24}
 
 
 @pytest.fixture(scope="module")
 def encoder(tiny_folder: Path) -> bertfeat.Encoder:
-    return bertfeat.Encoder(str(tiny_folder), layers=[1, -1], pooling="max", word_pooling="mean", max_length=24)
+    return bertfeat.Encoder(str(tiny_folder), **SETTINGS)
 
 
 def stored(texts: list[Any], model: Path, folder: Path, **settings: Any) -> bertfeat.Store:
-    """Extract texts with the settings of `encoder`, as a store of all levels in float32."""
+    """Extract texts with `SETTINGS`, as a store of all levels in float32."""
     columns = {"text": texts}
     if isinstance(texts[0], tuple):
         columns = {"text": [first for first, _ in texts], "other": [second for _, second in texts]}
         settings["text_pair_column"] = "other"
     pl.DataFrame(columns).write_parquet(folder / "texts.parquet")
-    same = {"layers": [1, -1], "pooling": "max", "word_pooling": "mean", "max_length": 24, "combine": "concat"}
-    same |= {"levels": "token,word,sentence", "store_dtype": "float32", "model": str(model)}
-    return bertfeat.extract(folder / "texts.parquet", folder / "store", **same, **settings)
+    same = {"combine": "concat", "levels": "token,word,sentence", "store_dtype": "float32", "model": str(model)}
+    return bertfeat.extract(folder / "texts.parquet", folder / "store", **{**SETTINGS, **same, **settings})
 
 
 @pytest.mark.parametrize(
@@ -71,23 +66,32 @@ def test_rows_are_those_of_a_store(
     assert np.isnan(vectors).all(axis=1).tolist() == (~store.valid("sentence", name)).tolist()
 
 
-def test_a_word_lost_to_truncation_has_a_null_vector(tiny_folder: Path) -> None:
-    words = bertfeat.Encoder(str(tiny_folder), max_length=4, on_overlong="truncate").words(["one quick fox runs"])
-    assert words["word"].to_list() == ["one", "quick", "fox", "runs"]
-    assert words["layer_03"].is_null().to_list()[-1]
-    assert not words["layer_03"].is_null()[0]
-
-
-def test_each_call_on_one_text_gives_the_same_bits(encoder: bertfeat.Encoder) -> None:
-    first = encoder.encode(TEXTS[:1])
-    for _ in range(3):
-        np.testing.assert_array_equal(encoder.encode(TEXTS[:1]), first)
+@pytest.mark.parametrize(
+    ("pooling", "layers", "combine", "feature"),
+    [
+        ("mean", -1, "concat", "layer_03"),
+        ("max", "0,2", "sum", "sum_00_02"),
+        ("cls", [2, 0], "concat", "concat_00_02"),
+    ],
+)
+def test_embed_gives_the_vectors_of_a_store(
+    pooling: str, layers: Any, combine: str, feature: str, tiny_folder: Path, tmp_path: Path
+) -> None:
+    chosen = {"layers": layers, "pooling": pooling, "max_length": 64, "combine": combine}
+    store = stored(TEXTS, tiny_folder, tmp_path, **chosen)
+    vectors = bertfeat.embed(TEXTS, str(tiny_folder), **chosen)
+    np.testing.assert_allclose(vectors, store.numpy("sentence", feature), rtol=1e-5, atol=1e-5, equal_nan=True)
+    alone = [bertfeat.embed(text, str(tiny_folder), **chosen) for text in TEXTS]
+    np.testing.assert_allclose(vectors, alone, atol=1e-5, equal_nan=True)
+    unit = bertfeat.embed(TEXTS, str(tiny_folder), normalize=True, **chosen)
+    expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit, expected, atol=1e-5, equal_nan=True)
 
 
 def test_threads_share_an_encoder_and_get_the_bits_of_one_thread(tiny_folder: Path) -> None:
     encoder = bertfeat.Encoder(str(tiny_folder), layers="1,-1")
     calls: list[Callable[[], Any]] = []
-    for n in range(1, 9):
+    for n in range(1, 4):
         texts = [f"{text} {n}" for text in TEXTS * n]
         calls += [
             lambda texts=texts: encoder.encode(texts),
@@ -104,32 +108,6 @@ def test_threads_share_an_encoder_and_get_the_bits_of_one_thread(tiny_folder: Pa
     assert torch.get_num_threads() == n_threads
 
 
-def test_the_model_is_loaded_once_and_cut_at_the_highest_layer(
-    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[PackEncoder] = []
-
-    def load(*arguments: Any, **options: Any) -> PackEncoder:
-        loaded.append(plain(*arguments, **options))
-        return loaded[-1]
-
-    plain = flow.load_encoder
-    monkeypatch.setattr(flow, "load_encoder", load)
-    encoder = bertfeat.Encoder(str(tiny_folder), layers="0,2")
-    encoder.encode(TEXTS)
-    encoder.tokens(TEXTS)
-    encoder.words(WORDS)
-    encoder.encode(PAIRS)
-    assert [network.n_blocks for network in loaded] == [2]
-
-
-def test_the_pooler_of_a_cut_request_needs_the_whole_model(tmp_path: Path) -> None:
-    model = build_model("bert", tmp_path / "bert", num_hidden_layers=2)
-    encoder = bertfeat.Encoder(str(model), pooling="pooler", layers=0)
-    assert encoder.encode(TEXTS).shape == (len(TEXTS), 32)
-    assert encoder.words(["the fox"]).columns[-1] == "layer_00"
-
-
 def test_with_a_cache_each_text_is_encoded_once(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,79 +121,46 @@ def test_with_a_cache_each_text_is_encoded_once(
             np.testing.assert_array_equal(cached.encode(texts), vectors)
             np.testing.assert_array_equal(cached.encode_query(texts), query)
         monkeypatch.setattr(PackEncoder, "_run", None)
-    with pytest.raises(ConfigError, match="`cache_size=9` is below 1000000"):
-        bertfeat.Encoder(str(tiny_folder), cache=tmp_path / "cache", cache_size=9)
-
-
-def test_embed_takes_the_settings_of_an_encoder(encoder: bertfeat.Encoder, tiny_folder: Path) -> None:
-    settings: dict[str, Any] = {"layers": [1, -1], "pooling": "max", "max_length": 24}
-    np.testing.assert_array_equal(bertfeat.embed(TEXTS, str(tiny_folder), **settings), encoder.encode(TEXTS))
-    whole = bertfeat.embed(TEXTS, str(tiny_folder), include_special_tokens=True)
-    cut = bertfeat.embed(TEXTS, str(tiny_folder), include_special_tokens=True, max_length=8, on_overlong="truncate")
-    differs = ~np.isclose(whole, cut, atol=1e-5).all(axis=1)
-    assert differs.tolist() == [False, False, True, True, False]
-    assert not np.isnan(whole).any()
-
-
-def test_combine_none_gives_frames_a_column_per_layer(tiny_folder: Path) -> None:
-    encoder = bertfeat.Encoder(str(tiny_folder), layers="all", combine="none")
-    assert encoder.words(["the fox"]).columns[-4:] == ["layer_00", "layer_01", "layer_02", "layer_03"]
-    with pytest.raises(ConfigError, match="gives 4 columns; choose concat, sum or mean"):
-        encoder.encode(["the fox"])
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "embed"])
-def test_one_string_gives_one_vector(method: str, encoder: bertfeat.Encoder, tiny_folder: Path) -> None:
+def test_one_string_gives_one_vector_and_an_iterable_a_row_for_each_text(
+    method: str, encoder: bertfeat.Encoder, tiny_folder: Path
+) -> None:
     run = getattr(encoder, method, None) or partial(bertfeat.embed, model=str(tiny_folder))
-    alone, in_a_list = run(TEXTS[0]), run(TEXTS[:1])
-    assert alone.shape == in_a_list.shape[1:]
-    assert np.array_equal(alone, in_a_list[0])
-    assert encoder.words(TEXTS[0]).equals(encoder.words(TEXTS[:1]))
+    in_a_list = run(TEXTS[:1])
+    assert np.array_equal(run(TEXTS[0]), in_a_list[0])
+    assert np.array_equal(run(iter(TEXTS[:1])), in_a_list)
+    assert run([]).shape == (0, in_a_list.shape[1])
 
 
-@pytest.mark.parametrize("method", ["encode", "tokens", "words"])
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        ({"text": ["a"]}, "texts is a dict; pass its column of texts"),
-        (pd.DataFrame({"text": ["a"]}), "texts is a DataFrame; pass its column of texts"),
-        (["a", 7], r"texts\[1\] must be a string, a list of words, or a pair of texts as a tuple, not 7"),
-        ([None], r"texts\[0\] must be a string, .*, not None"),
-        ([["a", None]], r"texts\[0\] must be a string, .*, not \['a', None\]"),
-        ([("a", "b", "c")], r"texts\[0\] must be a string, .*, not \('a', 'b', 'c'\)"),
-        (["a", ["b"]], r"texts\[1\] is not of the kind of texts\[0\]"),
-        ([("a", "b"), "c"], r"texts\[1\] is not of the kind of texts\[0\]"),
-    ],
-)
+NOT_TEXTS = [
+    ({"text": ["a"]}, "texts is a dict; pass its column of texts"),
+    (pd.DataFrame({"text": ["a"]}), "texts is a DataFrame; pass its column of texts"),
+    (["a", 7], r"texts\[1\] must be a string, a list of words, or a pair of texts as a tuple, not 7"),
+    ([("a", "b", "c")], r"texts\[0\] must be a string, .*, not \('a', 'b', 'c'\)"),
+    (["a", ["b"]], r"texts\[1\] is not of the kind of texts\[0\]"),
+]
+SETTINGS_REFUSED = [
+    ({"text_column": "body"}, "no setting 'text_column' for texts in memory; settings are model, pooling"),
+    ({"max_length": 65}, "`max_length=65` is more than .* takes, which is 64"),
+    ({"prompt_name": "unknown"}, "no prompt of that name|has no prompts"),
+    ({"cache": "cache", "cache_size": 9}, "`cache_size=9` is below 1000000"),
+    ({"model": "./nowhere"}, "no such folder"),
+]
+
+
+@pytest.mark.parametrize("method", ["encode", "words"])
+@pytest.mark.parametrize(("texts", "said"), NOT_TEXTS)
 def test_what_is_not_text_is_refused(method: str, texts: Any, said: str, encoder: bertfeat.Encoder) -> None:
     with pytest.raises(ConfigError, match=said):
         getattr(encoder, method)(texts)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"text_column": "body"}, "no setting 'text_column' for texts in memory; settings are model, pooling"),
-        ({"levels": "word"}, "no setting 'levels'"),
-        ({"max_length": 65}, "`max_length=65` is more than .* takes, which is 64"),
-        ({"layers": 4}, "layer 4 is out of range"),
-        ({"compute_dtype": "int3"}, "`compute_dtype` 'int3' must be one of"),
-    ],
-)
-def test_settings_that_cannot_be_used(settings: Any, said: str, tiny_folder: Path) -> None:
+@pytest.mark.parametrize(("settings", "said"), SETTINGS_REFUSED)
+def test_settings_that_cannot_be_used_are_refused(settings: Any, said: str, tiny_folder: Path) -> None:
     with pytest.raises(UserError, match=said):
-        bertfeat.Encoder(str(tiny_folder), **settings)
-
-
-def test_its_settings_are_those_of_an_extraction() -> None:
-    fields = ExtractSettings.__annotations__
-    assert {name: fields[name] for name in EncodeSettings.__annotations__} == EncodeSettings.__annotations__
-
-
-def test_an_encoder_made_for_one_level_has_that_level_only(tiny_folder: Path) -> None:
-    config = bertfeat.ExtractConfig(model=str(tiny_folder), levels=("word",), layers="1")
-    tables = flow.Flow.of(config).run(documents_of(TEXTS))
-    assert set(tables) == {Level.WORD}
+        bertfeat.Encoder(**{"model": str(tiny_folder), **settings})
 
 
 PROMPTS = {"query": "the query is ", "passage": "a passage, ", "other": "she "}
@@ -252,18 +197,3 @@ class TestPrompts:
         ):
             given = bertfeat.Encoder(str(sentence_model), pooling="max", prompt=prompt)
             np.testing.assert_array_equal(vectors, given.encode(self.TEXTS))
-        with pytest.raises(ConfigError, match="no prompt of that name; choose one of"):
-            bertfeat.Encoder(str(sentence_model), prompt_name="unknown")
-
-    def test_a_model_without_prompts_takes_the_one_that_was_passed(self, tiny_folder: Path) -> None:
-        plain, prompted = (bertfeat.Encoder(str(tiny_folder), prompt=prompt) for prompt in (None, "the "))
-        np.testing.assert_array_equal(plain.encode_query(self.TEXTS), plain.encode(self.TEXTS))
-        np.testing.assert_array_equal(prompted.encode_query(self.TEXTS), prompted.encode(self.TEXTS))
-        assert not np.allclose(prompted.encode(self.TEXTS), plain.encode(self.TEXTS), atol=1e-3)
-
-    def test_tokens_of_a_prompt_have_no_rows(self, sentence_model: Path) -> None:
-        encoder = bertfeat.Encoder(str(sentence_model), pooling="model")
-        words = encoder.words(["one quick fox"])
-        assert words["word"].to_list() == ["one", "quick", "fox"]
-        assert words["char_start"].to_list() == [0, 4, 10]
-        assert encoder.tokens(self.TEXTS).columns[-1] == "layer_03"

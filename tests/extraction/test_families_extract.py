@@ -75,15 +75,6 @@ def compare(folder: Path, model_type: str, tmp_path: Path) -> None:
             assert_close(store.numpy("token", f"layer_{layer:02d}")[mine], states[layer])
 
 
-def test_esm_with_the_tokenizer_of_its_own(tmp_path: Path) -> None:
-    """It has no fast version in transformers, and no tokenizer.json."""
-    folder = build_model("esm", tmp_path / "model")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).unlink()
-    (folder / "vocab.txt").write_text("\n".join(["<cls>", "<pad>", "<eos>", "<unk>", *"abcdefghijTS", "the", "<mask>"]))
-    compare(folder, "esm", tmp_path)
-
-
 def test_special_tokens_at_the_end(tmp_path: Path) -> None:
     """XLNet puts its special tokens after the text, with a segment of their own."""
     folder = build_model("xlnet", tmp_path / "model")

@@ -101,14 +101,3 @@ def test_a_run_on_the_device(tmp_path: Path) -> None:
         valid = on_cpu.valid(level, "layer_06")
         cosine = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
         assert cosine[valid].min() >= 0.9995
-
-
-def test_vectors_gathered_on_the_device_are_those_gathered_on_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"levels": ["token", "sentence"], "layers": "last4", "device": "cuda:0", "shard_bytes": 1_000_000}
-    on_device = bertfeat.extract(PEPS, tmp_path / "device", **settings)
-    monkeypatch.setattr("bertfeat.extraction.level_tables.gathering_device", lambda *_: torch.device("cpu"))
-    on_host = bertfeat.extract(PEPS, tmp_path / "host", **settings)
-    for level in ("token", "sentence"):
-        assert [part.digest for part in on_device.parts(level)] == [part.digest for part in on_host.parts(level)]

@@ -80,14 +80,6 @@ class TestLongDocuments:
         assert found.column("sentence", "n_tokens") == [9]
         assert found.column("sentence", "truncated") == [False]
 
-    @pytest.mark.parametrize(
-        ("pooling", "include", "expected"),
-        [("mean", False, 21 / 9), ("mean", True, 25 / 11), ("max", True, 4), ("max", False, 3), ("cls", False, 0)],
-    )
-    def test_sentence_pooling_takes_each_token_once(self, pooling: str, include: bool, expected: float) -> None:
-        found = self.run(pooling=pooling, include_special_tokens=include)
-        assert found.places("sentence") == pytest.approx(at(expected), abs=1e-3)
-
     # ab | cde | fgh: a window border cuts cde after its first token, and the next window holds it whole at 1 2 3.
     @pytest.mark.parametrize(
         ("word_pooling", "expected"),
@@ -113,33 +105,24 @@ class TestTruncation:
 
     @pytest.mark.parametrize(
         ("word_pooling", "expected"),
-        [("first", [1, 3]), ("last", [2, 4]), ("mean", [1.5, 3.5]), ("max", [2, 4])],
+        [("last", [2, 4]), ("mean", [1.5, 3.5])],
     )
     def test_a_word_that_lost_its_tokens_keeps_its_row(self, word_pooling: str, expected: list[float]) -> None:
         found = run(texts("ab cde f", "x"), letters(), max_length=6, on_overlong="truncate", word_pooling=word_pooling)
         assert found.column("word", "word") == ["ab", "cde", "f", "x"]
         assert found.places("word") == at(*expected, None, 1)
         assert found.column("word", "n_tokens") == [2, 2, 0, 1]
-        assert found.column("token", "token") == ["[CLS]", "a", "##b", "c", "##d", "[SEP]", "[CLS]", "x", "[SEP]"]
-
-    def test_the_sentence_level_records_it(self) -> None:
-        found = run(texts("ab cde f", "a b c d", "x"), letters(), max_length=6, on_overlong="truncate")
-        assert found.column("sentence", "truncated") == [True, False, False]
-        assert found.column("sentence", "n_tokens") == [4, 4, 1]
-        assert found.column("sentence", "n_windows") == [1, 1, 1]
-        assert found.places("sentence") == at(2.5, 2.5, 1)
+        assert found.column("sentence", "truncated") == [True, False]
         assert found.text.counts()["n_truncated_tokens"] == 2
+        assert found.column("token", "token") == ["[CLS]", "a", "##b", "c", "##d", "[SEP]", "[CLS]", "x", "[SEP]"]
 
     def test_an_error_names_file_and_row(self) -> None:
         documents = [Document(0, "short", "a", path="corpus.txt", row=1)]
         documents.append(Document(1, "long", "a b c d e", path="corpus.txt", row=7))
         with pytest.raises(InputError) as caught:
             run(documents, letters(), max_length=6, on_overlong="error")
-        assert str(caught.value) == (
-            "corpus.txt:7: document 'long' has 7 tokens, more than `max_length=6`; "
-            "pass `on_overlong` window or truncate"
-        )
-        assert len(run(documents, letters(), max_length=7, on_overlong="error").packs) == 1
+        said = "corpus.txt:7: document 'long' has 7 tokens, more than `max_length=6`; "
+        assert str(caught.value) == said + "pass `on_overlong` window or truncate"
 
 
 # Texts of letters, whitespace, characters that the tokenizer drops, and unknown characters.
@@ -155,7 +138,7 @@ def run_limited(
     return run(documents, tokenizer, max_length=max_length, stride=stride, max_batch_tokens=budget, **settings)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(TEXT, max_size=8), LIMITS, st.sampled_from(["window", "truncate"]), st.integers(1, 60))
 def test_rows_in_are_rows_out(lines: list[str], limits: tuple[int, int], on_overlong: str, budget: int) -> None:
     found = run_limited(texts(*lines), letters(), limits, budget, on_overlong=on_overlong, word_pooling="mean")
@@ -170,7 +153,7 @@ def test_rows_in_are_rows_out(lines: list[str], limits: tuple[int, int], on_over
         assert all(not gap.strip(" \t\x00\ufe0f") for gap in gaps), gaps
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(WORD, max_size=6), min_size=1, max_size=6),
     LIMITS,
@@ -211,48 +194,25 @@ def check_rows(found: Features, lines: list[str]) -> None:
     assert [place is None for place in found.places("sentence")] == (kept == 0).tolist()
 
 
-def test_an_empty_shard_has_every_column() -> None:
-    found = run([], letters())
-    assert {str(level): table.n_rows for level, table in found.tables.items()} == {"token": 0, "word": 0, "sentence": 0}
-
-
-def corpus(folder: Path) -> Path:
+def test_one_run_of_three_levels_equals_three_runs(tmp_path: Path, tiny_folder: Path) -> None:
     lines = ["The Zürich café's bill: $4,200 (paid!)", "", "x", " \t ", "Long documents " * 40, "naïve 👩‍👧 人工智能"]
-    return write_jsonl(folder / "corpus.jsonl", [{"text": line} for line in lines])
-
-
-def test_one_run_equals_three(tmp_path: Path) -> None:
-    settings = {"max_length": 40, "layers": "0,-1", "combine": "none,concat"}
-    of_words = {"word_pooling": "mean"}
-    whole = bertfeat.extract(corpus(tmp_path), tmp_path / "all", levels="token,word,sentence", **settings, **of_words)
-    n_rows = {}
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", [{"text": line} for line in lines])
+    settings = {"model": str(tiny_folder), "max_length": 40, "layers": "0,-1", "combine": "none,concat"}
+    whole = bertfeat.extract(corpus, tmp_path / "all", levels="token,word,sentence", **settings)
     for level in ("token", "word", "sentence"):
-        own = of_words if level == "word" else {}
-        alone = bertfeat.extract(corpus(tmp_path), tmp_path / level, levels=level, **settings, **own)
+        alone = bertfeat.extract(corpus, tmp_path / level, levels=level, **settings)
         together, apart = whole.arrow(level), alone.arrow(level)
         assert together.schema.remove_metadata() == apart.schema.remove_metadata()
         assert together.equals(apart)
-        n_rows[level] = together.num_rows
-    assert n_rows["sentence"] == 6
-    assert n_rows["token"] > n_rows["word"] > 6
-
-
-ONE_ROW_SHARDS = {"bad_rows": "quarantine", "shard_bytes": 1, "layers": "-1"}
-
-
-def test_a_shard_of_bad_rows_only_has_every_column(tmp_path: Path, tiny_folder: Path) -> None:
-    path = tmp_path / "words.conll"
-    path.write_text("one A\ntwo B\n\nthree\nfour\n\nfive C\n\nsix\n", encoding="utf-8")
-    store = bertfeat.extract(path, tmp_path / "store", model=str(tiny_folder), levels="word,sentence", **ONE_ROW_SHARDS)
-    assert store.arrow("word")["label"].to_pylist() == ["A", "B", "C"]
-    assert store.arrow("word")["doc_id"].to_pylist() == [0, 0, 2]
+    assert whole.n_rows("sentence") == len(lines)
 
 
 def test_a_kept_column_that_a_shard_lacks_is_null_there(tmp_path: Path, tiny_folder: Path) -> None:
     rows = [{"text": "one", "id": "a", "topic": "t"}, {"text": "two", "id": "b"}, {"text": "three", "id": "c"}]
     path = write_jsonl(tmp_path / "corpus.jsonl", rows)
     path.write_text(path.read_text() + "{\n")
-    settings = {"model": str(tiny_folder), "levels": "sentence", "id_column": "id", "keep_columns": "topic"}
-    store = bertfeat.extract(path, tmp_path / "store", **settings, **ONE_ROW_SHARDS)
+    settings = {"model": str(tiny_folder), "layers": "-1", "levels": "sentence", "id_column": "id"}
+    of_one_row = {"keep_columns": "topic", "bad_rows": "quarantine", "shard_bytes": 1}
+    store = bertfeat.extract(path, tmp_path / "store", **settings, **of_one_row)
     assert store.arrow("sentence")["topic"].to_pylist() == ["t", None, None]
     assert store.arrow("sentence")["doc_id"].to_pylist() == ["a", "b", "c"]
