@@ -19,7 +19,6 @@ import bertfeat.extraction.run
 from bertfeat import BertfeatError, open_store
 from bertfeat.cli import group
 from bertfeat.config import ExtractConfig, flag
-from bertfeat.display import facts
 from bertfeat.errors import CheckFailed, RunError
 from tests.support.command_line import bertfeat as bertfeat_cli
 from tests.support.command_line import commands, good, refused
@@ -46,24 +45,6 @@ def store(corpus: Path, tiny_folder: Path, tmp_path_factory: pytest.TempPathFact
     out = tmp_path_factory.mktemp("finished") / "out"
     good("extract", corpus, "-o", out, "--model", tiny_folder, "--layers", "all", "--level", "token,word,sentence")
     return out
-
-
-def test_facts_show_units_and_what_is_in_long_values_and_do_not_steer_the_terminal() -> None:
-    values = {"layers": [0, 6], "n_bytes": 2_000_000, "build_s": 75.0, "rows_per_s": 1234.5, "good": False, "no": None}
-    values |= {"files": {"a": {"n_bytes": 1000}}, "steps": [{"n": 1}, {"n": 2}], "label": "\x1b[31m"}
-    expected = """
-layers      0, 6
-bytes       2.0 MB
-build s     1 min 15 s
-rows per s  1,234
-good        no
-files
-  a  n_bytes 1.0 kB
-steps
-  1  n 1
-  2  n 2
-label       \ufffd[31m"""
-    assert facts(values) == expected.removeprefix("\n")
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -114,12 +95,6 @@ class TestExtract:
         with pytest.raises(AssertionError, match="a model was loaded"):
             bertfeat.extract(base[1], tmp_path / "other", model=base[5], layers="-1")
 
-    def test_overwrite(self, base: list[str], tmp_path: Path) -> None:
-        good(*base)
-        assert bertfeat_cli(*base, "--level", "word").code == 2
-        good(*base, "--level", "word", "--overwrite")
-        assert open_store(tmp_path / "out").levels == ("word",)
-
     def test_quiet_says_nothing(self, base: list[str]) -> None:
         store = base[base.index("-o") + 1]
         for command in ([*base, "--quiet"], ["verify", store, "--quiet"]):
@@ -131,12 +106,6 @@ class TestExtract:
         assert result.code == 1
         assert part.name in result.out
         assert "1 problem" in result.err
-
-    def test_progress_when_asked(self, base: list[str]) -> None:
-        err = good(*base, "--progress").err
-        assert "reading the corpus" in err
-        assert f"{len(TEXTS)}/{len(TEXTS)} documents" in err
-        assert "tokens/s" in err
 
     def test_verbose_names_device_types_and_work(self, base: list[str], tiny_folder: Path) -> None:
         result = good(*base, "--verbose", "--store-dtype", "float32", "--device", "cpu")
@@ -241,20 +210,6 @@ class TestFlags:
         flags = {option for param in command.params for option in param.opts}
         assert not {name for name in ExtractConfig().to_dict() if flag(name) not in flags}
 
-    def test_defaults_are_those_of_the_config(self) -> None:
-        command = group.get_command(None, "extract")  # type: ignore[arg-type]
-        assert command is not None
-        context = command.make_context("extract", ["a.txt"])
-        fields = ExtractConfig().to_dict()
-        values = {name: value for name, value in context.params.items() if name in fields and value is not None}
-        assert ExtractConfig.from_dict(values) == ExtractConfig()
-
-    def test_every_option_has_help_and_a_metavar_without_the_words_of_click(self) -> None:
-        params = [param for _, command in commands() for param in command.params if isinstance(param, click.Option)]
-        assert [param.name for param in params if not param.help] == []
-        shown = {param.make_metavar(click.Context(group)) for param in params if not param.is_flag}
-        assert not {name for name in shown if "RANGE" in name or name in ("DIR", "OUT", "FLOAT", "INTEGER")}
-
     def test_help_shows_the_options_that_most_people_need_and_help_all_the_rest(self) -> None:
         def listed(*words: str) -> set[str]:
             return set(re.findall(r"^  (?:-\w, )?(-[\w-]+)(?= |$)", good(*words).out, re.MULTILINE))
@@ -338,9 +293,3 @@ class TestProcess:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.endswith("\nfreed\n")
-
-    def test_as_a_module(self) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "bertfeat", "--version"], capture_output=True, text=True, timeout=60, check=True
-        )
-        assert done.stdout == f"bertfeat, version {bertfeat.__version__}\n"

@@ -61,11 +61,6 @@ def test_names_of_commands_that_are_nearly_right(command: str) -> None:
     assert near[command.split()[0]] in result.err
 
 
-def test_json_is_a_flag_of_the_command_and_no_value_of_an_option() -> None:
-    assert bertfeat("extract", "none.txt", "-o", "--json").out == ""
-    assert bertfeat("search", "none", "--", "--json").out == ""
-
-
 def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertfeat.encoder.entry_points.types_of_text", lambda: 1 / 0)
     result = bertfeat("models", "--json")

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import bertfeat
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
-from tests.support.index_stores import SENSES, contents, documents, shared_store, tiny_store, write_jsonl
+from tests.support.index_stores import contents, documents, shared_store, tiny_store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -105,19 +104,6 @@ class TestEval:
         assert measured["build_s"] > 0
         assert measured["retrieval"] is None
 
-    def test_eval_with_a_retrieval_set(self, index: Path, tmp_path: Path) -> None:
-        ids = {row["text"]: row["id"] for row in documents()}
-        queries = write_jsonl(tmp_path / "q.jsonl", [{"id": n, "text": t[1]} for n, t in enumerate(SENSES.values())])
-        judged = [f"{n} 0 {ids[text]} 1\n" for n, texts in enumerate(SENSES.values()) for text in texts]
-        (tmp_path / "qrels").write_text("".join(judged))
-        both = ("--queries", queries, "--qrels", tmp_path / "qrels")
-        found = good("index", "eval", index, *both, "--json").json["retrieval"]
-        assert (found["n_queries"], found["mrr@10"], found["recall@100"]) == (4, 1, 1)
-        assert "mrr@10" in good("index", "eval", index, *both).out
-        assert "--queries and --qrels belong together" in refused("index", "eval", index, *both[:2])
-        (tmp_path / "qrels").write_text("1 0 d000 1\n1 0\n")
-        assert "qrels:2: '1 0' is not a judgement" in refused("index", "eval", index, *both)
-
 
 class TestUpdate:
     def test_update(self, tiny: Store, tmp_path: Path, tiny_folder: Path) -> None:
@@ -127,20 +113,3 @@ class TestUpdate:
         assert "no new rows; nothing to do" in good("index", "update", tmp_path / "i", grown.path).out
         assert good("index", "update", tmp_path / "i", grown.path, "--json").json["n_added"] == 0
         assert good("index", "update", tmp_path / "i", grown.path, "--quiet").out == ""
-
-    def test_wrong_stores(self, tiny: Store, store: Store, index: Path, tmp_path: Path, tiny_folder: Path) -> None:
-        before, nowhere = contents(index), tmp_path / "nowhere"
-        changed = tiny_store(tmp_path / "changed", tiny_folder, documents()[1:20], levels="sentence")
-        words = tiny_store(tmp_path / "words", tiny_folder, levels="word", keep_columns=())
-        good("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "sentence")
-        assert "if the first rows of" in refused("index", "build", changed.path, "-o", tmp_path / "i")
-        for folder, made_from, value in (
-            (index, tiny.path, "model 'minilm'"),
-            (tmp_path / "i", changed.path, "fewer than the 24"),
-            (index, words.path, "level sentence"),
-            (index, nowhere, "nowhere"),
-            (nowhere, store.path, "nowhere"),
-        ):
-            assert value in refused("index", "update", folder, made_from)
-        assert contents(index) == before
-        assert bertfeat.open_index(index).n_vectors == 56

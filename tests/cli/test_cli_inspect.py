@@ -59,13 +59,6 @@ def test_a_model_folder_with_prompts_and_a_dense_layer(saved: Path) -> None:
     assert found["prompts"] == {"document": "", "passage": "text: ", "query": "ask: "}
 
 
-def test_the_flags_that_it_names_work(saved: Path, tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_text("one fox\nshe sells sea shells\n")
-    flags = good("inspect", saved, "--json").json["flags"].split()
-    good("extract", tmp_path / "corpus.txt", "-o", tmp_path / "out", "--model", saved, *flags)
-    assert good("inspect", tmp_path / "out", "--json").json["levels"]["sentence"]["features"] == {"embedding": 8}
-
-
 def test_a_model_without_an_embedding_of_its_own_or_with_one_that_is_not_supported(
     tiny_folder: Path, saved: Path, tmp_path: Path
 ) -> None:
@@ -77,13 +70,6 @@ def test_a_model_without_an_embedding_of_its_own_or_with_one_that_is_not_support
         found = good("inspect", model, "--json").json
         assert (found["embedding"], "--pooling mean" in found["flags"]) == (None, True)
         assert problem in found["embedding_problem"]
-
-
-def test_a_folder_is_a_store_if_it_has_a_manifest(tiny_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "corpus.txt").write_text("one fox\n")
-    good("extract", tmp_path / "corpus.txt", "-o", tmp_path / "out", "--model", tiny_folder, "--layers", "-1")
-    shutil.copy(tiny_folder / "config.json", tmp_path / "out")
-    assert good("inspect", tmp_path / "out", "--json").json["kind"] == "store"
 
 
 def test_things_that_are_neither(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

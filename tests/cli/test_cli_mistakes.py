@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertfeat import open_store
-from bertfeat.cli import options
-from tests.support.command_line import commands, good
+from tests.support.command_line import good
 from tests.support.command_line import refused as refused_line
 
 CORPORA = {
@@ -87,15 +85,6 @@ def place(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_no_command_takes_the_last_of_several_lists_or_choices() -> None:
-    params = [(command, param) for _, command in commands() for param in command.params]
-    assert {str(param.name) for _, param in params if getattr(param, "metavar", "") == "A,B"} <= options.ONCE
-    takers = [command for command, param in params if param.name in options.ONCE]
-    assert all(isinstance(command, options.GroupedCommand) for command in takers)
-    # The last one counts, as an alias needs it.
-    assert "--limit" in refused_line("extract", "none.txt", "-o", "out", "--limit", "5", "--limit", "0")
-
-
 def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
@@ -116,28 +105,6 @@ def test_mistake(mistake: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     layers = [] if "--layers" in arguments else ["--layers", "all"]
     line = refused(place, ["extract", *arguments, *model, *layers])
     assert [words for words in MISTAKES[mistake] if words not in line] == [], line
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.csv", b"id,text\n"), ("a.conll", b"\n\n"), ("bad.jsonl", b"no json\nnor this\n")]
-)
-def test_no_rows_give_a_valid_empty_store(name: str, content: bytes, tmp_path: Path, tiny_folder: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    out = tmp_path / "out"
-    flags = ("--layers", "-1", "--level", "token,word", "--bad-rows", "quarantine")
-    good("extract", tmp_path / name, "-o", out, "--model", tiny_folder, *flags)
-    good("verify", out)
-    found = good("inspect", out, "--json").json
-    assert (found["n_documents"], found["n_bad_rows"]) == (0, 2 if name == "bad.jsonl" else 0)
-    assert open_store(out).numpy("word", "layer_03").shape == (0, 32)
-
-
-@pytest.mark.parametrize(
-    ("stdin", "said"), [(b"", "<stdin>: has no bytes"), (b"fine\nbrok\xe9\n", "<stdin>:2: byte 0xe9")]
-)
-def test_standard_input(stdin: bytes, said: str, tmp_path: Path, tiny_folder: Path) -> None:
-    arguments = ["extract", "-", "-o", str(tmp_path / "out"), "--model", str(tiny_folder), "--layers", "all"]
-    assert said in refused(tmp_path, arguments, stdin=stdin)
 
 
 def test_a_differing_rerun_names_the_fields(place: Path, tmp_path: Path) -> None:

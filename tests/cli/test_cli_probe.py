@@ -8,8 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from bertfeat import load_probe
-from tests.probes.test_fitting import classes_store
 from tests.support.command_line import good, refused
 from tests.support.probe_stores import Stores, make_stores
 
@@ -128,12 +126,6 @@ class TestScore:
         assert f"accuracy  {found['accuracy']:.4f}" in shown
         assert good("probe", "score", probe, stores.dev.path, "--no-intervals", "--json").json["intervals"] == {}
 
-    def test_entities(self, word_probe: Path, stores: Stores) -> None:
-        found = good("probe", "score", word_probe, stores.words_dev.path, "--json").json
-        assert found["metric"] == "entity_f1"
-        assert found["entity_f1"] == found["entities"]["f1"]
-        assert "entity F1 " in good("probe", "score", word_probe, stores.words_dev.path).out
-
     def test_mistakes(self, probe: Path, stores: Stores, tmp_path: Path) -> None:
         nowhere = tmp_path / "nowhere"
         for arguments, value in (
@@ -224,25 +216,3 @@ class TestSweep:
         value = "features is empty" if flags.endswith(",") else flags.split()[1]
         assert value in refused(*base, *flags.split())
         assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize("kind", ["fit", "sweep"])
-def test_a_folder_that_cannot_be_made_is_refused_before_the_fit(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("fitting.fit_probe", "fitting.sweep_probes"):
-        monkeypatch.setattr(f"bertfeat.probes.{name}", lambda *_, **__: pytest.fail("it was fitted"))
-    file = tmp_path / "file"
-    file.write_text("mine")
-    for out in (file / "p", file / "deep" / "p"):
-        assert f"{file} is not a folder; choose another --output" in refused("probe", kind, tmp_path, "-o", out)
-    assert file.read_text() == "mine"
-
-
-def test_folders_that_are_not_there_yet_are_made(tmp_path: Path) -> None:
-    store = classes_store(tmp_path / "s")
-    base = [store.path, "--level", "word", "--head", "centroid"]
-    good("probe", "fit", *base, "-o", tmp_path / "a" / "b" / "p")
-    good("probe", "sweep", *base, "--features", "concat_last4", "-o", tmp_path / "c" / "d" / "s")
-    assert load_probe(tmp_path / "a" / "b" / "p").probe.head == "centroid"
-    assert (tmp_path / "c" / "d" / "s" / "table.csv").is_file()

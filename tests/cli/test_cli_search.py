@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 
 import bertfeat
 from bertfeat.search.index import Index
@@ -86,16 +84,6 @@ class TestSentences:
         nothing = bertfeat_cli("search", sentences, "spring", "--where", "n < 0")
         assert (nothing.code, nothing.out) == (0, "")
         assert nothing.err == f"bertfeat: {sentences}: nothing fits the filters\n"
-
-    def test_more_than_there_are(self, sentences: Path, store: Store) -> None:
-        hits = json_lines(good("search", sentences, "spring", "-k", "5000", "--json").out)
-        assert ([hit["rank"] for hit in hits], {hit["n_hits"] for hit in hits}) == ([*range(1, 57)], {56})
-        shown = good("search", sentences, "spring", "-k", "57")
-        assert shown.out.count("\n") == 57
-        assert shown.err == f"bertfeat: {sentences}: 56 hits; nothing else is in the index\n"
-        few = good("search", sentences, "spring", "-k", "100", "--where", "label = 'coil'")
-        n_coil = len([row for row in documents() if row["label"] == "coil"])
-        assert few.err == f"bertfeat: {sentences}: {n_coil} hits; nothing else fits the filters\n"
 
     def test_a_terminal_shows_what_fits_and_all_with_full(
         self, sentences: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,17 +192,6 @@ class TestManyQueries:
                 assert batch["doc_id"][0] == alone["doc_id"][0]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["hits.parquet", "q.jsonl"]
 
-    def test_words_with_filters(self, words: Path, tmp_path: Path) -> None:
-        texts = ["a [bank] of sand", "the [spring] sun", "a [spring] of steel", "money in the [bank]", "[winter] snow"]
-        (tmp_path / "q.txt").write_text("\n".join(texts) + "\n")
-        flags = ("--same-word", "--where", "label IS NOT NULL", "--quiet")
-        assert good("search", words, "--queries", tmp_path / "q.txt", "-o", tmp_path / "h.parquet", *flags).out == ""
-        frame = pl.read_parquet(tmp_path / "h.parquet")
-        with bertfeat.open_index(words) as index:
-            expected = index.search(texts, 10, same_word=True, where="label IS NOT NULL")
-        assert frame["word"].to_list() == expected["word"].to_list()
-        assert set(frame["word"].str.to_lowercase()) == {"bank", "spring", "winter"}
-
     def test_the_file_of_hits(self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "q.txt").write_text("fishing\n")
         out = tmp_path / "hits.parquet"
@@ -228,19 +205,6 @@ class TestManyQueries:
         assert out.read_bytes() == before
         good(*search, "-o", out, "-k", "2", "--overwrite", "--where", "n < 0")
         assert pl.read_parquet(out).shape == (0, 5)
-
-    def test_csv_in_several_batches_holds_what_parquet_does(
-        self, sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "q.txt").write_text("fishing\nspring flowers\na loan\n")
-        search = ("search", sentences, "--queries", tmp_path / "q.txt", "--columns", "label,n", "-o")
-        good(*search, tmp_path / "hits.parquet")
-        monkeypatch.setattr("bertfeat.cli.search_output._QUERIES_AT_ONCE", 2)
-        good(*search, tmp_path / "hits.CSV")
-        frame, schema = pl.read_parquet(tmp_path / "hits.parquet"), pl.read_parquet_schema(tmp_path / "hits.parquet")
-        assert_frame_equal(pl.read_csv(tmp_path / "hits.CSV", schema=schema), frame)
-        good(*search, tmp_path / "none.csv", "--where", "n < 0")
-        assert (tmp_path / "none.csv").read_text() == "query_id,rank,score,doc_id,text,label,n\n"
 
     def test_bad_rows_leave_no_file(self, sentences: Path, words: Path, tmp_path: Path) -> None:
         for index, name, content, said in (
@@ -276,10 +240,3 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "value"), REFUSED)
 def test_refused_arguments(sentences: Path, arguments: str, value: str) -> None:
     assert value in refused("search", sentences, *shlex.split(arguments))
-
-
-def test_other_and_damaged_folders(sentences: Path, store: Store, tmp_path: Path) -> None:
-    shutil.copytree(sentences, tmp_path / "copy")
-    (tmp_path / "copy" / "index.faiss").write_bytes(b"IxFI" + b"\xff" * 200)
-    for folder, value in ((tmp_path / "none", "none"), (store.path, "index.json"), (tmp_path / "copy", "digest")):
-        assert value in refused("search", folder, "x")

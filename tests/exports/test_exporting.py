@@ -20,7 +20,7 @@ import pytest
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.errors import RunError, UserError
+from bertfeat.errors import RunError
 from bertfeat.exports import exporting
 from bertfeat.exports.exporting import FORMATS
 from bertfeat.extraction.importing import import_vectors
@@ -32,7 +32,6 @@ from tests.support.vector_files import (
     numbers,
     sentence_arrays,
     write_conll,
-    write_hdf5,
     write_npy,
 )
 
@@ -173,19 +172,6 @@ def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path
             assert back.polars("word", ["word"]).equals(store.polars("word", ["word"]))
 
 
-def test_repeated_sentences_are_numbered_as_neurox_does(tmp_path: Path) -> None:
-    import h5py
-
-    sentences = [["Yes", "."], ["No"], ["Yes", "."], ["Yes", "."]]
-    write_hdf5(tmp_path / "v.hdf5", {str(n): numbers(2, len(words), 3) for n, words in enumerate(sentences)})
-    ids = write_conll(tmp_path / "c.conll", sentences)
-    store = import_by_recipe(tmp_path / "v.hdf5", tmp_path / "s", ids=ids, shard_bytes=24)
-    good("export", store.path, "--to", "neurox-hdf5", "-o", tmp_path / "n.hdf5")
-    with h5py.File(tmp_path / "n.hdf5") as file:
-        index = json.loads(file["sentence_to_index"][0])
-    assert index == {"Yes .": "0", "No": "1", "Yes . (Occurrence 2)": "2", "Yes . (Occurrence 3)": "3"}
-
-
 def test_word2vec_has_unique_keys_and_is_a_model(store: Store, tmp_path: Path, tiny_folder: Path) -> None:
     """A corpus of single words with themselves as ids makes static vectors of these words."""
     words = ["bank", "river", "money"]
@@ -233,19 +219,6 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
     assert {*arrays.polars("word", ["raw", "raws"]).iter_rows()} == {(r"b'\xff'", r"[b'\xff']")}
 
 
-def test_layers_by_name(tmp_path: Path) -> None:
-    array = numbers(2, 5, 3).astype(np.float16)
-    settings = {"level": "sentence", "store_dtype": "float16"}
-    made = import_vectors(write_npy(tmp_path / "v.npy", array), tmp_path / "s", **settings)
-    for layers, expected in (("last4", array[:, 1:]), ("0,2..3", array[:, [0, 2, 3]]), ("-1", array[:, 4])):
-        bertfeat.export(made, tmp_path / "n", to="npy", layers=layers, overwrite=True)
-        assert np.array_equal(np.load(tmp_path / "n" / "vectors.npy"), expected)
-    done = bertfeat.export(made, tmp_path / "p", to="projector", feature="concat_last4")
-    assert done.features == ("concat_last4",)
-    values = rows_of_projector((tmp_path / "p" / "vectors.tsv").read_text("utf-8"))
-    assert np.array_equal(np.array(values, np.float16), array[:, 1:].reshape(2, 12))
-
-
 def many(folder: Path) -> Store:
     """A store of words in four shards."""
     arrays = [array.transpose(1, 0, 2) for array in sentence_arrays(2, 3).values()]
@@ -289,19 +262,6 @@ def test_a_stop_or_a_full_disk_leaves_nothing_and_the_next_run_starts_again(
     assert content_of(out) == content_of(whole)
     # h5py reports what it cannot write when it frees its objects.
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_folder_that_appears_during_an_export_is_left_alone(tmp_path: Path) -> None:
-    store, mine = many(tmp_path), tmp_path / "arrays" / "vectors.npy"
-
-    def hook(step: str) -> None:
-        if step == "folder.synced":
-            mine.parent.mkdir(exist_ok=True)
-            mine.write_text("mine")
-
-    with mock.patch.object(steps, "hook", hook), pytest.raises(UserError, match="there is an export to npy already"):
-        bertfeat.export(store, tmp_path / "arrays", to="npy", layers="0")
-    assert mine.read_text() == "mine"
 
 
 def content_of(path: Path) -> Any:

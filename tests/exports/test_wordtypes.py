@@ -80,16 +80,6 @@ def test_the_file_is_a_model(store: Store, tmp_path: Path) -> None:
     assert (tmp_path / "few.txt").read_text() == "1 2\nthe 1 2\n"
 
 
-def test_types_with_whitespace_are_left_out_and_counted(tmp_path: Path) -> None:
-    words = tmp_path / "words.jsonl"
-    words.write_text('{"text": ["New York", "the", "a\\u00a0b", "the"]}\n')
-    flags = ("--is-split-into-words", "--level", "word", "--layers", "0")
-    good("extract", words, "-o", tmp_path / "store", *flags)
-    made = good("static", tmp_path / "store", "-o", tmp_path / "v.txt", "--json").json
-    assert (made["n_types"], made["n_rows"], made["n_left_out"]) == (1, 2, 2)
-    assert read(tmp_path / "v.txt")[0] == ["the"]
-
-
 def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
     out, words = tmp_path / "v.txt", ("--level", "word", "--feature", "layer_03")
     (tmp_path / "ids.jsonl").write_text('{"doc_id": "a", "word": "the"}\n{"doc_id": "a"}\n{"doc_id": "b"}\n')

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import json
-import math
 import os
 import re
 import signal
@@ -24,10 +22,7 @@ from scipy.spatial.distance import cdist
 
 import bertfeat
 from bertfeat.errors import UserError
-from bertfeat.map import build as map_build
 from bertfeat.map import coordinates as map_coordinates
-from bertfeat.map import page as map_page
-from bertfeat.map.build import neighbor_structs
 from bertfeat.search import words_in_context
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
@@ -119,14 +114,6 @@ def test_coordinates_and_neighbours_are_the_exact_ones(store: Store, tmp_path: P
     assert again.path.read_bytes() == made.path.read_bytes()
 
 
-def test_a_row_with_fewer_neighbours_has_shorter_lists():
-    ids, distances = np.array([[1, 2], [0, -1], [-1, -1]]), np.array([[0.5, 1], [0.5, np.nan], [np.nan, np.nan]], "f4")
-    found = neighbor_structs(ids, distances).to_list()
-    assert [row["ids"] for row in found] == [[1, 2], [0], []]
-    assert [row["distances"] for row in found] == [[0.5, 1.0], [0.5], []]
-    assert neighbor_structs(ids[:1], distances[:1]).dtype == neighbor_structs(ids, distances).dtype
-
-
 def test_equal_vectors_are_neighbours_and_never_their_own(tmp_path: Path) -> None:
     imported(tmp_path, np.repeat(np.eye(3, 4), [6, 2, 1], axis=0))
     made = good("map", tmp_path / "s", "-o", tmp_path / "m.parquet", "--neighbors", "3", "--no-page", "--json").json
@@ -159,19 +146,6 @@ def test_a_word_is_drawn_with_its_contexts_and_the_page_holds_the_same(store: St
     for name in ("x", "y"):
         assert np.array_equal(np.frombuffer(base64.b64decode(data[name]), "<f4"), frame[name].to_numpy())
     assert re.search(r"this plane shows \d+\.\d % of the variance", data["note"])
-
-
-def test_long_texts_and_values_are_cut_on_the_page_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = pl.DataFrame({"text": ["a" * 300, "b" * 301, "c", None], "body": ["d" * 5000] * 4})
-    frame.write_ndjson(tmp_path / "ids.jsonl")
-    imported(tmp_path, np.eye(4), ids=tmp_path / "ids.jsonl")
-    monkeypatch.chdir(tmp_path / "s")
-    good("map", ".", "-o", tmp_path / "m.parquet")
-    assert Page(tmp_path / "m.html").texts["title"] == ["s: sentence, embedding"]
-    assert pl.read_parquet(tmp_path / "m.parquet")["body"].str.len_chars().to_list() == [5000] * 4
-    data = Page(tmp_path / "m.html").data
-    assert data["text"] == ["a" * 300, "b" * 299 + "…", "c", ""]
-    assert data["columns"][1] == {"name": "body", "values": ["d" * 299 + "…"] * 4}
 
 
 def test_a_hostile_corpus_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
@@ -243,34 +217,6 @@ def test_a_store_without_a_plane_is_refused(tmp_path: Path, vectors: np.ndarray,
     with pytest.raises(UserError, match=said):
         imported(tmp_path, vectors).map(tmp_path / "m.parquet")
     assert not list(tmp_path.glob("m.*"))
-
-
-def test_a_page_of_many_rows_shows_a_sample_and_says_so(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(map_build, "MAX_POINTS", 100)
-    monkeypatch.setattr(map_build, "CHUNK_BYTES", 4 * 32 * 256)
-    done = good("map", store.path, "-o", tmp_path / "m.parquet", "--level", "word")
-    frame = pl.read_parquet(tmp_path / "m.parquet")
-    data = Page(tmp_path / "m.html").data
-    assert str(tmp_path / "m.html") in done.out
-    assert data["note"].startswith(f"100 random rows of {frame.height}. PCA: ")
-    points = np.stack([np.frombuffer(base64.b64decode(data[name]), "<f4") for name in ("x", "y")], axis=1)
-    places = {place: row for row, place in enumerate(frame.select("x", "y").rows())}
-    rows = [places[place] for place in map(tuple, points.tolist())]
-    assert len(rows) == 100 == len(set(rows))
-    assert rows == sorted(rows)
-    assert rows[-1] > 256
-    assert data["text"] == frame["text"][rows].to_list()
-
-
-def test_values_that_a_browser_cannot_hold_are_text() -> None:
-    values = [None, True, 2**53, 2**53 + 1, 0.5, math.nan, -math.inf, 1e300, "x", datetime.date(2020, 1, 2), [1, "<"]]
-    places = np.zeros((len(values), 2), np.float32)
-    page = map_page.map_page(places, [""] * len(values), {"v": values}, title="t").decode()
-    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    texts = ["9007199254740993", 0.5, "nan", "-inf", 1e300, "x", "2020-01-02", "[1, '<']"]
-    assert data["columns"][0]["values"] == [None, True, 2**53, *texts]
 
 
 def test_appended_parts_float16_and_rows_without_a_vector(tmp_path: Path, tiny_folder: Path) -> None:

@@ -15,14 +15,13 @@ import bertfeat
 from bertfeat.ann.description import IndexDescription
 from bertfeat.ann.index import VectorIndex, load_index
 from bertfeat.choices import Level
-from bertfeat.errors import InputError, StoreError, UserError
-from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels, words_in_context
+from bertfeat.errors import UserError
+from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels
 from bertfeat.search.filters import condition_mask
 from bertfeat.search.hits import HitRows
 from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
-from tests.support.index_stores import SENSES, documents, known_store, tiny_store, write_jsonl
-from tests.support.store_fakes import make_plan, part_at, write_store
+from tests.support.index_stores import SENSES, documents, tiny_store, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -112,15 +111,6 @@ class TestQueries:
         assert encoded.surfaces == ("U.S.", "über-fox", "sea")
         np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored[[0, 2, 3]], atol=2e-3)
 
-    def test_a_marked_word_that_is_cut_off(self, tmp_path: Path, tiny_folder: Path) -> None:
-        settings = {"levels": "word", "keep_columns": (), "max_length": 8, "on_overlong": "truncate"}
-        store = tiny_store(tmp_path / "s", tiny_folder, **settings)
-        with (
-            bertfeat.build_index(store, tmp_path / "index") as index,
-            pytest.raises(UserError, match=r"query 'a .* \[end\]': word 'end' has no vector"),
-        ):
-            index.encode(["a b c d e f g h i j k l [end]"])
-
     @pytest.mark.parametrize(
         ("queries", "said"),
         [
@@ -171,14 +161,6 @@ class TestFilters:
         assert condition_mask(store, Level.TOKEN, "NOT is_special AND label = 'coil'").tolist() == [
             label[doc_id] == "coil" and not special for doc_id, special in frame.iter_rows()
         ]
-
-    def test_a_damaged_part_under_a_condition_is_one_line(self, tmp_path: Path) -> None:
-        write_store(tmp_path / "s", make_plan(levels=(Level.WORD, Level.SENTENCE)))
-        path = part_at(tmp_path / "s", "sentence", 1)
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(StoreError, match=r"part-00001-.*: cannot be read: .*; run bertfeat verify") as error:
-            condition_mask(bertfeat.open_store(tmp_path / "s"), Level.WORD, "label = 'a' AND text = 'b'")
-        assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(
         ("where", "said"),
@@ -256,18 +238,6 @@ class TestContext:
         pieces = HitRows(store, Level.TOKEN).contexts(rows_of_text, 10)
         assert [context.word for context in pieces] == tokens["token"].filter(~tokens["is_special"]).to_list()
         assert not any("[SEP]" in context.marked() for context in pieces)
-
-    def test_the_second_text_of_a_pair(self, tmp_path: Path, tiny_folder: Path) -> None:
-        rows = [{"id": 1, "text": "one quick fox", "other": "sells sea shells"}]
-        store = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), text_pair_column="other")
-        contexts = HitRows(store, Level.WORD).contexts(np.array([1, 4]), 20)
-        assert [context.marked() for context in contexts] == ["one [quick] fox", "sells [sea] shells"]
-
-    def test_whole_texts_have_no_context(self, sentences: Index) -> None:
-        with pytest.raises(UserError, match="holds whole texts"):
-            sentences.contexts([0])
-        with pytest.raises(UserError, match="special tokens have no context"):
-            words_in_context(sentences.store, [0], level="token")
 
 
 class TestOpening:
@@ -367,15 +337,6 @@ class TestEvaluation:
         assert measured["recall@10"] == pytest.approx(hits / (10 * len(vectors)), abs=2e-3)
         assert measured["recall@10"] < 1
 
-    def test_few_vectors(self, tmp_path: Path) -> None:
-        with bertfeat.build_index(known_store(tmp_path / "s", [[1, 0], [0, 1], [1, 1]]), tmp_path / "i") as index:
-            measured = index.evaluate()
-        assert (measured["recall@1"], measured["recall@10"], measured["recall@100"]) == (1, None, None)
-        with bertfeat.build_index(known_store(tmp_path / "t", [[1, 0]]), tmp_path / "j") as index:
-            assert index.search(np.array([2.0, 0.0]), 1)["score"].to_list() == [1]
-            with pytest.raises(UserError, match="holds 1 vectors; recall needs 2"):
-                index.evaluate()
-
     def test_a_retrieval_set(self, sentences: Index, tmp_path: Path) -> None:
         queries = [{"_id": f"q{n}", "text": texts[0]} for n, texts in enumerate(SENSES.values())]
         file = write_jsonl(tmp_path / "queries.jsonl", [*queries, {"_id": "q9", "text": "not judged"}])
@@ -418,23 +379,6 @@ class TestFilesOfQueries:
             path = tmp_path / name
             path.write_text("\ufeff" * (name == "beir") + content)
             assert read_qrels(path) == expected
-
-    @pytest.mark.parametrize(
-        ("content", "said"),
-        [
-            ("", "holds no judgements"),
-            ("1 0 a 1\n1 a\n", ":2: '1 a' is not a judgement"),
-            ('{"query_id": 1}\n', ":1: .* is not a judgement"),
-            ("1 0 a 1\n1 0 a 2\n", ":2: document 'a' has grade 2 for query '1', and 1 in a line before"),
-        ],
-    )
-    def test_bad_qrels(self, tmp_path: Path, content: str, said: str) -> None:
-        path = tmp_path / "qrels"
-        path.write_text(content)
-        with pytest.raises(InputError, match=said):
-            read_qrels(path)
-        with pytest.raises(InputError, match="cannot be read"):
-            read_qrels(tmp_path / "none")
 
     def test_queries_in_several_formats(self, tmp_path: Path) -> None:
         pl.DataFrame({"query_id": [7, 8], "text": ["one", "two"]}).write_parquet(tmp_path / "q.parquet")

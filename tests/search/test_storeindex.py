@@ -16,12 +16,10 @@ import pytest
 import bertfeat
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
-from bertfeat.search import nearest_rows
-from bertfeat.search.build import RowsDigest, workplace
+from bertfeat.search.build import workplace
 from bertfeat.store.reader import Store
 from bertfeat.vectors.store import StoreVectors
-from tests.support.index_stores import brute_force, contents, documents, known_store, run_killed, tiny_store
-from tests.support.runner_fakes import Heard
+from tests.support.index_stores import brute_force, contents, documents, run_killed, tiny_store
 from tests.support.shown_output import html_cells
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -49,18 +47,6 @@ class TestSource:
             assert index.rows.tolist() == [0, 2]
             assert index.search(["sells shells"], k=2)["doc_id"].to_list() == ["c", "a"]
             np.testing.assert_array_equal(index.vectors([1, 0]), cut.take("sentence", "layer_03", [2, 0]))
-
-    def test_the_digest_does_not_depend_on_chunks(self, store: Store) -> None:
-        rows = np.arange(store.n_rows("word"))
-        digests = set()
-        for chunk_bytes, cuts in ((1 << 26, []), (4 * 384 * 256, [1000]), (4 * 384, [1, 30])):
-            digest = RowsDigest()
-            for some in np.split(rows, cuts):
-                found = digest.add(StoreVectors(store, "word", FEATURE, rows=some, chunk_bytes=chunk_bytes))
-            digests.add(found)
-        assert len(digests) == 1
-        assert RowsDigest().add(StoreVectors(store, "word", FEATURE, rows=rows[:-1])) not in digests
-        assert RowsDigest().add(StoreVectors(store, "word", "layer_05")) not in digests
 
 
 class TestFlatIsBruteForce:
@@ -94,22 +80,6 @@ class TestFlatIsBruteForce:
         if metric == "cosine":
             assert found.filter(pl.col("query") == 5)["score"][0] == pytest.approx(1, abs=1e-3)
 
-    def test_known_values(self, tmp_path: Path) -> None:
-        store = known_store(tmp_path / "s", [[3.0, 4.0], [0.0, 2.0], [-3.0, -4.0], [6.0, 8.0]])
-        expected = {
-            "cosine": ([1.0, 1.0, 0.8], ["0", "3", "1"]),
-            "ip": ([50.0, 25.0, 8.0], ["3", "0", "1"]),
-            "l2": ([0.0, 13**0.5, 5.0], ["0", "1", "3"]),
-        }
-        for metric, (scores, ids) in expected.items():
-            with bertfeat.build_index(store, tmp_path / metric, metric=metric) as index:
-                found = index.search(np.array([3.0, 4.0]), 3)
-                np.testing.assert_allclose(found["score"].to_numpy(), scores, rtol=1e-6)
-                assert found["text"].to_list() == [f"text {number}" for number in ids]
-        with bertfeat.build_index(store, tmp_path / "centred", transform="center", metric="ip") as index:
-            # The mean is (1.5, 2.5): (1.5, 1.5) and (4.5, 5.5).
-            assert index.search(np.array([3.0, 4.0]), 1)["score"][0] == pytest.approx(1.5 * 4.5 + 1.5 * 5.5)
-
 
 class TestChoices:
     def test_the_only_level_and_feature_are_the_default(self, tmp_path: Path, tiny_folder: Path) -> None:
@@ -125,13 +95,6 @@ class TestChoices:
             assert shown["rows"] == f"level sentence, layer_03 of {store.path}"
             assert shown["compared"] == "by cosine, transform none"
 
-    def test_a_layer_may_be_given_by_its_number(self, tmp_path: Path, tiny_folder: Path) -> None:
-        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
-        with bertfeat.build_index(store.path, tmp_path / "index", feature=-2) as index:
-            assert index.spec.feature == "layer_02"
-        scores, _ = nearest_rows(store, store.numpy("sentence", 2)[:1], k=1, feature=2)
-        assert scores[0, 0] == pytest.approx(1)
-
     def test_features_can_be_made_from_what_is_stored(self, tmp_path: Path, tiny_folder: Path) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
         for feature in (None, "mean_last4", "concat_00_02"):
@@ -146,32 +109,6 @@ class TestChoices:
 
 
 class TestAgain:
-    def test_a_finished_index_is_not_changed(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
-        bertfeat.build_index(tiny, out, level="word").close()
-        before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-        heard = Heard()
-        bertfeat.build_index(tiny, out, level="word", threads=1, progress=heard).close()
-        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-        assert heard.said == []
-        bertfeat.build_index(tiny, out, level="word", overwrite=True, progress=heard).close()
-        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} != before
-        assert heard.said[0] == "checking vectors"
-        assert [path.name for path in tmp_path.iterdir()] == ["index"]
-
-    def test_a_damaged_index_is_replaced_with_overwrite(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
-        bertfeat.build_index(tiny, out, level="word").close()
-        before = contents(out)
-        for name in ("index.faiss", "rows.parquet", "index.json"):
-            raw = bytearray((out / name).read_bytes())
-            raw[len(raw) // 2] ^= 1
-            (out / name).write_bytes(raw)
-            with pytest.raises(UserError, match=rf"{name}: .*; with `overwrite`, build the index again"):
-                bertfeat.build_index(tiny, out, level="word")
-            bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
-            assert contents(out) == before
-
     def test_a_second_build_of_an_index_is_refused(self, tiny: Store, tmp_path: Path) -> None:
         with workplace(tmp_path / "index"), pytest.raises(UserError, match="another process is making this index"):
             bertfeat.build_index(tiny, tmp_path / "index", level="word")

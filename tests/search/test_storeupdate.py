@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
 import bertfeat
-from bertfeat.ann.folder import read_description, write_description
 from bertfeat.errors import BertfeatWarning, UserError
 from bertfeat.serve.answers import Answers
 from bertfeat.store.compaction import compact
@@ -72,17 +70,6 @@ class TestUpdate:
             found = updated.search(grown.take("word", FEATURE, [last]), 1, columns=["row"])
             assert found["row"].to_list() == [last]
 
-    def test_an_updated_index_has_the_settings_of_its_build(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
-        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        with bertfeat.open_index(tmp_path / "index").update(tiny[1]) as index:
-            n_added = index.n_added
-        assert n_added == tiny[1].n_rows("word") - tiny[0].n_rows("word")
-        before = contents(tmp_path / "index")
-        bertfeat.build_index(tiny[1], tmp_path / "index", level="word").close()
-        assert contents(tmp_path / "index") == before
-        with pytest.raises(UserError, match="fewer than"):
-            bertfeat.open_index(tmp_path / "index").update(tiny[0])
-
 
 class TestRefused:
     def test_a_store_with_other_rows_before(self, tiny: tuple[Store, Store], tmp_path: Path, tiny_folder: Path) -> None:
@@ -97,24 +84,6 @@ class TestRefused:
             with pytest.raises(UserError, match=r"its first 447 rows are not those of .*index"):
                 bertfeat.open_index(tmp_path / "index").update(store)
         assert contents(tmp_path / "index") == before
-
-    def test_a_damaged_index(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
-        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        raw = bytearray((tmp_path / "index" / "index.faiss").read_bytes())
-        raw[-9] ^= 64
-        (tmp_path / "index" / "index.faiss").write_bytes(raw)
-        with pytest.raises(UserError, match=r"index.faiss: its content does not match the digest"):
-            bertfeat.open_index(tmp_path / "index").update(tiny[1])
-        with pytest.raises(UserError, match="no such folder"):
-            bertfeat.open_index(tmp_path / "nowhere").update(tiny[1])
-
-    def test_an_index_that_no_longer_fits_into_memory(self, tiny: tuple[Store, Store], tmp_path: Path) -> None:
-        bertfeat.build_index(tiny[0], tmp_path / "index", level="word").close()
-        described = read_description(tmp_path / "index")
-        little = dataclasses.replace(described.settings, max_memory=1_000_000)
-        write_description(tmp_path / "index", dataclasses.replace(described, settings=little))
-        with pytest.raises(UserError, match=r"index 'Flat' of 679 vectors .* more than max_memory 1.0 MB"):
-            bertfeat.open_index(tmp_path / "index").update(tiny[1])
 
 
 @pytest.mark.parametrize(("level", "compacts"), [("sentence", False), ("word", True)])

@@ -90,12 +90,6 @@ class TestRecall:
         assert (shown["given"]["n_queries"], shown["given"]["recall@10"]) == (30, 1)
         assert "queries.safetensors" in summary["files"]
 
-    def test_what_is_out_of_reach_is_named(self, tiny: Store, tmp_path: Path) -> None:
-        file = write_lines(tmp_path / "q.txt", [marked(text, n) for n, text in enumerate(TEXTS)])
-        build = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word", "--factory", "PQ4x4")
-        made = good(*build, "--tune-queries", file, "--recall", "0.99", "--json").json
-        assert (made["measured"]["target_met"], made["tuned_by"]["name"]) == (False, "q.txt")
-
 
 class TestForms:
     def test_a_file_texts_and_an_array_of_the_same_vectors(self, tiny: Store, tmp_path: Path) -> None:
@@ -111,18 +105,6 @@ class TestForms:
         assert all(contents(tmp_path / name) == first for name in forms)
         # The same texts are the same queries, wherever they come from.
         assert bertfeat.build_index(tiny, tmp_path / "file", tune_queries=lines, **how).was_complete
-
-    def test_at_most_two_thousand_random_ones(self, tiny: Store, tmp_path: Path) -> None:
-        many = np.random.default_rng(0).normal(size=(3000, 32))
-        many[::2, 0] = 5
-        with bertfeat.build_index(tiny, tmp_path / "i", level="sentence", tune_queries=many) as index:
-            queries = read_queries(index.path)
-        assert queries is not None
-        assert queries.shape == (2000, 32)
-        assert np.isin(queries[:, 1], many[:, 1].astype(np.float32)).all()
-        # Both halves of a file that alternates are alike.
-        for half in (queries[::2], queries[1::2]):
-            assert 400 < (half[:, 0] == 5).sum() < 600
 
     def test_queries_get_the_prompt_of_searches(self, tmp_path: Path, tiny_folder: Path) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", prompt="query: ")
@@ -169,20 +151,6 @@ class TestRefused:
         with pytest.raises(UserError, match=said):
             bertfeat.build_index(tiny, tmp_path / "i", level="word", tune_queries=array)
         assert list(tmp_path.iterdir()) == []
-
-    def test_places_and_flags(self, tiny: Store, tmp_path: Path) -> None:
-        build = ("index", "build", tiny.path, "-o", tmp_path / "i", "--level", "word")
-        tune = (*build, "--tune-queries")
-        assert "none.txt" in refused(*tune, tmp_path / "none.txt")
-        file = write_lines(tmp_path / "q.txt", ["the [bank]", "a [word]"])
-        assert "q.txt: has no columns for --text-column 'body'; leave it out" in refused(
-            *tune, file, "--text-column", "body"
-        )
-        np.save(tmp_path / "v.npy", np.zeros((5, 32)))
-        for place in (tmp_path, tiny.path, tmp_path / "v.npy"):
-            assert str(place) in refused(*tune, place)
-        assert "is of --tune-queries, and none are given" in refused(*build, "--text-column", "body")
-        assert not (tmp_path / "i").exists()
 
     def test_a_finished_index_with_other_queries(self, tiny: Store, tmp_path: Path) -> None:
         vectors = np.random.default_rng(0).normal(size=(50, 32))

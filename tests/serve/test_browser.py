@@ -59,20 +59,6 @@ def test_what_a_screen_reader_says(page: Any, servers: dict[str, str]) -> None:
     assert "- alert: k 'x' is not" in page.locator("body").aria_snapshot()
 
 
-def test_keys(page: Any, servers: dict[str, str]) -> None:
-    page.goto(f"{servers['sentence']}?q=spring")
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    assert page.evaluate("document.activeElement === document.querySelectorAll('.hits li')[1]")
-    page.keyboard.press("k")
-    assert page.evaluate("document.activeElement === document.querySelectorAll('.hits li')[0]")
-    page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "q"
-    page.locator(".hits li").nth(1).focus()
-    page.keyboard.press("m")
-    page.wait_for_selector(".source")
-
-
 def test_a_filter_and_an_error(page: Any, servers: dict[str, str]) -> None:
     page.goto(f"{servers['sentence']}?q=spring")
     page.locator("summary").click()

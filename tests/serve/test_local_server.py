@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
@@ -87,16 +86,6 @@ def test_requests_that_no_browser_sends(port: int, request_bytes: bytes, status:
         assert b"content-security-policy: default-src 'none'" in answer
     assert b"\r\nserver:" not in answer
     assert b"access-control" not in answer
-
-
-def test_a_query_of_the_longest_characters_is_read_in_pieces(port: int) -> None:
-    """Its URL is longer than h11 takes by default, when it comes in pieces."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-        data = f"GET /?q={quote(chr(0x1F600) * 2000)} HTTP/1.1\r\n".encode() + HOST + b"Connection: close\r\n\r\n"
-        for start in range(0, len(data), 6000):
-            client.sendall(data[start : start + 6000])
-            time.sleep(0.01)
-        assert client.recv(12) == b"HTTP/1.1 200"
 
 
 def test_requests_beyond_the_bound_are_refused_until_connections_end(

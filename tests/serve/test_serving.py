@@ -7,8 +7,6 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from bertfeat.choices import Level
 from bertfeat.cli.search import index_summary
 from bertfeat.errors import UserError
 from bertfeat.search.index import Index
-from bertfeat.serve.answers import Answers, Facet, _choices, find_facets, passage
+from bertfeat.serve.answers import Answers, _choices, find_facets
 from bertfeat.serve.page import search_page
 from tests.support.command_line import good
 from tests.support.index_stores import SENSES, known_store, tiny_store
@@ -141,21 +139,6 @@ class TestPage:
         assert "river" in text
         assert text.count("<mark>bank</mark>") == 8
 
-    def test_no_hits(self, page: TestClient) -> None:
-        assert '<h2 class="status">No hits in' in page.get("/?q=spring&f.n=..-1").text
-
-    def test_nothing_is_loaded_from_elsewhere(self, page: TestClient) -> None:
-        answer = page.get("/?q=spring")
-        for link in re.findall(r'(?:src|href|action)="([^"]*)"', answer.text):
-            assert link.startswith("/")
-            assert not link.startswith("//")
-        assert "style=" not in answer.text
-        assert re.findall(r"<script(.*?)>", answer.text) == [' src="/page.js" defer']
-        for name in ("page.css", "page.js", "icon.svg"):
-            file = page.get(f"/{name}")
-            assert file.status_code == 200
-            assert "//" not in re.sub(r"//www.w3.org/2000/svg|^//.*|^ *//.*", "", file.text, flags=re.MULTILINE)
-
 
 def test_markup_and_long_texts_of_a_corpus(tmp_path: Path, tiny_folder: Path) -> None:
     """Markup is shown as text; long texts are cut, and the passage with the words of the query is shown."""
@@ -263,12 +246,6 @@ class TestBounds:
     def test_a_wrong_parameter(self, page: TestClient, parameters: dict[str, Any], said: str) -> None:
         assert said in error_of(page, **parameters)
 
-    def test_bytes_and_escapes_that_are_no_text(self, page: TestClient) -> None:
-        """They become U+FFFD, as in files."""
-        for raw in ("%ff%fe", "%ed%a0%80", "%C3", "%", "%zz", "%00spring", "+", "%f0%9f%98%80"):
-            for path in (f"/?q=spring{raw}&f.label={raw}", f"/{raw}", f"/?{raw}"):
-                assert page.get(path).status_code in (200, 400, 404), path
-
     def test_more_searches_than_threads_wait(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
         ends, running, most = threading.Event(), [], []
 
@@ -344,36 +321,6 @@ def test_columns_with_names_and_values_of_all_kinds(tmp_path: Path, tiny_folder:
         assert 'class="column">n_hits<' not in page
 
 
-def test_values_without_a_form_in_json_are_text(tmp_path: Path, tiny_folder: Path) -> None:
-    """As with `bertfeat search --json`; the kinds of columns that have no filter are not in the answer."""
-    day = datetime(2024, 5, 6, 7, 8)
-    columns = {
-        "price": [Decimal("1.50"), Decimal("-2.25")],
-        "day": [day.date(), None],
-        "time": [day, None],
-        "raw": [b"a", None],
-    }
-    pl.DataFrame({"id": ["a", "b"], "text": ["one text", "two texts"], **columns}).write_parquet(tmp_path / "c.parquet")
-    settings = {"model": str(tiny_folder), "levels": "sentence", "layers": "-1", "keep_columns": ",".join(columns)}
-    store = bertfeat.extract(tmp_path / "c.parquet", tmp_path / "store", id_column="id", **settings)
-    with bertfeat.build_index(store, tmp_path / "index", threads=1) as index, client_of(index) as client:
-        assert {hit["doc_id"]: hit["price"] for hit in hits_of(client, q="text")} == {"a": "1.50", "b": "-2.25"}
-        for asked, found in {"1.5": ["a"], "..0": ["b"], "0..": ["a"], "-3..1.49": ["b"]}.items():
-            assert [hit["doc_id"] for hit in hits_of(client, q="text", **{"f.price": asked})] == found
-        assert client.get("/", params={"q": "text"}).status_code == 200
-        found = index.search("text", columns=["doc_id", *columns]).sort("doc_id")
-        assert found.select(list(columns)).to_dict(as_series=False) == columns
-
-
-def test_numbers_of_single_precision_are_found_as_they_are_written() -> None:
-    rows = pl.DataFrame({"x": pl.Series([0.1, 0.7, None], dtype=pl.Float32)}).with_row_index()
-    for value, found in {"0.1": [0], "0.7..": [1], "..0.10000000149011612": [0], "..": [0, 1]}.items():
-        condition = Facet("x", pl.Float32(), ()).condition(value)
-        assert rows.filter(pl.sql_expr(condition))["index"].to_list() == found
-    with pytest.raises(UserError, match="'1e39' is not a number of the column"):
-        Facet("x", pl.Float32(), ()).condition("1e39")
-
-
 def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
     store = known_store(tmp_path / "store", [[1.0, 0.0], [0.0, 1.0]])
     with bertfeat.build_index(store, tmp_path / "good", threads=1) as index:
@@ -385,22 +332,3 @@ def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
         pytest.raises(UserError, match="its store has no text to show"),
     ):
         Answers(index)
-
-
-def test_the_passage_with_most_words_of_the_query() -> None:
-    text = "A spring. " + "filler " * 200 + "the steel spring in a mattress " + "filler " * 200
-    pieces = passage(text, "steel SPRING")
-    assert [piece.text for piece in pieces if piece.is_marked] == ["steel", "spring"]
-    assert (pieces[0].text, pieces[-1].text) == ("…", "…")
-    assert sum(len(piece.text) for piece in pieces) < 500
-    assert [piece.text for piece in passage("a\tb\u202ec", "(*[")] == ["a bc"]
-    assert passage("", "a") == []
-    assert [piece.text for piece in passage("STRASSE, Stra\u00dfe", "stra\u00dfe") if piece.is_marked] == [
-        "STRASSE",
-        "Stra\u00dfe",
-    ]
-
-
-def test_a_long_query_and_a_long_text_take_bounded_work() -> None:
-    text = " ".join(f"word{number % 5000}" for number in range(100_000))
-    assert sum(len(piece.text) for piece in passage(text, " ".join(f"word{n}" for n in range(250)))) < 600
