@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import random
-import re
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +12,11 @@ import pytest
 
 import bertfeat
 from bertfeat.choices import Level
-from bertfeat.errors import StoreError, UserError
+from bertfeat.errors import UserError
 from bertfeat.search.build import workplace
 from bertfeat.store.reader import Store
 from bertfeat.vectors.store import StoreVectors
 from tests.support.index_stores import brute_force, contents, documents, run_killed, tiny_store
-from tests.support.shown_output import html_cells
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -89,11 +85,6 @@ class TestChoices:
             assert index.n_vectors == 24
             assert index.description.factory == "Flat"
             assert repr(index) == f"Index({str(tmp_path / 'index')!r}, 24 vectors, level sentence, Flat)"
-            title, *cells = html_cells(index._repr_html_())
-            assert title == repr(index)
-            shown = dict(zip(cells[1::2], cells[2::2], strict=True))
-            assert shown["rows"] == f"level sentence, layer_03 of {store.path}"
-            assert shown["compared"] == "by cosine, transform none"
 
     def test_features_can_be_made_from_what_is_stored(self, tmp_path: Path, tiny_folder: Path) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
@@ -116,40 +107,23 @@ class TestAgain:
 
 
 class TestKilled:
-    FLAGS = ("--level", "token", "--factory", LISTS, "--transform", "center", "--threads", "1")
-
     @pytest.mark.numeric
     def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
+        out, queries = tmp_path / "index", tmp_path / "queries.txt"
+        queries.write_text("".join(f"{row['text'].split()[0]} [word] {row['n']}\n" for row in documents(4)))
+        flags = ("--level", "token", "--factory", LISTS, "--transform", "center", "--threads", "1")
+        flags = (*flags, "--tune-queries", queries)
         # Each run resumes the one before.
-        for n_steps in random.Random(1).choices(range(2, 9), k=3):
-            assert self.run(tiny, out, str(n_steps)).returncode == -signal.SIGKILL
+        for at in ("queries.safetensors.durable", "6"):
+            done = run_killed(at, "index", "build", tiny.path, "-o", out, *flags)
+            assert done.returncode == -signal.SIGKILL, done.stderr
             assert not out.exists()
+        how = {"level": "token", "factory": LISTS, "transform": "center", "threads": 1}
+        with pytest.raises(UserError, match=r"begun with other settings \(factory was '.*', now 'Flat'"):
+            bertfeat.build_index(tiny, out, tune_queries=queries, **{**how, "factory": "Flat"})
         for place in (out, tmp_path / "whole"):
-            bertfeat.build_index(tiny, place, level="token", factory=LISTS, transform="center", threads=1).close()
+            bertfeat.build_index(tiny, place, tune_queries=queries, **how).close()
         assert contents(out) == contents(tmp_path / "whole")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "whole"]
-
-    def test_a_killed_build_resumes_with_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
-        assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
-        # A read that fails costs no work that is done.
-        work = sorted((tmp_path / ".index.building").rglob("*"))
-        part = tiny.path / tiny.parts("token")[0].path
-        part.rename(tmp_path / "aside")
-        with pytest.raises(StoreError, match="no such file"):
-            bertfeat.build_index(tiny, out, level="token", factory=LISTS, transform="center")
-        (tmp_path / "aside").rename(part)
-        assert sorted((tmp_path / ".index.building").rglob("*")) == work != []
-        with pytest.raises(
-            UserError, match=rf"begun with other settings \(factory was '{re.escape(LISTS)}', now 'Flat'"
-        ):
-            bertfeat.build_index(tiny, out, level="token", factory="Flat", transform="center")
-        with bertfeat.build_index(
-            tiny, out, level="token", factory="Flat", transform="center", overwrite=True
-        ) as index:
-            assert index.description.factory == "Flat"
-        assert [path.name for path in tmp_path.iterdir()] == ["index"]
-
-    def run(self, store: Store, out: Path, at: str) -> subprocess.CompletedProcess[str]:
-        return run_killed(at, "index", "build", store.path, "-o", out, *self.FLAGS)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "queries.txt", "whole"]
+        with pytest.raises(UserError, match=r"an index already with other settings \(tune_queries was .*, now None"):
+            bertfeat.build_index(tiny, out, **how)
