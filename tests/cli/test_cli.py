@@ -139,6 +139,13 @@ def test_every_setting_has_a_flag() -> None:
     assert not {name for name in ExtractConfig().to_dict() if flag(name) not in known}
 
 
+def test_help_shows_few_options_and_help_all_every_one() -> None:
+    names = {param.opts[-1] for param in dict(commands())["extract",].params if param.opts[-1].startswith("-")}
+    shown, every = good("extract", "--help").out, good("extract", "--help-all").out
+    assert all(name in every for name in names)
+    assert len([name for name in names if name in shown]) < len(names) / 2
+
+
 class TestProcess:
     """The installed command in a process of its own."""
 

@@ -16,7 +16,7 @@ import bertfeat
 from bertfeat.ann.description import IndexDescription
 from bertfeat.ann.index import VectorIndex, load_index
 from bertfeat.choices import Level
-from bertfeat.errors import UserError
+from bertfeat.errors import InputError, UserError
 from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels
 from bertfeat.search.filters import condition_mask
 from bertfeat.search.index import Index
@@ -311,6 +311,10 @@ class TestFilesOfQueries:
             path = tmp_path / name
             path.write_text("\ufeff" * (name == "beir") + content)
             assert read_qrels(path) == expected
+        for content, said in (("", "holds no judgements"), ("1 0 a 1\n1 a\n", ":2: '1 a' is not a judgement")):
+            path.write_text(content)
+            with pytest.raises(InputError, match=said):
+                read_qrels(path)
 
     def test_queries_in_several_formats(self, tmp_path: Path) -> None:
         pl.DataFrame({"query_id": [7, 8], "text": ["one", "two"]}).write_parquet(tmp_path / "q.parquet")

@@ -85,6 +85,7 @@ class TestChoices:
             assert index.n_vectors == 24
             assert index.description.factory == "Flat"
             assert repr(index) == f"Index({str(tmp_path / 'index')!r}, 24 vectors, level sentence, Flat)"
+            assert "by cosine, transform none" in index._repr_html_()
 
     def test_features_can_be_made_from_what_is_stored(self, tmp_path: Path, tiny_folder: Path) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")

@@ -105,6 +105,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def test_it_says_what_to_install(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert "pip install 'bertfeat[serve]'" in refused("serve", index, "--port", "0")
+
+
 # A search for `slow` takes longer than the server waits for answers.
 _SLOW = """
 import time
