@@ -30,7 +30,7 @@ QUERY = "He went to the [bank] to ask for a loan"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return shared_store(tmp_path_factory, "base")
+    return shared_store(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -77,16 +77,14 @@ def test_other_sites_cannot_read_or_embed_it(chromium: Any, servers: dict[str, s
 
 
 def test_without_scripts(chromium: Any, servers: dict[str, str]) -> None:
-    context = chromium.new_context(java_script_enabled=False)
-    tab = context.new_page()
-    tab.goto(servers["sentence"])
-    tab.locator("#q").fill("spring")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector(".hits li")
-    tab.locator(".more a").first.click()
-    tab.wait_for_selector(".source")
-    tab.locator("#q").fill("bank")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector("mark")
-    assert tab.locator(".source").count() == 0
-    context.close()
+    with opened(chromium, servers["sentence"], scripts=False) as found:
+        tab = found.page
+        tab.locator("#q").fill("spring")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector(".hits li")
+        tab.locator(".more a").first.click()
+        tab.wait_for_selector(".source")
+        tab.locator("#q").fill("bank")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("mark")
+        assert tab.locator(".source").count() == 0
