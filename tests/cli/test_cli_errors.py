@@ -1,4 +1,4 @@
-"""Errors under `--json`, and names of commands that are nearly right."""
+"""Errors: their exit codes, and their JSON."""
 
 from __future__ import annotations
 
@@ -8,82 +8,64 @@ from unittest.mock import Mock
 
 import pytest
 
-from bertfeat.extraction.run import extract
-from tests.support.command_line import bertfeat
+from bertfeat import BertfeatError
+from bertfeat.errors import CheckFailed, RunError
+from tests.support.command_line import bertfeat, refused
 
 
-def error_of(*arguments: str | Path) -> tuple[int, dict[str, object]]:
-    """Run a command that fails; return its exit code and the error in its JSON, whose message stderr has too."""
-    result = bertfeat(*arguments)
+def test_json_has_kind_file_row_and_settings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    result = bertfeat("extract", "not.jsonl", "-o", "out", "--model", "./tiny", "--layers", "1", "--json")
     (error,) = result.json.values()
-    assert result.err == f"bertfeat: {error['message']}\n"
-    assert list(error) == ["kind", "message", "path", "row", "settings"]
-    return result.code, error
-
-
-COMMANDS = """extract none.txt -o out | extract none.txt --dry-run | inspect none/none/none | verify none
-search none text | serve none | probe fit none -o out | probe score none none | probe sweep none -o out
-probe predict none none.txt -o out.parquet | index build none -o out | index update none none | index eval none
-export none --to npy -o out | static none -o out | layers none -o out | map none -o out.parquet | card none
-compact none | convert none -o out | import none.npy -o out --level word"""
-
-
-@pytest.mark.parametrize("command", COMMANDS.replace("\n", " | ").split(" | "))
-def test_every_command_with_json_prints_its_error(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, error = error_of(*command.split(), "--json")
-    assert code == 2
-    assert "none" in str(error["message"])
-    assert str(error["kind"]).endswith("Error")
-
-
-def test_file_row_and_settings(tmp_path: Path) -> None:
-    corpus = tmp_path / "bad.jsonl"
-    corpus.write_text('{"text": "fine"}\nno json\n')
-    code, error = error_of("extract", corpus, "-o", tmp_path / "out", "--json")
     assert str(error.pop("message")).endswith("--bad-rows quarantine")
-    assert (code, error) == (2, {"kind": "InputError", "path": str(corpus), "row": 2, "settings": ["bad_rows"]})
+    expected = {"kind": "InputError", "path": "not.jsonl", "row": 2, "settings": ["bad_rows"]}
+    assert (result.code, error) == (2, expected)
 
 
-@pytest.mark.parametrize("command", ["extract --json", "models --json --jso", "search a b -k x --json"])
-def test_usage(command: str) -> None:
-    code, error = error_of(*command.split())
-    assert (code, error["kind"], error["path"], error["row"]) == (2, "UsageError", None, None)
+def test_without_json_stdout_is_empty() -> None:
+    assert "none.txt" in refused("extract", "none.txt", "-o", "out")
+    assert "Did you mean 'inspect'?" in refused("inspct", "x")
+    assert "Did you mean 'fit'?" in refused("probe", "ftt")
 
 
-@pytest.mark.parametrize("command", ["inspct x", "inspct x --json", "inspct -- --json", "probe ftt", "zzz"])
-def test_names_of_commands_that_are_nearly_right(command: str) -> None:
-    result = bertfeat(*command.split())
-    assert (result.code, result.out) == (2, "")
-    near = {"inspct": "Did you mean 'inspect'?", "probe": "Did you mean 'fit'?", "zzz": "--help"}
-    assert near[command.split()[0]] in result.err
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (CheckFailed("x"), 1, "bertfeat: x"),
+        (RunError("x"), 3, "bertfeat: x"),
+        (BertfeatError("two\nlines"), 3, "bertfeat: "),
+        (MemoryError(), 3, "memory"),
+        (RuntimeError("std::bad_alloc"), 3, "memory"),  # of torch
+        (KeyboardInterrupt(), 130, "the same command"),
+    ],
+)
+def test_an_error_is_one_line_with_its_exit_code(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertfeat.encoder.entry_points.types_of_text", Mock(side_effect=error))
+    result = bertfeat("models")
+    assert result.code == code
+    assert said in result.err
+    assert len(result.err.strip().splitlines()) == 1
 
 
-def test_json_is_a_flag_of_the_command_and_no_value_of_an_option() -> None:
-    assert bertfeat("extract", "none.txt", "-o", "--json").out == ""
-    assert bertfeat("search", "none", "--", "--json").out == ""
-
-
-def test_a_bug_is_an_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_prints_its_traceback_and_is_an_error_in_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertfeat.encoder.entry_points.types_of_text", lambda: 1 / 0)
     result = bertfeat("models", "--json")
     assert (result.code, result.json["error"]["kind"]) == (3, "ZeroDivisionError")
     assert "Traceback" in result.err
+    assert result.err.splitlines()[-1].startswith("bertfeat: ")
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("std::bad_alloc")])  # the second is torch's
-def test_no_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr("bertfeat.encoder.entry_points.types_of_text", Mock(side_effect=error))
-    result = bertfeat("models")
-    assert (result.code, result.err.count("\n")) == (3, 1)
-    assert "memory" in result.err
-
-
-def test_a_check_that_fails_prints_its_report_alone(tiny_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one fox\n")
-    extract(tmp_path / "a.txt", tmp_path / "out", model=str(tiny_folder), layers="-1")
-    shutil.rmtree(tmp_path / "out" / "token")
-    result = bertfeat("verify", tmp_path / "out", "--json")
-    assert (result.code, result.json["good"]) == (1, False)
+def test_a_check_that_fails_prints_its_report_alone(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "made" / "store", tmp_path / "out")
+    part = next((tmp_path / "out" / "word").glob("*.parquet"))
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    assert bertfeat("verify", tmp_path / "out", "--json").json["good"] is False
+    for flags in ([], ["--quiet"]):
+        result = bertfeat("verify", tmp_path / "out", *flags)
+        assert result.code == 1
+        assert f"word/{part.name}: digest " in result.out
+        assert result.err.count("\n") == 1

@@ -1,39 +1,19 @@
-"""Mistakes of users: one line on stderr, exit code 2, and nothing left behind."""
+"""Mistakes of users: exit code 2, one line on stderr, the same in the JSON, and nothing left behind."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 
 import pytest
 
-from bertfeat import open_store
-from bertfeat.cli import options
-from tests.support.command_line import commands, good
-from tests.support.command_line import refused as refused_line
+from tests.support.command_line import bertfeat
 
-CORPORA = {
-    "good.txt": b"one fox\ntwo dogs jump\n",
-    "long.txt": b"short\n" + b"word " * 100 + b"\n",
-    "not.jsonl": b'{"text": "fine"}\nno json\n',
-    "columns.csv": b"id,body\n1,a\n",
-    "twice.jsonl": b'{"text": "a", "id": 5}\n{"text": "b", "id": 5}\n',
-    "latin.txt": "fine\nbroké\n".encode("latin-1"),
-    "good.conll": b"EU\tB-ORG\nrejects\tO\n\n",
-    "words.jsonl": b'{"text": ["fine", "words"]}\n{"text": ["a", 3]}\n',
-    **dict.fromkeys(("ending.xml", "sheet.xlsx"), b"x\n"),
-    "nested.jsonl": b'{"content": {"body": "a fox", "n": 1}}\n',
-}
-
-# A command line of extract -> words that its line must have: the place, the value, and what to do.
-MISTAKES = {
+# A line of `extract`, and words that its message must have: the place, the value, and what to do.
+EXTRACT = {
     "nowhere.txt -o out": ["nowhere.txt: no such file"],
-    "*.nope -o out": ["'*.nope'"],
-    "ending.xml -o out": ["'.xml'", ".jsonl", "--format"],
     "sheet.xlsx -o out": ["'.xlsx'", ".csv"],
     "columns.csv -o out": ["columns.csv: no column 'text'", "id, body", "--text-column"],
-    "columns.csv --text-column body --keep-columns zzz --level sentence -o out": ["'zzz'", "id, body"],
     "not.jsonl -o out": ["not.jsonl:2: not JSON", "--bad-rows quarantine"],
     "latin.txt -o out": ["latin.txt:2: byte 0xe9 at position 4", "iconv"],
     "nested.jsonl --text-column content -o out": ["nested.jsonl:1: ", "--text-column content.body"],
@@ -46,109 +26,128 @@ MISTAKES = {
     "good.txt --revision main -o out": ["--revision main"],
     "good.txt --layers 4 -o out": ["layer 4", "3"],
     "good.txt --layers top -o out": ["--layers 'top'", "last4"],
-    "good.txt --layers last4 -o out": ["--layers last4"],
     "good.txt --max-length 65 -o out": ["--max-length 65", "64"],
     "long.txt --on-overlong error -o out": ["long.txt:2: ", "64"],
     "good.txt --pooling best -o out": ["'--pooling'", "'best'", "'mean'"],
     "good.txt --level word --level sentence -o out": ["--level is given more than once"],
     "good.txt --levels word -o out": ["'--levels'", "--level"],
-    "good.txt --max-length many -o out": ["'--max-length'", "'many'"],
     "good.txt --shard-bytes lots -o out": ["--shard-bytes 'lots'", "256MB"],
     "good.txt --device tpu -o out": ["--device 'tpu'", "cuda"],
     "good.txt --keep-columns a -o out": ["--keep-columns", "--level"],
     "good.txt": ["no --output", "-o STORE"],
-    "good.txt -o ''": ["--output ''"],
     "-o out": ["INPUT"],
-    "good.txt -o file": ["file: not a folder"],
-    "good.txt -o folder": ["folder: ", "mine.txt"],
+    "- -o out": ["<stdin>: has no bytes"],
+    "good.txt -o good.txt": ["good.txt: not a folder"],
     "good.txt -o folder --overwrite": ["folder: ", "mine.txt"],
-    "good.txt --level sentence --pooling cls --model ./causal -o out": ["--pooling cls", "mean or max"],
 }
+# Flags of `probe fit made/store --level sentence`, and what the message must have.
+FIT = {
+    "--label nothing": "'nothing'",
+    "--label doc_id": "'doc_id' has a different value in each row",
+    "--feature layer_12": "'layer_12'",
+    "--head forest": "'forest'",
+    "--mix last4": "--mix",
+    "--param depth=3": "'depth'",
+    "--param C=a": "'a'",
+    "--metric rouge --dev made/store": "'rouge'",
+    "--class-weight heavy": "'heavy'",
+    "--seeds 0": "--seeds",
+    "--labels nowhere.csv": "nowhere.csv",
+    "--dev nowhere": "nowhere",
+    "-o folder --overwrite": "mine.txt",
+    "-o good.txt/deep/p": "good.txt is not a folder; choose another --output",
+}
+# Flags of `index build made/store`.
+BUILD = {
+    "": "--level word or --level sentence",
+    "--level word --feature layer_02": "'layer_02'",
+    "--level word --metric angle": "'angle'",
+    "--level word --transform whitten": "'whitten'",
+    "--level word --factory PQ5": "'PQ5'",
+    "--level word --max-memory plenty": "--max-memory 'plenty'",
+    "--level word --recall 95": "95",
+    "--level word -o folder": "mine.txt",
+    "--level word --tune-queries none.txt": "none.txt",
+    "--level word --text-column body": "is of --tune-queries, and none are given",
+}
+# Arguments of `search made/index`.
+SEARCH = {
+    "": "TEXT",
+    "text --queries good.txt -o h.csv": "--queries",
+    "--queries good.txt": "-o HITS.parquet",
+    "--queries good.txt -o none/h.csv": "none",
+    "--queries good.txt -o h.txt": "h.txt",
+    "--queries latin.txt -o h.csv": "latin.txt:2: byte 0xe9",
+    "--queries columns.csv -o h.csv": "--text-column",
+    "text -o h": "-o is for --queries",
+    "' '": "' '",
+    "text --same-word": "[word]",
+    "text --where 'nope = 1'": "'nope'",
+    "text --where 'label ='": "--where",
+    "text --columns nope": "'nope'",
+}
+# One thing for another.
+OTHERS = {
+    "search made/store text": "store: is a store, not an index",
+    "probe score made/store made/probe": "store: is a store, not a probe: it has no probe.json",
+    "probe score made/probe made/store --label x": "'x'",
+    "probe predict made/probe made/index -o p.parquet": "index: is an index, not a bertfeat store",
+    "probe predict made/probe made/store -o p.tsv": ".parquet or .csv",
+    "probe sweep made/store -o s --level sentence --label label --features layer_00": "layer_00",
+    "probe sweep made/store -o made/sweep --level sentence --label label": "there is a sweep already",
+    "index eval made/index --queries good.txt": "--queries and --qrels belong together",
+    "index update made/index made/probe": "probe: is a probe, not a bertfeat store",
+    "compact made/index": "index: is an index, not a bertfeat store",
+    "inspect made/corpus.jsonl": "corpus.jsonl",
+    "inspect folder": "folder",
+    "inspect owner/nothing": "owner/nothing",
+    "inspect nothing": "hub",
+    "serve made/index --port 70000": "--port",
+}
+# Every other command, with a place that is not there.
+NOWHERE = """extract none.txt --dry-run | inspect none/none/none | verify none | search none text | serve none
+probe fit none -o out | probe predict none none.txt -o out.parquet | index build none -o out | index update none none
+index eval none | export none --to npy -o out | static none -o out | layers none -o out | map none -o out.parquet
+card none | compact none | convert none -o out | import none.npy -o out --level word"""
 
 
-@pytest.fixture(scope="module")
-def place(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with corpora, models, and files where a store should be."""
-    from tests.support.families import build_model
-
-    folder = tmp_path_factory.mktemp("place")
-    for name, content in CORPORA.items():
-        (folder / name).write_bytes(content)
-    (folder / "file").write_text("mine")
-    (folder / "folder").mkdir()
-    (folder / "folder" / "mine.txt").write_text("mine")
-    (folder / "tiny").symlink_to(tiny_folder)
-    causal = build_model("gpt2", folder / "causal")
-    tokenizer = json.loads((causal / "tokenizer.json").read_text(encoding="utf-8"))
-    (causal / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": None}), encoding="utf-8")
-    settings = json.loads((causal / "tokenizer_config.json").read_text(encoding="utf-8"))
-    del settings["cls_token"]
-    (causal / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return folder
+def full(command: str) -> str:
+    """Add what a line does not say itself."""
+    kind = command.split()[0]
+    if kind == "extract":
+        command += " --layers all" * ("--layers" not in command) + " --model ./tiny" * ("--model" not in command)
+    elif command.startswith("probe fit made"):
+        command += " --label label" * ("--label " not in command) + " -o p" * ("-o " not in command)
+    elif command.startswith("index build made"):
+        command += " -o i" * ("-o " not in command)
+    return command
 
 
-def test_no_command_takes_the_last_of_several_lists_or_choices() -> None:
-    params = [(command, param) for _, command in commands() for param in command.params]
-    assert {str(param.name) for _, param in params if getattr(param, "metavar", "") == "A,B"} <= options.ONCE
-    takers = [command for command, param in params if param.name in options.ONCE]
-    assert all(isinstance(command, options.GroupedCommand) for command in takers)
-    # The last one counts, as an alias needs it.
-    assert "--limit" in refused_line("extract", "none.txt", "-o", "out", "--limit", "5", "--limit", "0")
+MISTAKES = [
+    *((f"extract {line}", words) for line, words in EXTRACT.items()),
+    *((f"probe fit made/store --level sentence {flags}", [words]) for flags, words in FIT.items()),
+    *((f"index build made/store {flags}", [words]) for flags, words in BUILD.items()),
+    *((f"search made/index {line}", [words]) for line, words in SEARCH.items()),
+    *((line, [words]) for line, words in OTHERS.items()),
+    *((line, ["none"]) for line in NOWHERE.replace("\n", " | ").split(" | ")),
+]
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def refused(folder: Path, arguments: list[str], *, stdin: bytes = b"") -> str:
-    """Run a command that must be refused and change nothing; return its line."""
-    before = contents(folder)
-    line = refused_line(*arguments, stdin=stdin)
-    assert contents(folder) == before
-    return line
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake(mistake: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = shlex.split(mistake)
+@pytest.mark.parametrize(("command", "words"), MISTAKES)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    command: str, words: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place)
-    model = [] if "--model" in arguments else ["--model", "./tiny"]
-    layers = [] if "--layers" in arguments else ["--layers", "all"]
-    line = refused(place, ["extract", *arguments, *model, *layers])
-    assert [words for words in MISTAKES[mistake] if words not in line] == [], line
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.csv", b"id,text\n"), ("a.conll", b"\n\n"), ("bad.jsonl", b"no json\nnor this\n")]
-)
-def test_no_rows_give_a_valid_empty_store(name: str, content: bytes, tmp_path: Path, tiny_folder: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    out = tmp_path / "out"
-    flags = ("--layers", "-1", "--level", "token,word", "--bad-rows", "quarantine")
-    good("extract", tmp_path / name, "-o", out, "--model", tiny_folder, *flags)
-    good("verify", out)
-    found = good("inspect", out, "--json").json
-    assert (found["n_documents"], found["n_bad_rows"]) == (0, 2 if name == "bad.jsonl" else 0)
-    assert open_store(out).numpy("word", "layer_03").shape == (0, 32)
-
-
-@pytest.mark.parametrize(
-    ("stdin", "said"), [(b"", "<stdin>: has no bytes"), (b"fine\nbrok\xe9\n", "<stdin>:2: byte 0xe9")]
-)
-def test_standard_input(stdin: bytes, said: str, tmp_path: Path, tiny_folder: Path) -> None:
-    arguments = ["extract", "-", "-o", str(tmp_path / "out"), "--model", str(tiny_folder), "--layers", "all"]
-    assert said in refused(tmp_path, arguments, stdin=stdin)
-
-
-def test_a_differing_rerun_names_the_fields(place: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("one fox\n")
-    base = ["extract", str(corpus), "-o", str(tmp_path / "out"), "--model", str(place / "tiny")]
-    good(*base, "--layers", "-1")
-    assert "--layers was 3, now 0,3" in refused(tmp_path, [*base, "--layers", "0,-1"])
-    line = refused(tmp_path, [*base, "--layers", "-1", "--store-dtype", "float32", "--stride", "3"])
-    assert "--store-dtype was 'float16', now 'float32'" in line
-    assert "--stride was 16, now 3" in line
-    corpus.write_text("two foxes\n")
-    said = f"{corpus} has changed since the store was made; use another folder or --overwrite"
-    assert said in refused(tmp_path, [*base, "--layers", "-1"])
+    before = contents(place)
+    result = bertfeat(*shlex.split(full(command)), "--json")
+    assert result.code == 2, result.err
+    error = result.json["error"]
+    assert result.err == f"bertfeat: {error['message']}\n"
+    assert result.err.count("\n") == 1
+    assert error["kind"].endswith("Error")
+    assert [word for word in words if word not in result.err] == [], result.err
+    assert contents(place) == before

@@ -11,10 +11,4 @@ from tests.support.index_stores import shared_store
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Return a store of every level, encoded by MiniLM."""
-    return shared_store(tmp_path_factory, "base")
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return the same store with more rows."""
-    return shared_store(tmp_path_factory, "grown")
+    return shared_store(tmp_path_factory)

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,14 +16,12 @@ import bertfeat
 from bertfeat.ann.description import IndexDescription
 from bertfeat.ann.index import VectorIndex, load_index
 from bertfeat.choices import Level
-from bertfeat.errors import InputError, StoreError, UserError
-from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels, words_in_context
+from bertfeat.errors import InputError, UserError
+from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels
 from bertfeat.search.filters import condition_mask
-from bertfeat.search.hits import HitRows
 from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
-from tests.support.index_stores import SENSES, documents, known_store, tiny_store, write_jsonl
-from tests.support.store_fakes import make_plan, part_at, write_store
+from tests.support.index_stores import SENSES, documents, tiny_store, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -31,11 +30,11 @@ FEATURE = "layer_06"
 
 @pytest.fixture(scope="module")
 def built(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An index of each level; not to be changed."""
+    """An index of sentences and one of words; not to be changed."""
     folder = tmp_path_factory.mktemp("indexes")
-    for level in Level:
+    for level in ("sentence", "word"):
         bertfeat.build_index(store, folder / level, level=level, feature=FEATURE, threads=1).close()
-    return {level: folder / level for level in Level}
+    return {level: folder / level for level in ("sentence", "word")}
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +60,17 @@ class TestQueries:
         assert found["doc_id"].to_list() == [row["id"] for row in documents()]
         np.testing.assert_allclose(found["score"].to_numpy(), 1, atol=1e-3)
 
-    @pytest.mark.parametrize("level", ["word", "token"])
-    def test_every_marked_word_becomes_its_row(self, built: dict[str, Path], store: Store, level: str) -> None:
-        frame = store.polars(level).filter(pl.col("doc_id") == "d001")
+    def test_every_marked_word_becomes_its_row(self, words: Index, store: Store) -> None:
+        frame = store.polars("word").filter(pl.col("doc_id") == "d001")
         text = documents()[1]["text"]
-        if level == "token":
-            frame = frame.filter(~pl.col("is_special"))
         spans = list(zip(frame["char_start"], frame["char_end"], strict=True))
-        queries = [f"{text[:start]}[{text[start:end]}]{text[end:]}" for start, end in spans]
-        with bertfeat.open_index(built[level]) as index:
-            encoded = index.encode(queries)
-            found = index.search(encoded, 1, columns=["doc_id", f"{level}_index"])
-        assert list(encoded.surfaces) == frame[level].to_list()
-        np.testing.assert_allclose(
-            encoded.vectors.astype(np.float32), frame[FEATURE].to_numpy().astype(np.float32), atol=2e-3
-        )
-        assert found["doc_id"].to_list() == ["d001"] * len(queries)
-        assert found[f"{level}_index"].to_list() == frame[f"{level}_index"].to_list()
+        encoded = words.encode([f"{text[:start]}[{text[start:end]}]{text[end:]}" for start, end in spans])
+        assert list(encoded.surfaces) == frame["word"].to_list()
+        stored = frame[FEATURE].to_numpy().astype(np.float32)
+        np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored, atol=2e-3)
+        found = words.search(encoded, 1, columns=["doc_id", "word_index"])
+        assert found["doc_id"].to_list() == ["d001"] * len(spans)
+        assert found["word_index"].to_list() == frame["word_index"].to_list()
 
     def test_words_are_found_in_the_same_sense(self, words: Index) -> None:
         sense_of = {row["id"]: row["label"] for row in documents()}
@@ -112,27 +105,6 @@ class TestQueries:
         assert encoded.surfaces == ("U.S.", "über-fox", "sea")
         np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored[[0, 2, 3]], atol=2e-3)
 
-    def test_a_marked_word_that_is_cut_off(self, tmp_path: Path, tiny_folder: Path) -> None:
-        settings = {"levels": "word", "keep_columns": (), "max_length": 8, "on_overlong": "truncate"}
-        store = tiny_store(tmp_path / "s", tiny_folder, **settings)
-        with (
-            bertfeat.build_index(store, tmp_path / "index") as index,
-            pytest.raises(UserError, match=r"query 'a .* \[end\]': word 'end' has no vector"),
-        ):
-            index.encode(["a b c d e f g h i j k l [end]"])
-
-    @pytest.mark.parametrize(
-        ("queries", "said"),
-        [
-            ([" "], r"query ' ': has no token with a vector"),
-            (["fine", ""], r"query 1 '': has no token with a vector"),
-            (["fine", 7], r"queries\[1\] must be a string, not 7"),
-        ],
-    )
-    def test_mistakes_name_the_query(self, sentences: Index, queries: list[str], said: str) -> None:
-        with pytest.raises(UserError, match=said):
-            sentences.search(queries, 1)
-
     def test_another_model_is_refused(self, tmp_path: Path, tiny_folder: Path) -> None:
         model = tmp_path / "model"
         shutil.copytree(tiny_folder, model)
@@ -166,37 +138,6 @@ class TestFilters:
             ("label <> 'river'", [row["label"] not in (None, "river") for row in rows]),
         ):
             assert condition_mask(store, Level.SENTENCE, where).tolist() == wanted
-        frame = store.polars("token", ["doc_id", "is_special"])
-        label = {row["id"]: row["label"] for row in rows}
-        assert condition_mask(store, Level.TOKEN, "NOT is_special AND label = 'coil'").tolist() == [
-            label[doc_id] == "coil" and not special for doc_id, special in frame.iter_rows()
-        ]
-
-    def test_a_damaged_part_under_a_condition_is_one_line(self, tmp_path: Path) -> None:
-        write_store(tmp_path / "s", make_plan(levels=(Level.WORD, Level.SENTENCE)))
-        path = part_at(tmp_path / "s", "sentence", 1)
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(StoreError, match=r"part-00001-.*: cannot be read: .*; run bertfeat verify") as error:
-            condition_mask(bertfeat.open_store(tmp_path / "s"), Level.WORD, "label = 'a' AND text = 'b'")
-        assert "\n" not in str(error.value)
-
-    @pytest.mark.parametrize(
-        ("where", "said"),
-        [
-            ("nope = 1", "no column 'nope'; columns are doc_id, word_index, word"),
-            ('label = "river"', "no column 'river'; .* texts take single quotes"),
-            ("layer_06 = 1", "no column 'layer_06'"),
-            ("label =", "not an SQL condition"),
-            ("foo(label) = 1", "unsupported function 'foo'"),
-            ("n", "gives Int64, where a condition is true or false"),
-            ("label = 3", "cannot compare string with numeric"),
-            ("1 = 1", "names no column"),
-        ],
-    )
-    def test_mistakes_in_a_condition(self, words: Index, where: str, said: str) -> None:
-        with pytest.raises(UserError, match=f"(?s)`where` .*{said}") as error:
-            words.search("[bank] x", 1, where=where)
-        assert "\n" not in str(error.value)
 
     def test_same_word_and_other_words(self, words: Index, store: Store) -> None:
         surfaces = store.polars("word", ["word"])["word"].str.to_lowercase()
@@ -219,20 +160,31 @@ class TestFilters:
         assert sorted(found["row"]) == [4, 9]
         assert sentences.search("money", 5, allowed=allowed, columns=[]).columns == ["query", "rank", "score"]
         assert sentences.search("money", 5, allowed=allowed, where="n < 5", columns=["row"])["row"].to_list() == [4]
-        with pytest.raises(UserError, match="give bool of shape"):
-            sentences.search("money", 5, allowed=allowed[1:])
 
-    def test_wrong_vectors_and_columns_are_refused(self, sentences: Index) -> None:
-        for positions in ([0, 56], [-1], [0.5]):
-            with pytest.raises(UserError, match=r"no row|whole numbers"):
-                sentences.vectors(positions)
-        with pytest.raises(UserError, match="leave nothing to find"):
-            sentences.search("a text", same_word=True, exclude_same_word=True)
-        with pytest.raises(UserError, match="no column 'layer_06' at level sentence"):
-            sentences.search("a text", columns=[FEATURE])
-        for vectors in (np.zeros((1, 3)), np.full((1, 384), np.nan), np.zeros((1, 2, 384))):
-            with pytest.raises(UserError):
-                sentences.search(vectors, 1)
+
+REFUSED = [
+    ({"queries": ["[bank]", ""]}, r"query 1 '': no word is marked"),
+    ({"queries": ["[fine]", 7]}, r"queries\[1\] must be a string, not 7"),
+    ({"queries": np.zeros((1, 3))}, "384"),
+    ({"queries": np.full((1, 384), np.nan)}, "NaN"),
+    ({"where": "nope = 1"}, "no column 'nope'; columns are doc_id, word_index, word"),
+    ({"where": 'label = "river"'}, "no column 'river'; .* texts take single quotes"),
+    ({"where": "layer_06 = 1"}, "no column 'layer_06'"),
+    ({"where": "label ="}, "not an SQL condition"),
+    ({"where": "foo(label) = 1"}, "unsupported function 'foo'"),
+    ({"where": "n"}, "gives Int64, where a condition is true or false"),
+    ({"where": "label = 3"}, "cannot compare string with numeric"),
+    ({"allowed": np.ones(3, bool)}, "give bool of shape"),
+    ({"columns": [FEATURE]}, "no column 'layer_06' at level word"),
+    ({"same_word": True, "exclude_same_word": True}, "leave nothing to find"),
+]
+
+
+@pytest.mark.parametrize(("how", "said"), REFUSED)
+def test_a_wrong_search_is_one_line(words: Index, how: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=f"(?s){said}") as error:
+        words.search(**{"queries": "[bank] x", "k": 1, **how})
+    assert "\n" not in str(error.value)
 
 
 class TestContext:
@@ -241,33 +193,6 @@ class TestContext:
         context = words.contexts(found["row"], 12)[0]
         assert context.marked() == "…sat on the [bank] of the riv…"
         assert words.contexts(found["row"], 80)[0].marked() == "He sat on the [bank] of the river and fished."
-
-    def test_without_texts_from_the_words_around(self, tmp_path: Path, tiny_folder: Path) -> None:
-        rows = [{"id": n, "text": text} for n, text in enumerate(["one quick fox", "sells sea shells, he buys", "x"])]
-        store = tiny_store(tmp_path / "s", tiny_folder, rows, levels="word,token", keep_columns=())
-        words = store.polars("word", ["word"])["word"].to_list()
-        contexts = HitRows(store, Level.WORD).contexts(np.arange(len(words)), 30)
-        assert [context.word for context in contexts] == words
-        assert contexts[0].marked() == "[one] quick fox"
-        assert contexts[words.index("sea")].marked() == "sells [sea] shells , he buys"
-        assert contexts[-1].marked() == "[x]"
-        tokens = store.polars("token", ["token", "is_special"])
-        rows_of_text = np.flatnonzero(~tokens["is_special"].to_numpy())
-        pieces = HitRows(store, Level.TOKEN).contexts(rows_of_text, 10)
-        assert [context.word for context in pieces] == tokens["token"].filter(~tokens["is_special"]).to_list()
-        assert not any("[SEP]" in context.marked() for context in pieces)
-
-    def test_the_second_text_of_a_pair(self, tmp_path: Path, tiny_folder: Path) -> None:
-        rows = [{"id": 1, "text": "one quick fox", "other": "sells sea shells"}]
-        store = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), text_pair_column="other")
-        contexts = HitRows(store, Level.WORD).contexts(np.array([1, 4]), 20)
-        assert [context.marked() for context in contexts] == ["one [quick] fox", "sells [sea] shells"]
-
-    def test_whole_texts_have_no_context(self, sentences: Index) -> None:
-        with pytest.raises(UserError, match="holds whole texts"):
-            sentences.contexts([0])
-        with pytest.raises(UserError, match="special tokens have no context"):
-            words_in_context(sentences.store, [0], level="token")
 
 
 class TestOpening:
@@ -298,7 +223,7 @@ class TestOpening:
             with bertfeat.open_index(new / "index", store=place) as index:
                 assert index.search(query, 1)["doc_id"].to_list() == ["d003"]
 
-    def test_another_store_is_refused(self, tmp_path: Path, tiny_folder: Path, store: Store) -> None:
+    def test_another_store_is_refused(self, tmp_path: Path, tiny_folder: Path) -> None:
         one = tiny_store(tmp_path / "one", tiny_folder, levels="sentence")
         changed = tiny_store(tmp_path / "changed", tiny_folder, documents(9), levels="sentence")
         pooled = tiny_store(tmp_path / "pooled", tiny_folder, levels="sentence", pooling="max")
@@ -306,7 +231,6 @@ class TestOpening:
         for other, said in [
             (changed, "is not the store that .* was built from, or was made again since; .* bertfeat index update"),
             (pooled, "hold different features: .*pooling 'mean'; store store has pooling 'max'"),
-            (store, "hold different features: .*has model '.*; store .* has model 'minilm'"),
         ]:
             with bertfeat.open_index(tmp_path / "index", store=other) as index, pytest.raises(UserError, match=said):
                 index.search(np.zeros(32, np.float32), 1)
@@ -314,51 +238,39 @@ class TestOpening:
     def test_an_index_that_is_replaced_while_it_is_opened(
         self, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        index, other, aside = (tmp_path / name for name in ("index", "other", "aside"))
+        index, other = tmp_path / "index", tmp_path / "other"
         shutil.copytree(built["sentence"], index)
         shutil.copytree(built["word"], other)
-        moments = ["after", "before"]
+        n_left = 1
 
         def load(folder: Path, description: IndexDescription) -> VectorIndex:
-            moment = moments.pop() if moments else "never"
-            if moment == "before":
-                swap()
+            nonlocal n_left
             found = load_index(folder, description)
-            if moment == "after":
-                swap()
+            if n_left:
+                n_left -= 1
+                index.rename(tmp_path / "aside")
+                other.rename(index)
+                (tmp_path / "aside").rename(other)
             return found
-
-        def swap() -> None:
-            index.rename(aside)
-            other.rename(index)
-            aside.rename(other)
 
         monkeypatch.setattr("bertfeat.search.index.load_index", load)
         with bertfeat.open_index(index) as found:
-            assert not moments
-            assert (found.level, len(found.rows)) == ("sentence", found.n_vectors)
-        # The other one, which is there for a moment, lacks a file that is read last.
-        moments += ["before", "after"]
-        (other / "rows.parquet").unlink()
-        with bertfeat.open_index(index) as found:
-            assert (moments, found.level) == ([], "sentence")
-        # Before each try, so that no try finds it unchanged.
-        moments += ["before"] * 9
+            assert (found.level, len(found.rows)) == ("word", found.n_vectors)
+        n_left = 99
         with pytest.raises(UserError, match="is replaced again and again"):
             bertfeat.open_index(index)
 
 
 class TestEvaluation:
-    def test_recall_of_lists_is_that_of_brute_force(self, store: Store, tmp_path: Path) -> None:
-        with bertfeat.build_index(
-            store, tmp_path / "index", level="word", feature=FEATURE, factory="IVF32,Flat", recall=0.6, threads=1
-        ) as index:
+    def test_recall_of_lists_is_that_of_brute_force(self, tmp_path: Path, tiny_folder: Path) -> None:
+        store = tiny_store(tmp_path / "s", tiny_folder, levels="word", keep_columns=())
+        with bertfeat.build_index(store, tmp_path / "index", factory="IVF16,Flat", recall=0.6, threads=1) as index:
             measured = index.evaluate(n_queries=10_000)
-            vectors = store.numpy("word", FEATURE).astype(np.float64)
+            vectors = store.numpy("word", "layer_03").astype(np.float64)
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
             cosines = vectors @ vectors.T
             np.fill_diagonal(cosines, -2)
-            _, found = index.nearest(store.numpy("word", FEATURE), 11)
+            _, found = index.nearest(store.numpy("word", "layer_03"), 11)
         hits = 0
         for row, positions in enumerate(found):
             others = [position for position in positions if position != row][:10]
@@ -366,15 +278,6 @@ class TestEvaluation:
             hits += sum(cosines[row, position] >= tenth - 1e-6 for position in others)
         assert measured["recall@10"] == pytest.approx(hits / (10 * len(vectors)), abs=2e-3)
         assert measured["recall@10"] < 1
-
-    def test_few_vectors(self, tmp_path: Path) -> None:
-        with bertfeat.build_index(known_store(tmp_path / "s", [[1, 0], [0, 1], [1, 1]]), tmp_path / "i") as index:
-            measured = index.evaluate()
-        assert (measured["recall@1"], measured["recall@10"], measured["recall@100"]) == (1, None, None)
-        with bertfeat.build_index(known_store(tmp_path / "t", [[1, 0]]), tmp_path / "j") as index:
-            assert index.search(np.array([2.0, 0.0]), 1)["score"].to_list() == [1]
-            with pytest.raises(UserError, match="holds 1 vectors; recall needs 2"):
-                index.evaluate()
 
     def test_a_retrieval_set(self, sentences: Index, tmp_path: Path) -> None:
         queries = [{"_id": f"q{n}", "text": texts[0]} for n, texts in enumerate(SENSES.values())]
@@ -387,22 +290,12 @@ class TestEvaluation:
         qrels.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q, d, g in judged))
         perfect = {"n_queries": 4, "n_missing": 0, "ndcg@10": 1, "mrr@10": 1, "recall@100": 1}
         assert evaluate_retrieval(sentences, qrels, file) == perfect
+        # A document that is not there is missed; a query that is not there counts as missing.
         qrels.write_text("q0 0 nowhere 1\n" + f"q1 0 {ids[SENSES['money'][0]]} 1\nmissing 0 d000 1\n")
-        found = evaluate_retrieval(sentences, qrels, file)
-        assert found == {
-            "n_queries": 2,
-            "n_missing": 1,
-            **dict.fromkeys(("ndcg@10", "mrr@10", "recall@100"), pytest.approx(1 / 3)),
-        }
-        # A query whose documents all have grade 0 does not count.
-        qrels.write_text(f"q0 0 d000 0\nq1 0 {ids[SENSES['money'][0]]} 1\nmissing 0 d000 0\n")
-        assert evaluate_retrieval(sentences, qrels, file) == {**perfect, "n_queries": 1}
+        third = dict.fromkeys(("ndcg@10", "mrr@10", "recall@100"), pytest.approx(1 / 3))
+        assert evaluate_retrieval(sentences, qrels, file) == {"n_queries": 2, "n_missing": 1, **third}
         qrels.write_text("z 0 d000 1\n")
         with pytest.raises(UserError, match=r"gives none of the queries of .* a relevant document; ids there"):
-            evaluate_retrieval(sentences, qrels, file)
-        qrels.write_text("q0 0 17 1\nq1 0 3 1\n")
-        said = r"judges none of the documents of .*; ids there are like 'd000', 'd001', 'd002', here '17', '3'; extract"
-        with pytest.raises(UserError, match=said):
             evaluate_retrieval(sentences, qrels, file)
 
 
@@ -418,23 +311,10 @@ class TestFilesOfQueries:
             path = tmp_path / name
             path.write_text("\ufeff" * (name == "beir") + content)
             assert read_qrels(path) == expected
-
-    @pytest.mark.parametrize(
-        ("content", "said"),
-        [
-            ("", "holds no judgements"),
-            ("1 0 a 1\n1 a\n", ":2: '1 a' is not a judgement"),
-            ('{"query_id": 1}\n', ":1: .* is not a judgement"),
-            ("1 0 a 1\n1 0 a 2\n", ":2: document 'a' has grade 2 for query '1', and 1 in a line before"),
-        ],
-    )
-    def test_bad_qrels(self, tmp_path: Path, content: str, said: str) -> None:
-        path = tmp_path / "qrels"
-        path.write_text(content)
-        with pytest.raises(InputError, match=said):
-            read_qrels(path)
-        with pytest.raises(InputError, match="cannot be read"):
-            read_qrels(tmp_path / "none")
+        for content, said in (("", "holds no judgements"), ("1 0 a 1\n1 a\n", ":2: '1 a' is not a judgement")):
+            path.write_text(content)
+            with pytest.raises(InputError, match=said):
+                read_qrels(path)
 
     def test_queries_in_several_formats(self, tmp_path: Path) -> None:
         pl.DataFrame({"query_id": [7, 8], "text": ["one", "two"]}).write_parquet(tmp_path / "q.parquet")

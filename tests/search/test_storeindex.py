@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import random
-import re
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +12,11 @@ import pytest
 
 import bertfeat
 from bertfeat.choices import Level
-from bertfeat.errors import StoreError, UserError
-from bertfeat.search import nearest_rows
-from bertfeat.search.build import RowsDigest, workplace
+from bertfeat.errors import UserError
+from bertfeat.search.build import workplace
 from bertfeat.store.reader import Store
 from bertfeat.vectors.store import StoreVectors
-from tests.support.index_stores import brute_force, contents, documents, known_store, run_killed, tiny_store
-from tests.support.runner_fakes import Heard
-from tests.support.shown_output import html_cells
+from tests.support.index_stores import brute_force, contents, documents, run_killed, tiny_store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -49,18 +43,6 @@ class TestSource:
             assert index.rows.tolist() == [0, 2]
             assert index.search(["sells shells"], k=2)["doc_id"].to_list() == ["c", "a"]
             np.testing.assert_array_equal(index.vectors([1, 0]), cut.take("sentence", "layer_03", [2, 0]))
-
-    def test_the_digest_does_not_depend_on_chunks(self, store: Store) -> None:
-        rows = np.arange(store.n_rows("word"))
-        digests = set()
-        for chunk_bytes, cuts in ((1 << 26, []), (4 * 384 * 256, [1000]), (4 * 384, [1, 30])):
-            digest = RowsDigest()
-            for some in np.split(rows, cuts):
-                found = digest.add(StoreVectors(store, "word", FEATURE, rows=some, chunk_bytes=chunk_bytes))
-            digests.add(found)
-        assert len(digests) == 1
-        assert RowsDigest().add(StoreVectors(store, "word", FEATURE, rows=rows[:-1])) not in digests
-        assert RowsDigest().add(StoreVectors(store, "word", "layer_05")) not in digests
 
 
 class TestFlatIsBruteForce:
@@ -94,22 +76,6 @@ class TestFlatIsBruteForce:
         if metric == "cosine":
             assert found.filter(pl.col("query") == 5)["score"][0] == pytest.approx(1, abs=1e-3)
 
-    def test_known_values(self, tmp_path: Path) -> None:
-        store = known_store(tmp_path / "s", [[3.0, 4.0], [0.0, 2.0], [-3.0, -4.0], [6.0, 8.0]])
-        expected = {
-            "cosine": ([1.0, 1.0, 0.8], ["0", "3", "1"]),
-            "ip": ([50.0, 25.0, 8.0], ["3", "0", "1"]),
-            "l2": ([0.0, 13**0.5, 5.0], ["0", "1", "3"]),
-        }
-        for metric, (scores, ids) in expected.items():
-            with bertfeat.build_index(store, tmp_path / metric, metric=metric) as index:
-                found = index.search(np.array([3.0, 4.0]), 3)
-                np.testing.assert_allclose(found["score"].to_numpy(), scores, rtol=1e-6)
-                assert found["text"].to_list() == [f"text {number}" for number in ids]
-        with bertfeat.build_index(store, tmp_path / "centred", transform="center", metric="ip") as index:
-            # The mean is (1.5, 2.5): (1.5, 1.5) and (4.5, 5.5).
-            assert index.search(np.array([3.0, 4.0]), 1)["score"][0] == pytest.approx(1.5 * 4.5 + 1.5 * 5.5)
-
 
 class TestChoices:
     def test_the_only_level_and_feature_are_the_default(self, tmp_path: Path, tiny_folder: Path) -> None:
@@ -119,18 +85,7 @@ class TestChoices:
             assert index.n_vectors == 24
             assert index.description.factory == "Flat"
             assert repr(index) == f"Index({str(tmp_path / 'index')!r}, 24 vectors, level sentence, Flat)"
-            title, *cells = html_cells(index._repr_html_())
-            assert title == repr(index)
-            shown = dict(zip(cells[1::2], cells[2::2], strict=True))
-            assert shown["rows"] == f"level sentence, layer_03 of {store.path}"
-            assert shown["compared"] == "by cosine, transform none"
-
-    def test_a_layer_may_be_given_by_its_number(self, tmp_path: Path, tiny_folder: Path) -> None:
-        store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
-        with bertfeat.build_index(store.path, tmp_path / "index", feature=-2) as index:
-            assert index.spec.feature == "layer_02"
-        scores, _ = nearest_rows(store, store.numpy("sentence", 2)[:1], k=1, feature=2)
-        assert scores[0, 0] == pytest.approx(1)
+            assert "by cosine, transform none" in index._repr_html_()
 
     def test_features_can_be_made_from_what_is_stored(self, tmp_path: Path, tiny_folder: Path) -> None:
         store = tiny_store(tmp_path / "s", tiny_folder, levels="sentence", layers="all")
@@ -146,32 +101,6 @@ class TestChoices:
 
 
 class TestAgain:
-    def test_a_finished_index_is_not_changed(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
-        bertfeat.build_index(tiny, out, level="word").close()
-        before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-        heard = Heard()
-        bertfeat.build_index(tiny, out, level="word", threads=1, progress=heard).close()
-        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-        assert heard.said == []
-        bertfeat.build_index(tiny, out, level="word", overwrite=True, progress=heard).close()
-        assert {path: path.stat().st_mtime_ns for path in out.iterdir()} != before
-        assert heard.said[0] == "checking vectors"
-        assert [path.name for path in tmp_path.iterdir()] == ["index"]
-
-    def test_a_damaged_index_is_replaced_with_overwrite(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
-        bertfeat.build_index(tiny, out, level="word").close()
-        before = contents(out)
-        for name in ("index.faiss", "rows.parquet", "index.json"):
-            raw = bytearray((out / name).read_bytes())
-            raw[len(raw) // 2] ^= 1
-            (out / name).write_bytes(raw)
-            with pytest.raises(UserError, match=rf"{name}: .*; with `overwrite`, build the index again"):
-                bertfeat.build_index(tiny, out, level="word")
-            bertfeat.build_index(tiny, out, level="word", overwrite=True).close()
-            assert contents(out) == before
-
     def test_a_second_build_of_an_index_is_refused(self, tiny: Store, tmp_path: Path) -> None:
         with workplace(tmp_path / "index"), pytest.raises(UserError, match="another process is making this index"):
             bertfeat.build_index(tiny, tmp_path / "index", level="word")
@@ -179,40 +108,23 @@ class TestAgain:
 
 
 class TestKilled:
-    FLAGS = ("--level", "token", "--factory", LISTS, "--transform", "center", "--threads", "1")
-
     @pytest.mark.numeric
     def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
+        out, queries = tmp_path / "index", tmp_path / "queries.txt"
+        queries.write_text("".join(f"{row['text'].split()[0]} [word] {row['n']}\n" for row in documents(4)))
+        flags = ("--level", "token", "--factory", LISTS, "--transform", "center", "--threads", "1")
+        flags = (*flags, "--tune-queries", queries)
         # Each run resumes the one before.
-        for n_steps in random.Random(1).choices(range(2, 9), k=3):
-            assert self.run(tiny, out, str(n_steps)).returncode == -signal.SIGKILL
+        for at in ("queries.safetensors.durable", "6"):
+            done = run_killed(at, "index", "build", tiny.path, "-o", out, *flags)
+            assert done.returncode == -signal.SIGKILL, done.stderr
             assert not out.exists()
+        how = {"level": "token", "factory": LISTS, "transform": "center", "threads": 1}
+        with pytest.raises(UserError, match=r"begun with other settings \(factory was '.*', now 'Flat'"):
+            bertfeat.build_index(tiny, out, tune_queries=queries, **{**how, "factory": "Flat"})
         for place in (out, tmp_path / "whole"):
-            bertfeat.build_index(tiny, place, level="token", factory=LISTS, transform="center", threads=1).close()
+            bertfeat.build_index(tiny, place, tune_queries=queries, **how).close()
         assert contents(out) == contents(tmp_path / "whole")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "whole"]
-
-    def test_a_killed_build_resumes_with_the_same_settings_only(self, tiny: Store, tmp_path: Path) -> None:
-        out = tmp_path / "index"
-        assert self.run(tiny, out, "12").returncode == -signal.SIGKILL
-        # A read that fails costs no work that is done.
-        work = sorted((tmp_path / ".index.building").rglob("*"))
-        part = tiny.path / tiny.parts("token")[0].path
-        part.rename(tmp_path / "aside")
-        with pytest.raises(StoreError, match="no such file"):
-            bertfeat.build_index(tiny, out, level="token", factory=LISTS, transform="center")
-        (tmp_path / "aside").rename(part)
-        assert sorted((tmp_path / ".index.building").rglob("*")) == work != []
-        with pytest.raises(
-            UserError, match=rf"begun with other settings \(factory was '{re.escape(LISTS)}', now 'Flat'"
-        ):
-            bertfeat.build_index(tiny, out, level="token", factory="Flat", transform="center")
-        with bertfeat.build_index(
-            tiny, out, level="token", factory="Flat", transform="center", overwrite=True
-        ) as index:
-            assert index.description.factory == "Flat"
-        assert [path.name for path in tmp_path.iterdir()] == ["index"]
-
-    def run(self, store: Store, out: Path, at: str) -> subprocess.CompletedProcess[str]:
-        return run_killed(at, "index", "build", store.path, "-o", out, *self.FLAGS)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "queries.txt", "whole"]
+        with pytest.raises(UserError, match=r"an index already with other settings \(tune_queries was .*, now None"):
+            bertfeat.build_index(tiny, out, **how)

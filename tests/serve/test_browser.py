@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.chromium import opened
-from tests.support.index_stores import ODD, SENSES
+from tests.support.index_stores import ODD
 
 pytestmark = pytest.mark.web
 
@@ -45,49 +44,6 @@ def test_type_enter_and_more_like_this(page: Any, servers: dict[str, str]) -> No
     page.wait_for_url(f"{servers['sentence']}?q=spring")
 
 
-def test_what_a_screen_reader_says(page: Any, servers: dict[str, str]) -> None:
-    page.goto(f"{servers['sentence']}?q=spring&k=2")
-    said = page.locator("body").aria_snapshot()
-    for line in ('heading "sentences.index" [level=1]', "search:", 'searchbox "Text": spring', 'combobox "label":'):
-        assert f"- {line}" in said
-    assert re.search(r'- heading "2 hits in [\d.]+ s" \[level=2\]\n\s+- list:\n\s+- listitem:', said)
-    hits = re.findall(r'- paragraph: "cosine 0\.\d{4} (.+) label: ', said)
-    assert len(hits) == 2
-    assert re.findall(r'link "More like this : (.+)"', said) == hits
-    page.goto(f"{servers['sentence']}?q=spring&k=x")
-    assert page.title() == "Error · spring · sentences.index"
-    assert "- alert: k 'x' is not" in page.locator("body").aria_snapshot()
-
-
-def test_keys(page: Any, servers: dict[str, str]) -> None:
-    page.goto(f"{servers['sentence']}?q=spring")
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    assert page.evaluate("document.activeElement === document.querySelectorAll('.hits li')[1]")
-    page.keyboard.press("k")
-    assert page.evaluate("document.activeElement === document.querySelectorAll('.hits li')[0]")
-    page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "q"
-    page.locator(".hits li").nth(1).focus()
-    page.keyboard.press("m")
-    page.wait_for_selector(".source")
-
-
-def test_a_filter_and_an_error(page: Any, servers: dict[str, str]) -> None:
-    page.goto(f"{servers['sentence']}?q=spring")
-    page.locator("summary").click()
-    page.locator("select[name='f.label']").select_option("coil")
-    page.get_by_role("button", name="Search").click()
-    page.wait_for_url("**f.label=coil**")
-    assert page.locator(".hits li").count() == len(SENSES["coil"])
-    page.locator("input[name='f.n']").fill("many")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("[role=alert]")
-    assert "'many' is not a number" in page.locator("[role=alert]").inner_text()
-    assert page.locator("#q").input_value() == "spring"
-    assert page.locator("select[name='f.label']").input_value() == "coil"
-
-
 def test_markup_in_the_corpus_is_text(page: Any, servers: dict[str, str]) -> None:
     page.goto(f"{servers['sentence']}?q=spring+of+markup")
     page.wait_for_selector(".hits li")
@@ -121,16 +77,14 @@ def test_other_sites_cannot_read_or_embed_it(chromium: Any, servers: dict[str, s
 
 
 def test_without_scripts(chromium: Any, servers: dict[str, str]) -> None:
-    context = chromium.new_context(java_script_enabled=False)
-    tab = context.new_page()
-    tab.goto(servers["sentence"])
-    tab.locator("#q").fill("spring")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector(".hits li")
-    tab.locator(".more a").first.click()
-    tab.wait_for_selector(".source")
-    tab.locator("#q").fill("bank")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector("mark")
-    assert tab.locator(".source").count() == 0
-    context.close()
+    with opened(chromium, servers["sentence"], scripts=False) as found:
+        tab = found.page
+        tab.locator("#q").fill("spring")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector(".hits li")
+        tab.locator(".more a").first.click()
+        tab.wait_for_selector(".source")
+        tab.locator("#q").fill("bank")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("mark")
+        assert tab.locator(".source").count() == 0

@@ -7,26 +7,20 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
 import bertfeat
-from bertfeat.choices import Level
 from bertfeat.cli.search import index_summary
-from bertfeat.errors import UserError
 from bertfeat.search.index import Index
-from bertfeat.serve.answers import Answers, Facet, _choices, find_facets, passage
+from bertfeat.serve.answers import Answers
 from bertfeat.serve.page import search_page
 from tests.support.command_line import good
-from tests.support.index_stores import SENSES, known_store, tiny_store
-from tests.support.vector_files import write_npy
+from tests.support.index_stores import SENSES, tiny_store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,18 +80,10 @@ class TestJson:
         assert answer.json()["query"] == {"q": COIL, "k": 4, "filters": {}}
         assert answer.json()["hits"][0]["row"] == 12
 
-    def test_words_have_their_context(self, words: TestClient) -> None:
-        first, *_ = hits_of(words, q="He went to the [bank] to ask for a loan", k=1, words="same")
-        assert first["word"].lower() == "bank"
-        assert "[bank]" in first["context"]
-        others = hits_of(words, q="He went to the [bank] to ask for a loan", k=20, words="other")
-        assert "bank" not in {hit["word"].lower() for hit in others}
-
     def test_filters_on_columns(self, page: TestClient, words: TestClient) -> None:
         hits = hits_of(page, q="spring", k=50, **{"f.label": "coil", "f.n": "13.."})
         assert sorted(hit["n"] for hit in hits) == [13, 14, 15]
-        assert [hit["label"] for hit in hits] == ["coil"] * 3
-        for value, numbers in {"9": {9}, "3..5": {3, 4, 5}, "..1": {0, 1}, "-7": set(), "..": set(range(24))}.items():
+        for value, numbers in {"9": {9}, "3..5": {3, 4, 5}, "..1": {0, 1}, "-7": set()}.items():
             assert {hit["n"] for hit in hits_of(page, q="spring", k=100, **{"f.n": value})} == numbers
         assert {hit["label"] for hit in hits_of(words, q="[spring]", **{"f.label": "season"})} == {"season"}
 
@@ -105,18 +91,9 @@ class TestJson:
         nearest = sentences.search(sentences.vectors([12]), 6, columns=["row"])["row"].to_list()
         alike = hits_of(page, like=12, k=5)
         assert [12, *(hit["row"] for hit in alike)] == nearest
-        assert [hit["rank"] for hit in alike] == [1, 2, 3, 4, 5]
-        assert len(hits_of(page, like=12, k=100)) == 23
-        assert hits_of(page, like=12, **{"f.label": "river"})[0]["label"] == "river"
         row = hits_of(words, q="He sat on the [bank] of the river and fished.", k=1)[0]["row"]
         assert {hit["word"].lower() for hit in hits_of(words, like=row, words="same")} == {"bank"}
-        assert hits_of(page, q="spring", like=12) == hits_of(page, q="spring")
-
-    def test_info(self, page: TestClient, sentences: Index) -> None:
-        info = page.get("/api/info").json()
-        assert (info["n_vectors"], info["level"]) == (24, "sentence")
-        assert info["filters"] == {"label": ["coil", "money", "river", "season"], "n": None}
-        assert set(index_summary(sentences.path, sentences.description)) < set(info)
+        assert all("[bank]" in hit["context"] for hit in hits_of(words, q="the [bank]", words="same"))
 
     def test_no_such_page(self, page: TestClient) -> None:
         for path in ("/nope", "/search.html", "/../answers.py", "/%2e%2e/answers.py"):
@@ -131,79 +108,31 @@ class TestPage:
         text = page.get("/", params={"q": "bank loan", "k": 20, "f.label": "money"}).text
         assert re.search(r"<mark>bank</mark> refused to give me a <mark>loan</mark>", text)
         assert '<option value="money" selected>money</option>' in text
-        link = re.search(r'href="(/\?like=\d+[^"]*)"', text)
-        assert link
-        assert link[1].endswith("&amp;f.label=money&amp;k=20")
         assert "My bank refused" in page.get("/", params={"like": 6}).text
 
-    def test_words_are_marked_in_their_context(self, words: TestClient) -> None:
-        text = words.get("/", params={"q": "bank", "words": "same"}).text
-        assert "river" in text
-        assert text.count("<mark>bank</mark>") == 8
 
-    def test_no_hits(self, page: TestClient) -> None:
-        assert '<h2 class="status">No hits in' in page.get("/?q=spring&f.n=..-1").text
-
-    def test_nothing_is_loaded_from_elsewhere(self, page: TestClient) -> None:
-        answer = page.get("/?q=spring")
-        for link in re.findall(r'(?:src|href|action)="([^"]*)"', answer.text):
-            assert link.startswith("/")
-            assert not link.startswith("//")
-        assert "style=" not in answer.text
-        assert re.findall(r"<script(.*?)>", answer.text) == [' src="/page.js" defer']
-        for name in ("page.css", "page.js", "icon.svg"):
-            file = page.get(f"/{name}")
-            assert file.status_code == 200
-            assert "//" not in re.sub(r"//www.w3.org/2000/svg|^//.*|^ *//.*", "", file.text, flags=re.MULTILINE)
-
-
-def test_markup_and_long_texts_of_a_corpus(tmp_path: Path, tiny_folder: Path) -> None:
-    """Markup is shown as text; long texts are cut, and the passage with the words of the query is shown."""
-    rows = [
-        {"id": HOSTILE, "text": HOSTILE, "label": HOSTILE, "n": 1},
-        {"id": "x" * 300, "text": "word " * 2_500 + "needle", "label": None, "n": 2},
-    ]
-    settings: dict[str, Any] = {"max_length": 64, "on_overlong": "truncate"}
-    store = tiny_store(tmp_path / "made", tiny_folder, rows, levels="sentence,word", **settings)
+def test_markup_of_a_corpus_and_of_a_query_is_text(tmp_path: Path, tiny_folder: Path) -> None:
+    rows = [{"id": HOSTILE, "text": HOSTILE, "label": HOSTILE, "n": 1}, {"id": "b", "text": "b", "label": "b", "n": 2}]
+    store = tiny_store(tmp_path / "made", tiny_folder, rows, levels="sentence,word")
     for level in ("sentence", "word"):
-        with (
-            bertfeat.build_index(store, tmp_path / level, level=level, threads=1) as index,
-            client_of(index) as client,
-        ):
-            query = '[spring] </title><script>"' if level == "word" else '</title><script>" spring'
-            answer = client.get("/", params={"q": query, "f.label": HOSTILE})
-            assert answer.status_code == 200, answer.text
-            assert "&lt;script&gt;" in answer.text
-            assert re.findall(r"<script(.*?)>", answer.text) == [' src="/page.js" defer']
-            assert "<img" not in answer.text
-            assert "{{ 7*7 }}" in answer.text
-            assert "<mark>spring</mark>" in answer.text
-            for wrong in ({"q": "spring", "f.n": HOSTILE}, {HOSTILE: "1"}, {"words": HOSTILE}, {"k": HOSTILE}):
-                answer = client.get("/", params=wrong)
-                assert answer.status_code == 400
-                assert "<title>Error · " in answer.text
-                assert "<script>alert" not in answer.text
+        query = '[spring] </title><script>"' if level == "word" else '</title><script>" spring'
+        asked = [{"q": query, "f.label": HOSTILE}, {"q": "spring", "f.n": HOSTILE}, {HOSTILE: "1"}, {"k": HOSTILE}]
+        with bertfeat.build_index(store, tmp_path / level, level=level, threads=1) as index, client_of(index) as client:
+            for number, parameters in enumerate(asked):
+                answer = client.get("/", params=parameters)
+                assert answer.status_code == (400 if number else 200)
+                assert re.findall(r"<script(.*?)>", answer.text) == [' src="/page.js" defer']
                 assert "<img" not in answer.text
-            if level == "sentence":
-                assert len(hits_of(client, q="needle", **{"f.n": "2"})[0]["text"]) == 10_001
-                shown = client.get("/", params={"q": "needle", "f.n": "2"}).text
-                assert "<mark>needle</mark>" in shown
-                assert f">{'x' * 200}…<" in shown
-                assert len(shown) < 8_000
+                assert number or "{{ 7*7 }}" in answer.text
+                assert number or "<mark>spring</mark>" in answer.text
 
 
 class TestWhoMayRead:
-    @pytest.mark.parametrize(
-        "host",
-        ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "localhost.", "[::1]:8000", "127.1",
-         "a@127.0.0.1", "127.0.0.1:80:80", "127.0.0.1, evil.example"],
-    )  # fmt: skip
-    def test_another_host(self, page: TestClient, host: str) -> None:
-        for path in ("/", "/page.css"):
-            answer = page.get(path, headers={"host": host})
+    def test_another_host(self, page: TestClient) -> None:
+        wrong = ["evil.example:8000", "127.0.0.1.evil.example", "", "[::1]:8000", "a@127.0.0.1", "127.0.0.1:80:80"]
+        for host in wrong:
+            answer = page.get("/page.css", headers={"host": host})
             assert (answer.status_code, answer.text) == (400, "Invalid host header")
-
-    def test_this_machine_by_either_name_and_through_a_tunnel(self, page: TestClient) -> None:
         for host in ("LOCALHOST:8000", "127.0.0.1:9000", "127.0.0.1"):
             assert page.get("/", headers={"host": host}).status_code == 200
 
@@ -211,11 +140,8 @@ class TestWhoMayRead:
         refused = [
             {"origin": "http://evil.example"},
             {"origin": "null"},
-            {"origin": "http://127.0.0.1:9999"},
             {"origin": "https://127.0.0.1:8000"},
             {"origin": "http://localhost:8000"},
-            {"origin": ""},
-            {"origin": "http://["},
             {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
             {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"},
             {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
@@ -245,29 +171,18 @@ class TestBounds:
         [
             ({"q": "a" * 2001}, "q has 2,001 characters; write 2,000 or fewer"),
             ({"q": "a", "k": 101}, "k '101' is not a whole number from 1 to 100"),
-            ({"q": "a", "k": "ten"}, "k 'ten'"),
             ({"like": -1}, "like '-1' is not the number of a row"),
-            ({"like": 10**9}, "the index has no vector of this row"),
             ({"q": "a", "f.lable": "x"}, "no parameter 'f.lable'; did you mean 'f.label'"),
             ({"q": ["a", "b"]}, "parameter q is given twice"),
             ({"q": "a", "f.n": "many"}, "filter n: 'many' is not a number"),
             ({"q": "a", "f.n": "9" * 30}, "is not a number of the column"),
-            ({"q": "a", "f.n": "1.5"}, "filter n: '1.5'"),
-            ({"q": "a", "f.n": "1..x"}, "filter n: 'x'"),
             ({"q": "a", "words": "some"}, "words 'some' is not same or other"),
             ({"q": "a", "words": "same"}, "need a query with a [word]"),
             ({"q": "a", "f.label": "x" * 201}, "f.label has 201 characters; write 200 or fewer"),
-            ({"q": "\x00"}, "has no token"),
         ],
     )
     def test_a_wrong_parameter(self, page: TestClient, parameters: dict[str, Any], said: str) -> None:
         assert said in error_of(page, **parameters)
-
-    def test_bytes_and_escapes_that_are_no_text(self, page: TestClient) -> None:
-        """They become U+FFFD, as in files."""
-        for raw in ("%ff%fe", "%ed%a0%80", "%C3", "%", "%zz", "%00spring", "+", "%f0%9f%98%80"):
-            for path in (f"/?q=spring{raw}&f.label={raw}", f"/{raw}", f"/?{raw}"):
-                assert page.get(path).status_code in (200, 400, 404), path
 
     def test_more_searches_than_threads_wait(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
         ends, running, most = threading.Event(), [], []
@@ -286,15 +201,6 @@ class TestBounds:
                 list(pool.map(lambda _: hits_of(client, q="a"), range(12)))
         assert (len(most), max(most) <= 4) == (12, True)
 
-    def test_a_bug_is_one_line_and_a_traceback(
-        self, page: TestClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(Answers, "objects", lambda *_: 1 / 0)
-        answer = page.get("/api/search?q=a")
-        assert answer.status_code == 500
-        assert "should not have happened" in answer.json()["error"]["message"]
-        assert "ZeroDivisionError" in capsys.readouterr().err
-
 
 def test_several_users_at_once_have_their_own_answers(page: TestClient, words: TestClient) -> None:
     """Four threads with queries and filters of their own have, to the bit, the answers of one after the other."""
@@ -308,99 +214,19 @@ def test_several_users_at_once_have_their_own_answers(page: TestClient, words: T
         assert list(pool.map(lambda one: hits_of(one[0], **one[1]), asked)) == serial
 
 
-def test_columns_with_names_and_values_of_all_kinds(tmp_path: Path, tiny_folder: Path) -> None:
+def test_columns_with_any_name_and_value_are_shown_and_filtered(tmp_path: Path, tiny_folder: Path) -> None:
     """Their names are those of a hit's own fields, or SQL; a value is found exactly as it is."""
-    sql = "x' OR ''='"
     columns = {
-        "score": [1.5, 0.1, None], "row": [7, 8, 9], "query": ["a", "b", "c"], "n_hits": [1, 1, 2],
-        'a "b".c\'s': [sql, "\\' OR ''='", None], "spaced": [" a  b ", "a b", "line\nline"], "is": [True, False, None],
-        "big": [2**62, -(2**62), 0], "float": [1e300, -2.5e-10, None],
+        "score": [1.5, 0.1, None], "row": [7, 8, 9], "query": ["a", "b", "c"], "is": [True, False, None],
+        'a "b".c\'s': ["x' OR ''='", "\\' OR ''='", None], "spaced": [" a  b ", "a b", "line\nline"],
     }  # fmt: skip
     rows = [{"id": f"d{n}", "text": f"text {n}"} | {name: made[n] for name, made in columns.items()} for n in range(3)]
-    kept = ",".join(name for name in columns)
-    store = tiny_store(tmp_path / "made", tiny_folder, rows, levels="sentence", keep_columns=kept)
+    store = tiny_store(tmp_path / "made", tiny_folder, rows, levels="sentence", keep_columns=",".join(columns))
     with bertfeat.build_index(store, tmp_path / "index", threads=1) as index, client_of(index) as client:
-        facets = find_facets(store, Level.SENTENCE)
-        assert list(facets) == list(columns)
-        assert facets["spaced"].choices == ()
-        assert (facets["is"].choices, facets["big"].choices) == (("false", "true"), ())
-        found = hits_of(client, q="text 0", k=3)
-        assert not [hit for hit in found if "query" in hit]
-        assert sorted(hit["row"] for hit in found) == [0, 1, 2]
+        assert sorted(hit["row"] for hit in hits_of(client, q="text 0", k=3)) == [0, 1, 2]
         for name, values in columns.items():
             for value in set(values) - {None}:
                 text = str(value).lower() if isinstance(value, bool) else str(value)
                 hits = hits_of(client, q="text 0", k=3, **{f"f.{name}": text})
-                assert {hit["doc_id"] for hit in hits} == {f"d{n}" for n in range(3) if values[n] == value}, (
-                    name,
-                    value,
-                )
-        assert len(hits_of(client, q="text 0", **{"f.float": "0.."})) == 1
-        many = [str(number) for number in range(51)]
-        assert (len(_choices(pl.Series(many[1:]))), _choices(pl.Series(many))) == (50, ())
-        page = client.get("/", params={"q": "text", "f.spaced": " a  b "}).text
-        assert 'value=" a  b "' in page
-        assert page.count('class="document"') == 1
-        assert 'class="column">n_hits<' not in page
-
-
-def test_values_without_a_form_in_json_are_text(tmp_path: Path, tiny_folder: Path) -> None:
-    """As with `bertfeat search --json`; the kinds of columns that have no filter are not in the answer."""
-    day = datetime(2024, 5, 6, 7, 8)
-    columns = {
-        "price": [Decimal("1.50"), Decimal("-2.25")],
-        "day": [day.date(), None],
-        "time": [day, None],
-        "raw": [b"a", None],
-    }
-    pl.DataFrame({"id": ["a", "b"], "text": ["one text", "two texts"], **columns}).write_parquet(tmp_path / "c.parquet")
-    settings = {"model": str(tiny_folder), "levels": "sentence", "layers": "-1", "keep_columns": ",".join(columns)}
-    store = bertfeat.extract(tmp_path / "c.parquet", tmp_path / "store", id_column="id", **settings)
-    with bertfeat.build_index(store, tmp_path / "index", threads=1) as index, client_of(index) as client:
-        assert {hit["doc_id"]: hit["price"] for hit in hits_of(client, q="text")} == {"a": "1.50", "b": "-2.25"}
-        for asked, found in {"1.5": ["a"], "..0": ["b"], "0..": ["a"], "-3..1.49": ["b"]}.items():
-            assert [hit["doc_id"] for hit in hits_of(client, q="text", **{"f.price": asked})] == found
-        assert client.get("/", params={"q": "text"}).status_code == 200
-        found = index.search("text", columns=["doc_id", *columns]).sort("doc_id")
-        assert found.select(list(columns)).to_dict(as_series=False) == columns
-
-
-def test_numbers_of_single_precision_are_found_as_they_are_written() -> None:
-    rows = pl.DataFrame({"x": pl.Series([0.1, 0.7, None], dtype=pl.Float32)}).with_row_index()
-    for value, found in {"0.1": [0], "0.7..": [1], "..0.10000000149011612": [0], "..": [0, 1]}.items():
-        condition = Facet("x", pl.Float32(), ()).condition(value)
-        assert rows.filter(pl.sql_expr(condition))["index"].to_list() == found
-    with pytest.raises(UserError, match="'1e39' is not a number of the column"):
-        Facet("x", pl.Float32(), ()).condition("1e39")
-
-
-def test_rows_without_texts_are_refused(tmp_path: Path) -> None:
-    store = known_store(tmp_path / "store", [[1.0, 0.0], [0.0, 1.0]])
-    with bertfeat.build_index(store, tmp_path / "good", threads=1) as index:
-        assert Answers(index).facets == {}
-    npy = write_npy(tmp_path / "vectors.npy", np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32))
-    bertfeat.import_vectors(npy, tmp_path / "imported", level="sentence")
-    with (
-        bertfeat.build_index(tmp_path / "imported", tmp_path / "index", threads=1) as index,
-        pytest.raises(UserError, match="its store has no text to show"),
-    ):
-        Answers(index)
-
-
-def test_the_passage_with_most_words_of_the_query() -> None:
-    text = "A spring. " + "filler " * 200 + "the steel spring in a mattress " + "filler " * 200
-    pieces = passage(text, "steel SPRING")
-    assert [piece.text for piece in pieces if piece.is_marked] == ["steel", "spring"]
-    assert (pieces[0].text, pieces[-1].text) == ("…", "…")
-    assert sum(len(piece.text) for piece in pieces) < 500
-    assert [piece.text for piece in passage("a\tb\u202ec", "(*[")] == ["a bc"]
-    assert passage("", "a") == []
-    assert [piece.text for piece in passage("STRASSE, Stra\u00dfe", "stra\u00dfe") if piece.is_marked] == [
-        "STRASSE",
-        "Stra\u00dfe",
-    ]
-
-
-def test_a_long_query_and_a_long_text_take_bounded_work() -> None:
-    text = " ".join(f"word{number % 5000}" for number in range(100_000))
-    assert sum(len(piece.text) for piece in passage(text, " ".join(f"word{n}" for n in range(250)))) < 600
+                expected = {f"d{n}" for n in range(3) if values[n] == value}
+                assert {hit["doc_id"] for hit in hits} == expected, (name, value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import shutil
@@ -15,12 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, FloatRect, Page
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 # Without the last flags Chromium looks for updates by itself.
@@ -29,8 +26,12 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 _CHECKS = Path(__file__).with_name("readable.js")
-# An outline of 2 px lies up to 2 px outside its element.
-_AROUND = 6
+# The beginning of the element that has the focus, its place, and whether the focus is seen.
+_FOCUSED = """() => {
+  const one = document.activeElement, style = getComputedStyle(one), box = one.getBoundingClientRect();
+  const isSeen = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1) || style.boxShadow !== "none";
+  return [one === document.body ? "" : one.outerHTML.slice(0, 80), `${box.x} ${box.y + scrollY}`, isSeen];
+}"""
 
 
 @dataclass(slots=True)
@@ -51,60 +52,17 @@ class Tab:
         return found
 
     def unseen_focus(self) -> list[str]:
-        """Press Tab through the whole page, and return the elements whose focus is not seen.
-
-        It is seen if pixels in or around the element change by a contrast of 3:1 (WCAG 2.2, 2.4.13), as many as half
-        of its outline has.
-        """
-        page, unseen, seen = self.page, [], set()
-        page.evaluate("document.activeElement.blur()")
+        """Press Tab through the whole page, and return the elements whose focus has no outline and no shadow."""
+        unseen, seen = [], set()
+        self.page.evaluate("document.activeElement.blur()")
         while True:
-            page.keyboard.press("Tab")
-            focused = page.evaluate_handle("document.activeElement")
-            box: Any = focused.as_element().bounding_box()
-            name = page.evaluate("one => one === document.body ? '' : one.outerHTML.slice(0, 80)", focused)
-            place = (name, *box.values()) if box else name
-            if not name or place in seen:
+            self.page.keyboard.press("Tab")
+            name, place, is_seen = self.page.evaluate(_FOCUSED)
+            if not name or (name, place) in seen:
                 return unseen
-            seen.add(place)
-            changed, outline = self._changed_by_focus(focused, box)
-            if changed < outline / 2:
+            seen.add((name, place))
+            if not is_seen:
                 unseen.append(f"focus is not seen: {name}")
-
-    def _changed_by_focus(self, element: Any, box: FloatRect) -> tuple[int, float]:
-        """Return the number of pixels that a focus changes, and the length of the element's outline on the screen."""
-        size = self.page.viewport_size
-        assert size is not None
-        left, top = max(0, box["x"] - _AROUND), max(0, box["y"] - _AROUND)
-        right = min(size["width"], box["x"] + box["width"] + _AROUND)
-        bottom = min(size["height"], box["y"] + box["height"] + _AROUND)
-        clip: FloatRect = {"x": left, "y": top, "width": right - left, "height": bottom - top}
-        with_focus = luminance(_pixels(self.page.screenshot(clip=clip)))
-        element.evaluate("one => one.blur()")
-        without = luminance(_pixels(self.page.screenshot(clip=clip)))
-        element.evaluate("one => one.focus({focusVisible: true, preventScroll: true})")
-        return int((contrast(with_focus, without) >= 3).sum()), 2 * (
-            right - left - 2 * _AROUND + bottom - top - 2 * _AROUND
-        )
-
-
-def luminance(colours: np.ndarray) -> np.ndarray:
-    """Return the relative luminance of colours of 0 to 255, (..., 3), as float64 (...) (WCAG 2.2)."""
-    shares = colours / 255
-    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
-    return linear @ np.array([0.2126, 0.7152, 0.0722])
-
-
-def contrast(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the contrast of two luminances, from 1 to 21 (WCAG 2.2)."""
-    return (np.maximum(one, other) + 0.05) / (np.minimum(one, other) + 0.05)
-
-
-def _pixels(png: bytes) -> np.ndarray:
-    """Return the colours of a picture, uint8 (height, width, 3)."""
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
 @contextlib.contextmanager

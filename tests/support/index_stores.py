@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -14,15 +13,11 @@ import numpy as np
 import pytest
 
 import bertfeat
-from bertfeat.choices import Level
-from bertfeat.records import Column, FeatureColumn, LevelSchema, LevelTable, ShardResult
-from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store
-from bertfeat.store.writer import open_for_writing
 from bertfeat.vectors.nearest import Metric
 from tests.support import search_vectors
 from tests.support.places import ROOT
-from tests.support.store_fakes import DOC_ID, METADATA, make_plan, write_jsonl
+from tests.support.store_fakes import write_jsonl
 
 # The command line in a process that kills itself at a step.
 _KILLED = """
@@ -44,17 +39,6 @@ ODD = [
     "a spring " + "unbroken" * 40,
     "\u202eturned\u202c  spring\twith \u0645\u0635\u0631\u0641 and \u94f6\u884c",
 ]
-
-
-def put_nan(store: Store, level: str, feature: str, row: int, value: int) -> None:
-    """Overwrite a value of a stored vector with NaN in place, which no writer of bertfeat does."""
-    part = Path(store.path) / store.parts(level)[0].path
-    vector = store.take(level, feature, [row])[0]
-    data = part.read_bytes()
-    assert data.count(vector.tobytes()) == 1
-    edited = vector.copy()
-    edited[value] = np.nan
-    part.write_bytes(data.replace(vector.tobytes(), edited.tobytes()))
 
 
 # Two senses of each word, so that a search in context has a right answer.
@@ -84,12 +68,10 @@ SENSES = {
         "The clock is driven by a coiled steel spring.",
     ],
 }
-N_PEPS = 40
-N_GROWN = 25
 PEPS = ROOT / "examples" / "data" / "peps.txt"
 
 
-def documents(n_peps: int = N_PEPS) -> list[dict[str, Any]]:
+def documents(n_peps: int = 40) -> list[dict[str, Any]]:
     """Return rows of a corpus: an id, a text, its sense as `label` (null for lines of the PEPs) and a number."""
     rows = [{"text": text, "label": sense} for sense, texts in SENSES.items() for text in texts]
     rows += [{"text": line, "label": None} for line in PEPS.read_text(encoding="utf-8").splitlines()[:n_peps]]
@@ -105,11 +87,11 @@ def make_store(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Sto
     return bertfeat.extract(corpus, folder / "store", **(columns | asked | settings))
 
 
-def shared_store(factory: pytest.TempPathFactory, name: str) -> Store:
-    """Return a store that all modules of a run share and none changes: `base`, or `grown`, which has more rows."""
-    folder = factory.getbasetemp() / "index-stores" / name
+def shared_store(factory: pytest.TempPathFactory) -> Store:
+    """Return a store that all modules of a run share and none changes."""
+    folder = factory.getbasetemp() / "index-stores"
     if not (folder / "store/manifests/00000.json").exists():
-        make_store(folder, documents(N_PEPS + (N_GROWN if name == "grown" else 0)))
+        make_store(folder, documents())
     return bertfeat.open_store(folder / "store")
 
 
@@ -147,23 +129,10 @@ def contents(index: Path) -> dict[str, bytes]:
 
 
 def known_store(folder: Path, vectors: list[list[float]]) -> Store:
-    """Write a store with these sentence vectors; the text of each is `text N`."""
-    array = np.asarray(vectors, np.float32)
-    columns = {Level.SENTENCE: (DOC_ID, Column("text", "string", nullable=False))}
-    plan = make_plan((len(array),), levels=(Level.SENTENCE,), dtype="float32", columns=columns)
-    schema = LevelSchema(Level.SENTENCE, columns[Level.SENTENCE], (FeatureColumn("layer_06", (6,), "none", 2),))
-    metadata = {**METADATA, "model": "known", "is_split_into_words": False}
-    plan = dataclasses.replace(plan, schemas={Level.SENTENCE: schema}, metadata=metadata)
-    table = LevelTable(
-        Level.SENTENCE,
-        len(array),
-        {"doc_id": np.arange(len(array)), "text": [f"text {n}" for n in range(len(array))]},
-        {"layer_06": array},
-    )
-    with open_for_writing(folder, plan) as writer:
-        commit_shard(folder, plan, plan.shards[0], ShardResult({Level.SENTENCE: table}, [], {}, {}))
-        writer.complete()
-    return bertfeat.open_store(folder)
+    """Import these vectors of sentences."""
+    file = folder.with_suffix(".npy")
+    np.save(file, np.asarray(vectors, np.float32))
+    return bertfeat.import_vectors(file, folder, level="sentence", store_dtype="float32")
 
 
 def run_killed(at: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
