@@ -69,7 +69,7 @@ def learn(
     opened: TaskModel,
     questions: Mapping[str, Sequence[Question]],
     settings: Settings,
-    checkpoints: Path,
+    output: Path,
     *,
     max_length: int,
     max_answer_tokens: int,
@@ -99,7 +99,7 @@ def learn(
         opened.model,
         inputs["train"],
         settings,
-        checkpoints,
+        output,
         collator=transformers.DataCollatorWithPadding(opened.tokenizer),
         made_of=[
             opened.checkpoint.weights_sha256,

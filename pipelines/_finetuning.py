@@ -62,10 +62,10 @@ class Examples:
     is_read: BoolArray
     n_cut: int
 
-    def outputs(self, predicted: Any) -> npt.NDArray[Any]:
+    def outputs(self, predicted: Any) -> Any:
         """Return the outputs of the head for the rows that are read, (n_read, n_outputs)."""
-        outputs: npt.NDArray[Any] = predicted.predictions
-        return outputs if self.texts.is_labelled is None else outputs[predicted.label_ids != NO_LABEL]
+        is_tag = self.texts.is_labelled is not None
+        return predicted.predictions[predicted.label_ids != NO_LABEL] if is_tag else predicted.predictions
 
     def score(self, predicted: Any, classes: Labels, *, bootstrap: bool) -> Score:
         """Score predictions; quantities have no classes."""
@@ -95,20 +95,20 @@ def finetune(
     label: str,
     model: str,
     settings: Settings,
-    folder: Path,
-    checkpoints: Path,
+    output: Path,
+    place: str = "model",
     *,
     frozen: str | None = None,
     context: bool = False,
 ) -> FineTuned:
-    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in the folder.
+    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in a place in the output.
 
     `frozen` are layers that keep their weights; with `context`, the sentences of a document are read as one text.
     """
-    texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
+    texts = {name: find_labels(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
     opened = open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
-    check_model_place(opened, folder)
+    check_model_place(opened, output / place)
     layers = () if frozen is None else freeze(opened, frozen)
     examples = {
         name: make_examples(split, opened, codes if name == "train" else None, context=context)
@@ -126,7 +126,7 @@ def finetune(
         opened.model,
         [one for one in examples["train"].inputs if np.max(one["labels"]) != NO_LABEL],
         settings,
-        checkpoints,
+        output,
         collator=collator(opened.tokenizer),
         made_of=[opened.checkpoint.weights_sha256, layers, read],
         dev=examples["dev"].inputs,
@@ -160,58 +160,43 @@ def finetune(
         "training": asdict(history),
         "scores": {name: score.to_dict() for name, score in scores.items()},
         "seconds": history.seconds,
-        "n_bytes": replace_model(opened, folder),
+        "n_bytes": replace_model(opened, output / place),
     }
     return FineTuned(history, scores, values)
 
 
-def _labelled(task: str, documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
-    if task == "tag":
-        return label_words(documents, label, where)
-    has_pair = {document.text_pair is not None for document in documents}
+def find_labels(task: str, documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
+    """Find the labels of texts or words; those without one are left out."""
+    is_tag, has_pair = task == "tag", {document.text_pair is not None for document in documents}
     if task == "pair" and has_pair != {True}:
         raise UserError(f"{where}: its rows have one text; --task pair needs --text-pair-column, without nulls")
     if task == "classify" and has_pair == {True}:
         raise UserError(f"{where}: its rows have two texts; use --task pair, or drop --text-pair-column")
-    return label_texts(documents, label, where, quantities=task == "regress")
-
-
-def label_texts(documents: Sequence[Document], label: str, where: str, *, quantities: bool = False) -> LabelledTexts:
-    """Find the labels of whole texts; texts without one are left out."""
-    values = pl.Series([document.kept.get(label) for document in documents], strict=False)
-    given = is_given(values)
-    kept = [document for document, is_there in zip(documents, given, strict=True) if is_there]
-    if not kept:
-        raise UserError(f"{where}: no row has a value in column {label!r}; name the column of the labels")
-    if not quantities:
-        labels = check_labels(values.filter(given).to_numpy(), what=f"{where}: column {label!r}")
-        return LabelledTexts(kept, labels, None, len(documents) - len(kept))
-    numbers = values.filter(given).cast(pl.Float64, strict=False).to_numpy()
-    for row in np.flatnonzero(~np.isfinite(numbers)):
-        reason = f"{label} {kept[row].kept[label]!r:.60} is not a number; --task regress takes numbers"
-        raise InputError(reason, path=kept[row].path, row=kept[row].row)
-    return LabelledTexts(kept, numbers, None, len(documents) - len(kept))
-
-
-def label_words(documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
-    """Find the labels of words; words without one are left out."""
-    if any(document.words is None for document in documents):
+    if is_tag and any(document.words is None for document in documents):
         raise UserError(f"{where}: its rows are texts; --task tag takes words with labels, such as CoNLL files")
-    values = pl.Series([tag for document in documents for tag in document.annotations[label]], dtype=pl.String)
+    if is_tag:
+        values = pl.Series([tag for document in documents for tag in document.annotations[label]], dtype=pl.String)
+    else:
+        values = pl.Series([document.kept.get(label) for document in documents], strict=False)
     given = is_given(values)
     if not given.any():
-        raise UserError(f"{where}: no word has a value in column {label!r}; name the column of the labels")
-    labels = check_labels(values.filter(given).to_numpy(), what=f"{where}: column {label!r}")
-    return LabelledTexts(documents, labels, given.to_numpy(), len(values) - len(labels))
+        raise UserError(f"{where}: none has a value in column {label!r}; name the column of the labels")
+    known = values.filter(given)
+    kept = documents if is_tag else [documents[row] for row in given.arg_true()]
+    if task == "regress":
+        labels = known.cast(pl.Float64, strict=False).to_numpy()
+        for row in np.flatnonzero(~np.isfinite(labels)).tolist():
+            reason = f"{label} {known[row]!r:.60} is not a number; --task regress takes numbers"
+            raise InputError(reason, path=kept[row].path, row=kept[row].row)
+    else:
+        labels = check_labels(known.to_numpy(), what=f"{where}: column {label!r}")
+    return LabelledTexts(kept, labels, given.to_numpy() if is_tag else None, len(values) - len(known))
 
 
 def encode_splits(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Labels, npt.NDArray[Any]]:
     """Return the classes, none for quantities, and the targets of train."""
     labels = texts["train"].labels
     if labels.dtype.kind == "f":
-        for name, split in texts.items():
-            if len(np.unique(split.labels)) == 1:
-                raise UserError(f"{name}: all values of column {label!r} are {split.labels[0]:g}; they must differ")
         return np.zeros(0, np.int64), labels
     classes, codes = encode_labels(labels, what=f"train: column {label!r}")
     for name, split in texts.items():

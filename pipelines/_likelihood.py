@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -136,23 +137,15 @@ class LanguageModel:
 
     def _run(self, queries: Iterable[_Query]) -> Iterator[tuple[_Query, torch.Tensor]]:
         """Yield each query with the logits of what it asks for: float32 (m, n_ids)."""
-        waiting: list[_Query] = []
-        for query in queries:
-            length = len(query.ids)
-            most = min(_MAX_TOKENS, max(length, _MAX_LOGITS // self._n_ids))
-            # Padding changes the states of some models, such as MobileBERT.
-            if waiting and (length != len(waiting[0].ids) or length * (len(waiting) + 1) > most):
-                yield from self._batch(waiting)
-                waiting = []
-            waiting.append(query)
-        if waiting:
-            yield from self._batch(waiting)
-
-    @torch.no_grad()
-    def _batch(self, queries: Sequence[_Query]) -> list[tuple[_Query, torch.Tensor]]:
-        ids = torch.from_numpy(np.stack([query.ids for query in queries])).to(self.device)
-        logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.float()
-        return [(query, logits[row, torch.from_numpy(query.read_at)]) for row, query in enumerate(queries)]
+        most = min(_MAX_TOKENS, _MAX_LOGITS // self._n_ids)
+        # Padding changes the states of some models, such as MobileBERT: a batch has queries of one length.
+        for length, alike in itertools.groupby(queries, lambda query: len(query.ids)):
+            while batch := [*itertools.islice(alike, max(1, most // length))]:
+                ids = torch.from_numpy(np.stack([query.ids for query in batch])).to(self.device)
+                with torch.no_grad():
+                    logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.float()
+                for query, found in zip(batch, logits, strict=True):
+                    yield query, found[torch.from_numpy(query.read_at)]
 
 
 def _words(documents: Sequence[Document], tokens: Tokens, log_probs: Float64Array) -> pl.DataFrame:

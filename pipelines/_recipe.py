@@ -8,28 +8,23 @@ import io
 import json
 import shutil
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
 import polars as pl
-from click.core import ParameterSource
 
+from bertfeat import Store
 from bertfeat.cli import options
 from bertfeat.cli.failures import report_failures
-from bertfeat.cli.options import refuse_given
-from bertfeat.config import ExtractConfig
+from bertfeat.cli.options import refuse_given as refuse_given
 from bertfeat.durable.file_lock import folder_lock
 from bertfeat.durable.files import make_parents, remove_empty
 from bertfeat.durable.publication import publish_bytes
-from bertfeat.errors import BertfeatWarning, require
-
-__all__ = [
-    "CHECKPOINTS", "FILE", "OUTPUT", "Result", "config_of_pooling", "features_options", "output_option", "recipe",
-    "refuse_given", "warn_of_poolings", "write",
-]  # fmt: skip
+from bertfeat.errors import require
+from bertfeat.plots.tables import markdown_table
 
 #: The folder of checkpoints in the output folder; it is removed when the results are written.
 CHECKPOINTS = ".checkpoints"
@@ -37,16 +32,14 @@ FILE = click.Path(exists=True, dir_okay=False)
 OUTPUT = click.Path(file_okay=False, path_type=Path)
 _LOCK = ".lock"
 
-output_option = click.option("-o", "--output", type=OUTPUT, required=True, help="Folder of the results.")
+_OUTPUT = click.Option(["-o", "--output"], type=OUTPUT, required=True, help="Folder of the results.")
 _GROUPS = (options.corpus_options, options.model_options, options.feature_options, options.length_options)
 _EXTRACT = click.command()(options.together(*_GROUPS, options.compute_options)(lambda: None))
-
-
-def features_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of one feature of texts to a command: --layers, --pooling."""
-    poolings = click.Choice(["mean", "max", "cls"])
-    layers = click.option("--layers", default="-1", show_default=True, help="One layer, or several concatenated ones.")
-    return layers(click.option("--pooling", type=poolings, default="mean", show_default=True)(function))
+#: The options of one feature of texts.
+features_options = options.together(
+    click.option("--layers", default="-1", show_default=True, help="One layer, or several concatenated ones."),
+    click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True),
+)
 
 
 class Result(NamedTuple):
@@ -57,7 +50,7 @@ class Result(NamedTuple):
 
 
 def recipe(*libraries: str, extraction: str = "model") -> Callable[[Callable[..., Result]], click.Command]:
-    """Return the decorator of a command that needs libraries and has the named options of `bertfeat extract`."""
+    """Return the decorator of a command that needs libraries, with --output and the named options of an extraction."""
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     return click.command(cls=_Recipe, libraries=libraries, extraction=extraction.split(), context_settings=settings)
 
@@ -67,6 +60,8 @@ class _Recipe(click.Command):
         self, *, libraries: Sequence[str], extraction: Sequence[str], callback: Callable[..., Result], **attributes: Any
     ) -> None:
         super().__init__(callback=callback, **attributes)
+        if not any("--output" in param.opts for param in self.params):
+            self.params.append(_OUTPUT)
         self.params += [param for param in _EXTRACT.params if param.name in extraction]
         self._libraries = libraries
         self._pipeline = Path(inspect.getfile(callback)).stem
@@ -122,16 +117,32 @@ def write(path: Path, content: str | Mapping[str, Any] | pl.DataFrame) -> None:
     publish_bytes(path, data.getvalue())
 
 
-def config_of_pooling(pooling: str, settings: Mapping[str, Any]) -> ExtractConfig:
-    """Return the settings of one of several extractions; what this pooling ignores, another may need."""
-    return ExtractConfig.from_dict({**settings, "pooling": pooling}).effective()
+def extraction_seconds(stores: Iterable[Store]) -> float:
+    """Return the time that the shards of stores took, in whichever run; loading the model is not in it."""
+    return sum(sum(receipt.seconds.values()) for store in stores for receipt in store.receipts())
 
 
-def warn_of_poolings(poolings: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """Warn of options of the command line that have no effect with any of the poolings."""
-    source = click.get_current_context().get_parameter_source
-    each = [{*ExtractConfig.from_dict({**settings, "pooling": pooling}).ignored()} for pooling in poolings]
-    for name in sorted(set.intersection(*each)):
-        if source(name) is ParameterSource.COMMANDLINE:
-            said = f"`{name}` has no effect with `poolings={','.join(poolings)}`; leave it out"
-            warnings.warn(BertfeatWarning(said), stacklevel=2)
+def costs_of(probe: Any, stores: Collection[Store]) -> tuple[float, int]:
+    """Return the seconds of the extraction and of one training, and the size of the vectors that a probe reads."""
+    spec = probe.spec
+    # A sum or a mean that is not stored reads all of its layers.
+    n_values = int(spec.dim * (len(spec.layers) if spec.is_added_up else 1))
+    n_bytes = sum(store.n_rows(spec.level) for store in stores) * n_values * np.dtype(str(spec.store_dtype)).itemsize
+    return extraction_seconds(stores) + probe.training.seconds, n_bytes
+
+
+def cost_cells(seconds: float | None, n_bytes: int | None) -> list[str | None]:
+    """Return the cells of a table: seconds and MB."""
+    return [None if seconds is None else f"{seconds:.1f}", None if n_bytes is None else f"{n_bytes / 1e6:.1f}"]
+
+
+def cost_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table in Markdown of rows with `features`, `score` as `to_dict` gives it, `seconds` and `n_bytes`."""
+    metric = rows[0]["score"]["metric"]
+    lines = []
+    for row in rows:
+        between = row["score"]["intervals"][metric]
+        interval = f"{between['low']:.3f} to {between['high']:.3f}"
+        costs = cost_cells(row["seconds"], row["n_bytes"])
+        lines.append([row["features"], f"{row['score'][metric]:.3f}", interval, *costs])
+    return markdown_table(["features", metric.replace("_", " "), "95 % interval", "seconds", "MB"], lines)

@@ -14,28 +14,33 @@ import click
 import transformers
 from torch.utils.data import DataLoader
 
+from bertfeat.cli.options import refuse_given, together
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import RunError, require
 from bertfeat.pipelines._models import require_head
-from bertfeat.pipelines._recipe import refuse_given
+from bertfeat.pipelines._recipe import CHECKPOINTS
 from bertfeat.progress import Progress, reporting
 
 #: task -> the kind of head
 TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
-#: Seeds of numpy, torch and polars.
-SEED = click.IntRange(min=0, max=2**32 - 1)
 #: Learning rates.
 RATE = click.FloatRange(min=0, min_open=True)
 #: Options that have no effect on the heads of frozen features.
 FOR_FINETUNING = ("learning_rate", "epochs", "batch_size", "patience")
 _COUNT = click.IntRange(min=1)
-_OPTIONS = (
+#: The options of `Settings`.
+training_options = together(
     click.option("--learning-rate", type=RATE, help="The highest one; by default, by the model's size."),
     click.option("--epochs", type=_COUNT, default=4, show_default=True, help="The most epochs."),
     click.option("--batch-size", type=_COUNT, default=16, show_default=True),
     click.option("--patience", type=_COUNT, help="Stop after N epochs without a better score."),
-    click.option("--seed", type=SEED, default=0, show_default=True),
+    click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
     click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
+)
+#: Those of a recipe that compares frozen features with a fine-tuned model.
+finetuning_options = together(
+    click.option("--with-finetuning", is_flag=True, help="Also train the whole model, by the options below."),
+    training_options,
 )
 
 
@@ -67,21 +72,6 @@ class History:
 def usual_rate(model: Any) -> float:
     """Return the learning rate for a size: 5e-5 for BERT-base (Devlin et al. 2019), by the root of the parameters."""
     return float(f"{5e-5 * math.sqrt(85e6 / model.num_parameters(exclude_embeddings=True)):.1e}")
-
-
-def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `Settings` to a command."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
-def finetuning_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --with-finetuning and the options of `Settings` to the command of a recipe that compares features."""
-    with_finetuning = click.option(
-        "--with-finetuning", is_flag=True, help="Also train the whole model, by the options below."
-    )
-    return with_finetuning(training_options(function))
 
 
 def check_finetuning(model: str, head: str, options: Sequence[str] = FOR_FINETUNING, *, asked: bool) -> None:
@@ -122,7 +112,7 @@ def make_trainer(
     model: Any,
     examples: Any,
     settings: Settings,
-    checkpoints: Path,
+    output: Path,
     *,
     collator: Any,
     made_of: object,
@@ -130,10 +120,9 @@ def make_trainer(
     score: Callable[[Any], float],
     judge: Callable[[Any, Any], Any] | None = None,
 ) -> Trainer:
-    """Return the trainer of a model, trained in place; the epoch with the best `score` on `dev` is kept, or the last.
+    """Return the trainer of a model, which is trained in place; the epoch with the best `score` on `dev` is kept.
 
-    `made_of`, the JSON values that decide the weights beside the settings, gives each training a folder of its own
-    among the checkpoints. `judge` makes of logits and labels what is kept as predictions.
+    `made_of`, JSON values that decide the weights, and the settings name the folder of the checkpoints.
     """
     decides = json.dumps([made_of, {**asdict(settings), "device": None}], sort_keys=True)
 
@@ -143,7 +132,7 @@ def make_trainer(
         return {"value": value, "score": value or -1 / (1 + trainer.state.global_step)}
 
     arguments = transformers.TrainingArguments(
-        output_dir=str(checkpoints / hashlib.sha256(decides.encode()).hexdigest()[:16]),
+        output_dir=str(output / CHECKPOINTS / hashlib.sha256(decides.encode()).hexdigest()[:16]),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
         per_device_eval_batch_size=settings.batch_size,

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from bertfeat.pipelines._documents import read_splits
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe
+from bertfeat.pipelines._recipe import FILE, Result, recipe
 from bertfeat.pipelines._training import TASKS, Settings, training_options
 from bertfeat.plots.tables import text_table
 
@@ -33,7 +33,6 @@ from bertfeat.plots.tables import text_table
 @click.option("--test", type=FILE, help="Labelled rows to test on; without it, rows are held out.")
 @click.option("--label", default="label", show_default=True, help="Column with the label (CoNLL: the last one).")
 @click.option("--freeze", "frozen", help="Layers that keep their weights, such as 0..4; 0 is the embeddings.")
-@output_option
 @click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")
 @training_options
 def main(
@@ -70,9 +69,8 @@ def main(
     model, frozen, settings = options.pop("model"), options.pop("frozen"), Settings(**options)
     files = {name: path for name, path in {"train": corpus, "dev": dev, "test": test}.items() if path is not None}
     splits = read_splits(files, seed=settings.seed, n_drawn=limit, **reading)
-    places = (output / "model", output / CHECKPOINTS)
     words = "label" if task == "tag" else label
-    tuned = finetune(task, splits, words, model, settings, *places, frozen=frozen, context=context)
+    tuned = finetune(task, splits, words, model, settings, output, frozen=frozen, context=context)
     history = tuned.history
     rows = zip(range(1, history.epoch + 1), history.losses, history.scores, strict=True)
     table = text_table(["epoch", "loss", f"{tuned.scores['dev'].metric} on dev"], rows)

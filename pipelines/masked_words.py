@@ -5,8 +5,7 @@
 
 With texts, it prints the most probable words for each mask; --output keeps them, with the state at the mask. With a
 corpus, it writes a row for each word with its log probability and surprisal: for a model of masked words the
-pseudo-log-likelihood, within-word left-to-right (Kauf and Ivanova 2023, arXiv 2305.10588), for a model of next words
-the usual one.
+pseudo-log-likelihood, within-word left-to-right (Kauf and Ivanova 2023, arXiv 2305.10588).
 """
 
 from __future__ import annotations
@@ -73,13 +72,8 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, ou
         tables.append(f"{text}\n{text_table(headers, rows)}\n")
     if output is not None:
         frame = pl.DataFrame({"text": [language.with_mask(text) for text in texts]})
-        settings: dict[str, Any] = {
-            "model": language.name,
-            "levels": "token",
-            "layers": layers,
-            "device": str(language.device),
-        }
-        store = bertfeat.extract(frame, output / "features", overwrite=True, **settings)
+        how = {"model": language.name, "levels": "token", "layers": layers, "device": str(language.device)}
+        store = bertfeat.extract(frame, output / "features", overwrite=True, **how)
         states = store.polars("token").filter(pl.col("token_id") == language.mask_id)
         ranked = words.group_by("doc_id", "char_start", maintain_order=True).agg("word", "probability")
         kept = ["doc_id", "char_start", "char_end", *(feature.name for feature in store.features("token"))]

@@ -19,10 +19,9 @@ import click
 import polars as pl
 
 from bertfeat.pipelines._answering import learn
-from bertfeat.pipelines._costs import cost_cells
 from bertfeat.pipelines._documents import draw_rows
 from bertfeat.pipelines._models import check_model_place, open_task_model, replace_model
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe, write
+from bertfeat.pipelines._recipe import FILE, Result, cost_cells, recipe, write
 from bertfeat.pipelines._squad import (
     Prediction,
     best_sentence,
@@ -43,7 +42,6 @@ from bertfeat.plots.tables import markdown_table
 @click.option("--head-learning-rate", type=RATE, default=1e-3, show_default=True, help="On the frozen model.")
 @click.option("--head-epochs", type=click.IntRange(min=1), default=15, show_default=True, help="On the frozen model.")
 @click.option("--freeze", "frozen", help="Layers that fine-tuning keeps, such as 0..4; 0 is the embeddings.")
-@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="N questions of each file, drawn at random.")
 @finetuning_options
 def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | None, **options: Any) -> Result:
@@ -87,10 +85,10 @@ def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | No
     rows: list[dict[str, Any]] = []
     add("sentence", [best_sentence(question) for question in asked])
     all_layers = f"0..{opened.checkpoint.n_layers}"
-    add("frozen", *learn(opened, splits, replace(settings, **head), output / CHECKPOINTS, frozen=all_layers, **windows))
+    add("frozen", *learn(opened, splits, replace(settings, **head), output, frozen=all_layers, **windows))
     if with_finetuning:
         opened = open_task_model(model, "question", seed=settings.seed)
-        add("finetuned", *learn(opened, splits, settings, output / CHECKPOINTS, frozen=frozen, **windows))
+        add("finetuned", *learn(opened, splits, settings, output, frozen=frozen, **windows))
     rows[-1]["n_bytes"] = replace_model(opened, output / "model")
     table = _table(rows)
     write(output / "table.md", table + "\n")

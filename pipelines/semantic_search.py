@@ -3,10 +3,9 @@
     python -m bertfeat.pipelines.semantic_search --corpus xquad.en.json -o xquad  # SQuAD: question, paragraph
     python -m bertfeat.pipelines.semantic_search --corpus corpus.jsonl --queries queries.jsonl --qrels q.tsv -o docs
 
-Documents and queries are encoded once for each pooling; search is exact, by cosine, and transforms are fitted to the
-documents, as `bertfeat index build --transform` does. With `--include-special-tokens --max-length 256 --on-overlong
-truncate`, MiniLM's last layer under `mean` and `none` is what sentence-transformers computes.
-Writes table.txt, table.csv, plot.png, plot.svg and result.json.
+Search is exact, by cosine, and transforms are fitted to the documents, as `bertfeat index build --transform` does.
+With `--include-special-tokens --max-length 256 --on-overlong truncate`, MiniLM's last layer under `mean` and `none` is
+what sentence-transformers computes. Writes table.txt, table.csv, plot.png, plot.svg and result.json.
 """
 
 from __future__ import annotations
@@ -20,18 +19,9 @@ import click
 import numpy as np
 import polars as pl
 
-from bertfeat import Store, extract
+from bertfeat import ExtractConfig, Store, extract
 from bertfeat.errors import UserError
-from bertfeat.pipelines._recipe import (
-    FILE,
-    Result,
-    config_of_pooling,
-    output_option,
-    recipe,
-    refuse_given,
-    warn_of_poolings,
-    write,
-)
+from bertfeat.pipelines._recipe import FILE, Result, recipe, refuse_given, write
 from bertfeat.pipelines._squad import read_articles
 from bertfeat.plots.charts import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.plots.tables import text_table, write_csv
@@ -44,10 +34,7 @@ Texts = dict[str, str]
 Qrels = dict[str, dict[str, int]]
 
 
-@recipe(
-    "matplotlib",
-    extraction="text_column id_column model include_special_tokens max_length on_overlong",
-)
+@recipe("matplotlib", extraction="text_column id_column model include_special_tokens max_length on_overlong")
 @click.option("--corpus", type=FILE, required=True, help="Texts, or SQuAD .json.")
 @click.option("--queries", type=FILE, help="Queries; like the corpus, with an id.")
 @click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
@@ -58,7 +45,6 @@ Qrels = dict[str, dict[str, int]]
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
 @click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
-@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
 def main(
     corpus: str, queries: str | None, qrels: str | None, poolings: str, output: Path, limit: int | None, **options: Any
@@ -68,7 +54,6 @@ def main(
     specs = [TransformSpec.parse(name.strip()) for name in options.pop("transforms").split(",")]
     prompts = {"documents": options.pop("document_prompt"), "queries": options.pop("query_prompt")}
     columns = {name: options.pop(name) for name in ("text_column", "id_column")}
-    warn_of_poolings(chosen, {**options, "levels": "sentence"})
     documents, questions, judged = _read(corpus, queries, qrels, columns)
     documents = dict(islice(documents.items(), limit))
     judged = _judged(documents, questions, judged, limit)
@@ -80,7 +65,8 @@ def main(
         for name, texts in {"documents": documents, "queries": asked}.items():
             own = {"id_column": "id", "levels": "sentence", "combine": "none", "prompt": prompts[name]}
             frame = pl.DataFrame({"id": list(texts), "text": list(texts.values())})
-            config = config_of_pooling(pooling, {**own, **options})
+            # What this pooling ignores, another may need.
+            config = ExtractConfig.from_dict({**own, **options, "pooling": pooling}).effective()
             stores[name] = extract(frame, output / "features" / f"{name}-{pooling}", config)
         for feature in stores["documents"].features("sentence"):
             for spec, found in _measure(stores, feature.name, specs, judged, skipped):
@@ -145,10 +131,7 @@ def _read_squad(path: str) -> tuple[Texts, Texts, Qrels]:
 def _judged(documents: Texts, queries: Texts, qrels: Qrels, limit: int | None) -> Qrels:
     """Return the judgements of queries that have a relevant document: nothing can be measured on others."""
     if limit is not None:
-        qrels = {
-            query: {document: grade for document, grade in grades.items() if document in documents}
-            for query, grades in qrels.items()
-        }
+        qrels = {query: {one: grades[one] for one in grades if one in documents} for query, grades in qrels.items()}
     judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not any(documents.keys() & grades for grades in judged.values()):
         raise UserError(

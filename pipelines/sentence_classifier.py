@@ -17,9 +17,16 @@ import click
 import polars as pl
 
 from bertfeat import extract
-from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
 from bertfeat.pipelines._documents import read_splits
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, features_options, output_option, recipe, write
+from bertfeat.pipelines._recipe import (
+    FILE,
+    Result,
+    cost_table,
+    costs_of,
+    features_options,
+    recipe,
+    write,
+)
 from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
 from bertfeat.plots.charts import plot_confusion
 
@@ -34,7 +41,6 @@ CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 @click.option("--label", default="label", show_default=True, help="Column with the class.")
 @features_options
 @click.option("--head", type=click.Choice([*CHOSEN_BY, "centroid", "knn", "mlp"]), default="logreg", show_default=True)
-@output_option
 @click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")
 @finetuning_options
 def main(
@@ -85,15 +91,17 @@ def main(
     }
     lines = score.lines()
     if tunes:
-        places = (output / "finetuned" / "model", output / CHECKPOINTS)
-        tuned = finetune("classify", splits, label, encoding["model"], settings, *places)
-        frozen = {
-            "features": f"{probe.spec.feature}, {head}",
-            "score": score.to_dict(),
-            "seconds": extraction_seconds(stores.values()) + probe.training.seconds,
-            "n_bytes": feature_bytes(stores.values(), probe.spec),
-        }
-        result["rows"] = [frozen, {"features": "fine-tuned", "score": tuned.scores["test"].to_dict(), **tuned.values}]
+        tuned = finetune("classify", splits, label, encoding["model"], settings, output, "finetuned/model")
+        seconds, n_bytes = costs_of(probe, stores.values())
+        result["rows"] = [
+            {
+                "features": f"{probe.spec.feature}, {head}",
+                "score": score.to_dict(),
+                "seconds": seconds,
+                "n_bytes": n_bytes,
+            },
+            {"features": "fine-tuned", "score": tuned.scores["test"].to_dict(), **tuned.values},
+        ]
         lines += ["", cost_table(result["rows"])]
     return Result(result, "\n".join(lines))
 

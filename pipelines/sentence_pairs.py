@@ -21,9 +21,16 @@ import polars as pl
 
 from bertfeat import Store, extract
 from bertfeat.errors import InputError
-from bertfeat.pipelines._costs import cost_table, extraction_seconds
 from bertfeat.pipelines._documents import read_splits
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, features_options, output_option, recipe, write
+from bertfeat.pipelines._recipe import (
+    FILE,
+    Result,
+    cost_table,
+    extraction_seconds,
+    features_options,
+    recipe,
+    write,
+)
 from bertfeat.pipelines._training import Settings, check_finetuning, finetuning_options
 
 
@@ -36,12 +43,11 @@ from bertfeat.pipelines._training import Settings, check_finetuning, finetuning_
 @click.option("--label", default="label", show_default=True, help="Column with the class or the number.")
 @click.option("--task", type=click.Choice(["classify", "regress"]), default="classify", show_default=True)
 @features_options
-@output_option
 @click.option("--limit", type=click.IntRange(min=10), help="Only the first N pairs of each file.")
 @finetuning_options
 def main(train: str, dev: str | None, test: str | None, label: str, task: str, output: Path, **options: Any) -> Result:
     """Compare features of pairs of texts on one task."""
-    from bertfeat.pipelines._finetuning import encode_splits, finetune, label_texts
+    from bertfeat.pipelines._finetuning import encode_splits, find_labels, finetune
     from bertfeat.pipelines._scores import fit_and_score
 
     tunes = options.pop("with_finetuning")
@@ -54,7 +60,8 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     for pair in (pair for part in splits.values() for pair in part if pair.text_pair is None):
         reason = f"column {reading['text_pair_column']!r} is null; give it a text, if only an empty one"
         raise InputError(reason, path=pair.path, row=pair.row)
-    texts = {name: label_texts(part, label, name, quantities=task == "regress") for name, part in splits.items()}
+    tuned_task = "pair" if task == "classify" else task
+    texts = {name: find_labels(tuned_task, part, label, name) for name, part in splits.items()}
     encode_splits(texts, label)
     pairs = {name: split.documents for name, split in texts.items()}
     labels = {name: split.labels for name, split in texts.items()}
@@ -93,9 +100,7 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     features = {name: array.astype("float32") for name, array in together.items()}
     add("both texts as one input", features, list(stores.values()), n_bytes)
     if tunes:
-        places = (output / "finetuned" / "model", output / CHECKPOINTS)
-        tuned_task = "pair" if task == "classify" else task
-        tuned = finetune(tuned_task, pairs, label, encoding["model"], settings, *places)
+        tuned = finetune(tuned_task, pairs, label, encoding["model"], settings, output, "finetuned/model")
         scores = {"dev": tuned.scores["dev"].to_dict(), "score": tuned.scores["test"].to_dict()}
         rows.append({"features": "fine-tuned", **tuned.values, **scores})
     table = cost_table(rows)
