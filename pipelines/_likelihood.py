@@ -13,7 +13,7 @@ import torch
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import CheckpointError, InputError
-from bertfeat.pipelines._models import has_head, open_task_model
+from bertfeat.pipelines._training import has_head, open_task_model
 from bertfeat.progress import reporting
 from bertfeat.records import Document, Float64Array, IntArray
 from bertfeat.text.spans import lay_windows
@@ -91,9 +91,7 @@ class LanguageModel:
     def score_words(self, documents: Sequence[Document]) -> Iterator[pl.DataFrame]:
         """Yield the words of documents, as the word level has them, with `log_prob`, a natural logarithm.
 
-        For a model of masked words it is the pseudo-log-likelihood of Salazar et al. (2020, arXiv 1910.14659) in the
-        form of Kauf and Ivanova (2023, arXiv 2305.10588): each token is predicted with itself and the later tokens of
-        its word masked. It is null where nothing comes before a word and the model has no first token.
+        It is null where nothing comes before a word and the model has no first token.
         """
         with reporting(None) as progress:
             for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):

@@ -17,7 +17,6 @@ from typing import Any
 import click
 import numpy as np
 
-from bertfeat.pipelines._models import check_model_place, replace_model
 from bertfeat.pipelines._pretraining import (
     Masking,
     cut_windows,
@@ -29,7 +28,14 @@ from bertfeat.pipelines._pretraining import (
     scores_of,
 )
 from bertfeat.pipelines._recipe import FILE, Result, recipe
-from bertfeat.pipelines._training import Settings, make_trainer, train, training_options
+from bertfeat.pipelines._training import (
+    Settings,
+    check_model_place,
+    make_trainer,
+    replace_model,
+    train,
+    training_options,
+)
 from bertfeat.plots.charts import plot_lines
 from bertfeat.plots.tables import text_table
 
@@ -52,8 +58,7 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
     whole_words, max_length, held_out = (options.pop(name) for name in ("whole_words", "max_length", "held_out"))
     reading = {name: options.pop(name) for name in ("text_column", "document_column", "format", "limit")}
     settings = Settings(**options)
-    documents = read_texts(corpus, **{name: value for name, value in reading.items() if value is not None})
-    parts = hold_out(documents, held_out)
+    parts = hold_out(read_texts(corpus, **reading), held_out)
     if from_scratch is not None:
         make_model(from_scratch, [*itertools.chain(*parts[0])], output / "start", seed=settings.seed)
     opened = open_masked_model(model or str(output / "start"), settings.seed)

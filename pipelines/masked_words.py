@@ -47,16 +47,12 @@ def main(
         raise click.UsageError("pass texts with a mask, or --corpus, and not both")
     if corpus is None:
         refuse_given(reading, "is for --corpus")
-        if output is None:
-            refuse_given(("layers",), "is for --output, which keeps the states at the masks")
         values, text = _fill(texts, LanguageModel(model, device), k, layers, output)
         return Result({"model": model, **values}, text)
     refuse_given(("k", "layers"), "is for texts with a mask, not for --corpus")
     if output is None:
         raise click.UsageError("--corpus needs --output, the folder of the scores")
-    documents = read_documents(corpus, **{name: value for name, value in reading.items() if value is not None})
-    if not documents:
-        raise click.UsageError(f"{corpus}: has no documents")
+    documents = read_documents(corpus, **reading)
     language = LanguageModel(model, device, given_words=documents[0].words is not None)
     values, text = _score(language, documents, output)
     return Result({"model": model, "corpus": Path(corpus).name, **values}, text)
@@ -72,7 +68,7 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, ou
         tables.append(f"{text}\n{text_table(headers, rows)}\n")
     if output is not None:
         frame = pl.DataFrame({"text": [language.with_mask(text) for text in texts]})
-        how = {"model": language.name, "levels": "token", "layers": layers, "device": str(language.device)}
+        how: Any = {"model": language.name, "levels": "token", "layers": layers, "device": str(language.device)}
         store = bertfeat.extract(frame, output / "features", overwrite=True, **how)
         states = store.polars("token").filter(pl.col("token_id") == language.mask_id)
         ranked = words.group_by("doc_id", "char_start", maintain_order=True).agg("word", "probability")

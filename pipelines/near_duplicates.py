@@ -44,25 +44,22 @@ N_SHOWN = 20
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
 @click.option("--factory", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
-def main(
-    corpus: str, transform: str, threshold: float, factory: str | None, output: Path, limit: int | None, **encoding: Any
-) -> Result:
+def main(corpus: str, threshold: float, factory: str | None, output: Path, limit: int | None, **options: Any) -> Result:
     """Find clusters of near-identical documents."""
-    spec = str(TransformSpec.parse(transform))
-    file = QueryFile(corpus, **{name: encoding.pop(name) for name in ("text_column", "id_column")})
+    spec = str(TransformSpec.parse(options.pop("transform")))
+    file = QueryFile(corpus, **{name: options.pop(name) for name in ("text_column", "id_column")})
     rows = [(row.query_id, row.text) for batch in file.batches() for row in batch][:limit]
     documents = pl.DataFrame(rows, schema=["doc_id", "text"], orient="row", infer_schema_length=None)
     # The row of a text in the store is its place in `texts`.
     texts = documents["text"].unique(maintain_order=True)
-    store = extract(texts.to_frame(), output / "features", levels="sentence", combine="concat", **encoding)
+    store = extract(texts.to_frame(), output / "features", levels="sentence", combine="concat", **options)
     feature = store.features("sentence")[0].name
     factory = factory or ("Flat" if len(texts) <= MAX_FLAT else "auto")
     # Each index and transform has a folder of its own.
     path = output / "indexes" / re.sub(r"\W+", "-", f"{factory}-{spec}")
     path.parent.mkdir(exist_ok=True)
-    with build_index(
-        store, path, level="sentence", feature=feature, factory=factory, metric="cosine", transform=spec
-    ) as built:
+    how: Any = {"level": "sentence", "feature": feature, "factory": factory, "metric": "cosine", "transform": spec}
+    with build_index(store, path, **how) as built:
         candidates = _neighbors(built, threshold)
         numbers = np.unique(candidates)
         vectors = built.prepare(store.take("sentence", feature, numbers))
@@ -84,7 +81,7 @@ def main(
         "limit": limit,
         "model": store.metadata["model"],
         "feature": feature,
-        "pooling": encoding["pooling"],
+        "pooling": options["pooling"],
         "transform": spec,
         "threshold": threshold,
         "index": factory,

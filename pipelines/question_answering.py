@@ -4,8 +4,7 @@
     python -m bertfeat.pipelines.question_answering --corpus train-v1.1.json --dev dev-v1.1.json -o squad
 
 Devlin et al. 2019 (arXiv 1810.04805v2, sections 4.2 and 4.3), on files in SQuAD's format. Without --dev, a fifth of the
-articles is held out. A tenth of the other articles chooses the epoch. Exact match and F1 are those of the official
-scripts. Writes the predictions of each row (Parquet with offsets, and the official JSON), table.md and result.json.
+articles is held out. Scores are those of the official scripts. Writes predictions, model, table.md and result.json.
 """
 
 from __future__ import annotations
@@ -18,19 +17,26 @@ from typing import Any
 import click
 import polars as pl
 
-from bertfeat.pipelines._answering import learn
-from bertfeat.pipelines._documents import draw_rows
-from bertfeat.pipelines._models import check_model_place, open_task_model, replace_model
-from bertfeat.pipelines._recipe import FILE, Result, cost_cells, recipe, write
-from bertfeat.pipelines._squad import (
+from bertfeat.pipelines._answering import (
     Prediction,
     best_sentence,
     has_unanswerable,
     hold_out_articles,
+    learn,
     read_squad,
     summarize,
 )
-from bertfeat.pipelines._training import RATE, Settings, check_finetuning, finetuning_options
+from bertfeat.pipelines._documents import draw_rows
+from bertfeat.pipelines._recipe import FILE, Result, cost_cells, recipe, write
+from bertfeat.pipelines._training import (
+    RATE,
+    Settings,
+    check_finetuning,
+    check_model_place,
+    finetuning_options,
+    open_task_model,
+    replace_model,
+)
 from bertfeat.plots.tables import markdown_table
 
 
@@ -71,8 +77,7 @@ def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | No
 
     def add(name: str, predictions: Sequence[Prediction], training: Mapping[str, Any] | None = None) -> None:
         """Score the answers to the questions of dev, and write them."""
-        overrides = {"no_answer_score": pl.Float64}
-        frame = pl.DataFrame(predictions, schema_overrides=overrides, orient="row")
+        frame = pl.DataFrame(predictions, schema_overrides={"no_answer_score": pl.Float64}, orient="row")
         write(output / "predictions" / f"{name}.parquet", frame)
         # What the official scripts read.
         answers = {one.id: one.answer for one in predictions}

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 import bertfeat
-from bertfeat.pipelines._models import initialize
 from bertfeat.pipelines._recipe import Result, recipe
+from bertfeat.pipelines._training import initialize
 
 
 @recipe(extraction="revision")

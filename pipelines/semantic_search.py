@@ -21,8 +21,8 @@ import polars as pl
 
 from bertfeat import ExtractConfig, Store, extract
 from bertfeat.errors import UserError
+from bertfeat.pipelines._answering import read_articles
 from bertfeat.pipelines._recipe import FILE, Result, recipe, refuse_given, write
-from bertfeat.pipelines._squad import read_articles
 from bertfeat.plots.charts import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.plots.tables import text_table, write_csv
 from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
@@ -180,18 +180,15 @@ def _measure(
 
 def _plot(stem: Path, values: Mapping[str, Any]) -> None:
     """Draw nDCG against the layer for the best pooling and transform, and the others at their best layer."""
-    best: dict[tuple[str, str], dict[str, Any]] = {}
+    layers: dict[str, dict[int, ScoreBar]] = {}
     for row in values["rows"]:
-        best.setdefault((row["pooling"], row["transform"]), row)
-    drawn, *others = best
-    of_drawn = [row for row in values["rows"] if (row["pooling"], row["transform"]) == drawn]
-    series = LayerScores(
-        metric="nDCG@10",
-        layers={row["layer"]: ScoreBar(row["ndcg@10"]) for row in of_drawn},
-        combinations={f"{p}, {t}: layer {best[p, t]['layer']}": ScoreBar(best[p, t]["ndcg@10"]) for p, t in others},
-        title=f"{values['corpus']}, {values['model']}: {', '.join(drawn)}; others at their best layer",
-    )
-    plot_layer_scores(series, stem)
+        scores = layers.setdefault(f"{row['pooling']}, {row['transform']}", {})
+        scores[row["layer"]] = ScoreBar(row["ndcg@10"])
+    drawn, *others = layers
+    best = {name: next(iter(layers[name].items())) for name in others}
+    combinations = {f"{name}: layer {layer}": score for name, (layer, score) in best.items()}
+    title = f"{values['corpus']}, {values['model']}: {drawn}; others at their best layer"
+    plot_layer_scores(LayerScores("nDCG@10", layers[drawn], combinations, title=title), stem)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import click
 
 from bertfeat import Store, extract
 from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._models import static_settings
 from bertfeat.pipelines._recipe import (
     FILE,
     Result,
@@ -34,7 +33,7 @@ from bertfeat.pipelines._recipe import (
     refuse_given,
     write,
 )
-from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
+from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options, static_settings
 from bertfeat.plots.tables import markdown_table
 
 # feature set -> the paper's F1 on the development set of CoNLL-2003
@@ -80,17 +79,14 @@ def main(
         refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
     paths = {name: options.pop(name) for name in ("train", "dev", "test")}
     files = {name: Path(path) for name, path in paths.items() if path is not None}
-    of_static = static_settings(model, static)
+    of_static = {} if static is None else static_settings(static)
     check_finetuning(model, TASKS["tag"], asked=tunes)
     context = options.pop("document_context")
     context = context == "on" or (context == "auto" and all(map(_marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
     settings = Settings(**options)
-    columns: dict[str, Any] = {
-        "label_column": None if label == "label" else label,
-        "document_context": context,
-        "limit": limit,
-    }
+    reader_label = None if label == "label" else label
+    columns: dict[str, Any] = {"label_column": reader_label, "document_context": context, "limit": limit}
 
     def extracted(ending: str, **how: Any) -> dict[str, Store]:
         how = {"levels": "word", "combine": "none", "device": settings.device, **columns, **how}
@@ -231,8 +227,7 @@ def _table(rows: list[dict[str, Any]], *, costs: bool) -> str:
         if "n_unknown_tokens" in row:
             n_unknown = f"{row['n_unknown_tokens']:,} of {row['n_tokens']:,}"
             parts.append(f"{row['features']}: zeros for {n_unknown} words, which it lacks.")
-    n_zero = sum(round(row["dev"]["mean"], 1) == 0 for row in rows)
-    if n_zero:
+    if n_zero := sum(round(row["dev"]["mean"], 1) == 0 for row in rows):
         found = f"{n_zero} of {len(rows)} rows have the score 0: nothing was learned."
         parts.append(f"{found} Train on more sentences or epochs.")
     return "\n\n".join(parts)

@@ -6,7 +6,7 @@
 
 HDF5, of allennlp and structural-probes, has a dataset for each sentence, `0`, `1`, ...; `sentence_to_index` may give
 the words. JSON lines, of google-research/bert's extract_features.py, have word pieces: a word has the vector of its
-first one, and a text (--level sentence) the mean without [CLS] and [SEP]. The lowest of negative layers becomes layer 0.
+first one, and a text (--level sentence) the mean without [CLS] and [SEP]. Of negative layers, the lowest is 0.
 With --ids, words are compared; pieces may differ from them in case and accents, and [UNK] is the rest of its word.
 """
 

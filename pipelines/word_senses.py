@@ -102,7 +102,7 @@ def _occurrences(store: Store, word: str, feature: str, limit: int, seed: int) -
     return rows[np.sort(chosen)], len(rows)
 
 
-def _unit(vectors: Vectors) -> Vectors:
+def _unit(vectors: Vectors) -> Any:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
