@@ -193,8 +193,12 @@ def _check_own(target: Path) -> None:
         raise ConfigError(f"{target}: is there and was not made by a recipe; choose another --output")
 
 
-def static_settings(static: str) -> dict[str, Any]:
-    """Return the settings of a model of static vectors: each word that it lacks has zeros."""
+def static_settings(model: str, static: str | None) -> dict[str, Any]:
+    """Check that only `static` has static vectors; return its settings: each word that it lacks has zeros."""
+    if open_checkpoint(model).static is not None:
+        raise ConfigError(f"`model={model!r}` holds static vectors, without layers to compare; pass it as `static`")
+    if static is None:
+        return {}
     vectors = open_checkpoint(static).static
     if vectors is None:
         raise ConfigError(f"`static={static!r}` is a contextual model; name word vectors or a model2vec folder")

@@ -79,7 +79,7 @@ def main(
         refuse_given(("hidden_size",), "is for --head bilstm; leave it out")
     paths = {name: options.pop(name) for name in ("train", "dev", "test")}
     files = {name: Path(path) for name, path in paths.items() if path is not None}
-    of_static = {} if static is None else static_settings(static)
+    of_static = static_settings(model, static)
     check_finetuning(model, TASKS["tag"], asked=tunes)
     context = options.pop("document_context")
     context = context == "on" or (context == "auto" and all(map(_marks_documents, files.values())))
