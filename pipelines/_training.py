@@ -43,6 +43,27 @@ HEADS = {
     "masked": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING", "masked words"),
     "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING", "next words"),
 }
+#: task -> the kind of head
+TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
+#: Learning rates.
+RATE = click.FloatRange(min=0, min_open=True)
+#: Options that have no effect on the heads of frozen features.
+FOR_FINETUNING = ("learning_rate", "epochs", "batch_size", "patience")
+_COUNT = click.IntRange(min=1)
+#: The options of `Settings`.
+training_options = together(
+    click.option("--learning-rate", type=RATE, help="The highest one; by default, by the model's size."),
+    click.option("--epochs", type=_COUNT, default=4, show_default=True, help="The most epochs."),
+    click.option("--batch-size", type=_COUNT, default=16, show_default=True),
+    click.option("--patience", type=_COUNT, help="Stop after N epochs without a better score."),
+    click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
+    click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
+)
+#: Those of a recipe that compares frozen features with a fine-tuned model.
+finetuning_options = together(
+    click.option("--with-finetuning", is_flag=True, help="Also train the whole model, by the options below."),
+    training_options,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +78,7 @@ class TaskModel:
 
 def has_head(model_type: str, head: str) -> bool:
     """Return whether transformers has such a head for a type of models."""
-    known = transformers.CONFIG_MAPPING
-    return model_type in known and known[model_type] in getattr(transformers, HEADS[head][1])
+    return transformers.CONFIG_MAPPING[model_type] in getattr(transformers, HEADS[head][1])
 
 
 def require_head(name: str, head: str) -> Checkpoint:
@@ -102,7 +122,7 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
     tokenizer.padding_side = "left" if reads_last else "right"
     taken = inspect.signature(model.forward).parameters
     tokenizer.model_input_names = [column for column in tokenizer.model_input_names if column in taken]
-    # A head for another number of classes does not fit, and is drawn at random.
+    # A head for another number of classes does not fit.
     new = tuple(sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}))
     # transformers leaves the biases of some heads as they are in memory (5.23: Longformer, Nyströmformer and others).
     for key, values in model.named_parameters():
@@ -203,29 +223,6 @@ def static_settings(model: str, static: str | None) -> dict[str, Any]:
     if vectors is None:
         raise ConfigError(f"`static={static!r}` is a contextual model; name word vectors or a model2vec folder")
     return {"model": static, "layers": "0", "unknown_words": "null" if vectors.words is None else "zero"}
-
-
-#: task -> the kind of head
-TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
-#: Learning rates.
-RATE = click.FloatRange(min=0, min_open=True)
-#: Options that have no effect on the heads of frozen features.
-FOR_FINETUNING = ("learning_rate", "epochs", "batch_size", "patience")
-_COUNT = click.IntRange(min=1)
-#: The options of `Settings`.
-training_options = together(
-    click.option("--learning-rate", type=RATE, help="The highest one; by default, by the model's size."),
-    click.option("--epochs", type=_COUNT, default=4, show_default=True, help="The most epochs."),
-    click.option("--batch-size", type=_COUNT, default=16, show_default=True),
-    click.option("--patience", type=_COUNT, help="Stop after N epochs without a better score."),
-    click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
-    click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
-)
-#: Those of a recipe that compares frozen features with a fine-tuned model.
-finetuning_options = together(
-    click.option("--with-finetuning", is_flag=True, help="Also train the whole model, by the options below."),
-    training_options,
-)
 
 
 @dataclass(frozen=True, kw_only=True)

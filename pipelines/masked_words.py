@@ -49,10 +49,11 @@ def main(
         refuse_given(reading, "is for --corpus")
         values, text = _fill(texts, LanguageModel(model, device), k, layers, output)
         return Result({"model": model, **values}, text)
-    refuse_given(("k", "layers"), "is for texts with a mask, not for --corpus")
     if output is None:
         raise click.UsageError("--corpus needs --output, the folder of the scores")
     documents = read_documents(corpus, **reading)
+    if not documents:
+        raise click.UsageError(f"{corpus}: has no documents")
     language = LanguageModel(model, device, given_words=documents[0].words is not None)
     values, text = _score(language, documents, output)
     return Result({"model": model, "corpus": Path(corpus).name, **values}, text)

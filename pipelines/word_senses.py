@@ -53,8 +53,6 @@ def main(
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
-    if senses is not None:
-        refuse_given(("max_senses",), "is for choosing the number, which --senses gives")
     max_senses, limit, seed = (options.pop(name) for name in ("max_senses", "limit", "seed"))
     if store_path is not None and corpus is None:
         refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")

@@ -96,7 +96,7 @@ def test_sentence_classifier(tiny_folder: Path, tmp_path: Path) -> None:
     assert bertfeat.load_probe(tmp_path / "out" / "probe").predict(stores[2]).equals(predictions)
     frozen, fine = found["rows"]
     assert frozen["score"] == found["score"]
-    assert frozen["n_bytes"] == sum(store.numpy("sentence", "layer_04").nbytes for store in stores)
+    assert frozen["n_bytes"] == sum(store.numpy("sentence", found["feature"]).nbytes for store in stores)
     taken = sum(sum(receipt.seconds.values()) for store in stores for receipt in store.receipts())
     assert frozen["seconds"] == pytest.approx(taken + found["training"]["seconds"])
     # The command for fine-tuning alone holds out the same rows, and so has the same score.
@@ -123,7 +123,7 @@ def test_a_mistake_is_one_line(words: tuple[str | Path, ...], tiny_folder: Path,
         ("sentence_classifier", ("--corpus", rows, "--epochs", 2), "--epochs is for fine-tuning; pass --with-finetun"),
         ("table7", (*words, "--head", "linear", "--hidden-size", 8), "--hidden-size is for --head bilstm"),
         ("table7", (*words, "--static", tiny_folder), "is a contextual model; name word vectors"),
-        ("finetune", ("--corpus", rows, "--task", "regress"), "label 'a' is not a number; --task regress takes"),
+        ("finetune", ("--corpus", rows, "--task", "regress"), "is not a number; --task regress takes numbers"),
         ("finetune", ("--corpus", rows, "--task", "pair"), "rows have one text; --task pair needs --text-pair-column"),
         ("finetune", ("--corpus", rows, "--task", "tag"), "its rows are texts; --task tag takes words with labels"),
         ("finetune", ("--corpus", few, "--task", "classify"), "2 rows are too few to train on and to hold out test"),
