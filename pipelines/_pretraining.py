@@ -14,7 +14,7 @@ from tokenizers import BertWordPieceTokenizer
 
 from bertfeat.encoder.weights import read_json
 from bertfeat.errors import CheckpointError, ConfigError, InputError, checkpoint_errors
-from bertfeat.pipelines._documents import read_documents
+from bertfeat.pipelines._recipe import read_documents
 from bertfeat.pipelines._training import NO_LABEL, TaskModel, new_model, open_task_model
 from bertfeat.text.template import read_templates
 

@@ -1,4 +1,4 @@
-"""Command of a recipe: it is alone in its output folder, writes result.json at its end, and prints a table."""
+"""Command of a recipe, alone in its output folder, with the documents that it reads, and what it writes and costs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +18,19 @@ import numpy as np
 import polars as pl
 
 from bertfeat import Store
+from bertfeat.choices import Level
 from bertfeat.cli import options
 from bertfeat.cli.failures import report_failures
 from bertfeat.cli.options import refuse_given as refuse_given
+from bertfeat.config import ExtractConfig
+from bertfeat.corpus import Corpus, cut_shards, resolve_inputs
+from bertfeat.corpus.formats import check_text_column
 from bertfeat.durable.file_lock import folder_lock
 from bertfeat.durable.files import make_parents, remove_empty
 from bertfeat.durable.publication import publish_bytes
-from bertfeat.errors import require
+from bertfeat.errors import InputError, require
 from bertfeat.plots.tables import markdown_table
+from bertfeat.records import Document
 
 #: The folder of checkpoints in the output folder; it is removed when the results are written.
 CHECKPOINTS = ".checkpoints"
@@ -40,6 +46,50 @@ features_options = options.together(
     click.option("--layers", default="-1", show_default=True, help="One layer, or several concatenated ones."),
     click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True),
 )
+#: The documents of train, dev and test.
+Splits = dict[str, list[Document]]
+
+
+def read_documents(path: str | Path, **settings: Any) -> list[Document]:
+    """Return the documents of a file in order, with kept columns and annotations; `settings` are of `ExtractConfig`."""
+    # At all levels, no setting that says how files are read is ignored.
+    given = {name: value for name, value in settings.items() if value is not None}
+    config = ExtractConfig.from_dict({"levels": tuple(Level), **given})
+    files = resolve_inputs([str(path)], config.format)
+    check_text_column(files, config)
+    with closing(Corpus(files, config)) as corpus:
+        everything = cut_shards(corpus.scan(), lambda _: 0, 1, keep_groups=False)
+        return [row for shard in everything for row in corpus.read(shard) if isinstance(row, Document)]
+
+
+def read_splits(files: Mapping[str, str], *, seed: int, n_drawn: int | None = None, **settings: Any) -> Splits:
+    """Return the documents of each file, or `n_drawn` of them; dev and test are held out of train if they have none."""
+    splits = {}
+    for name, path in files.items():
+        documents = read_documents(path, **settings)
+        splits[name] = [documents[row] for row in draw_rows(len(documents), n_drawn)]
+    train = splits["train"]
+    held = hold_out(len(train), seed, {"test", "dev"} - splits.keys())
+    return splits | {name: [train[row] for row in rows] for name, rows in held.items()}
+
+
+def draw_rows(n_rows: int, limit: int | None) -> list[int]:
+    """Return the numbers of the rows to use, in order: all, or `limit` of them, drawn at random."""
+    rows = pl.int_range(n_rows, eager=True)
+    return (rows if limit is None else rows.sample(min(limit, n_rows), seed=0, shuffle=True)).to_list()
+
+
+def hold_out(n_rows: int, seed: int, names: Collection[str] = ("test", "dev")) -> dict[str, list[int]]:
+    """Return the rows of train and of each of `names`: a fifth for test, and a tenth of the rest for dev."""
+    rows = pl.int_range(n_rows, eager=True).sample(fraction=1.0, shuffle=True, seed=seed).to_list()
+    held = {}
+    for name, share in {"test": 5, "dev": 10}.items():
+        if name in names:
+            cut = max(1, len(rows) // share)
+            held[name], rows = rows[:cut], rows[cut:]
+    if held and not rows:
+        raise InputError(f"{n_rows} rows are too few to train on and to hold out {' and '.join(held)}; bring more")
+    return {"train": rows, **held}
 
 
 class Result(NamedTuple):

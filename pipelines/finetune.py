@@ -13,8 +13,7 @@ from typing import Any
 
 import click
 
-from bertfeat.pipelines._documents import read_splits
-from bertfeat.pipelines._recipe import FILE, Result, recipe
+from bertfeat.pipelines._recipe import FILE, Result, read_splits, recipe
 from bertfeat.pipelines._training import TASKS, Settings, training_options
 from bertfeat.plots.tables import text_table
 

@@ -19,9 +19,8 @@ import click
 import polars as pl
 
 import bertfeat
-from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._likelihood import LanguageModel
-from bertfeat.pipelines._recipe import FILE, OUTPUT, Result, recipe, refuse_given, write
+from bertfeat.pipelines._recipe import FILE, OUTPUT, Result, read_documents, recipe, refuse_given, write
 from bertfeat.plots.tables import text_table
 
 

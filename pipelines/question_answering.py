@@ -26,8 +26,7 @@ from bertfeat.pipelines._answering import (
     read_squad,
     summarize,
 )
-from bertfeat.pipelines._documents import draw_rows
-from bertfeat.pipelines._recipe import FILE, Result, cost_cells, recipe, write
+from bertfeat.pipelines._recipe import FILE, Result, cost_cells, draw_rows, recipe, write
 from bertfeat.pipelines._training import (
     RATE,
     Settings,

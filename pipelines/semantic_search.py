@@ -22,7 +22,7 @@ import polars as pl
 from bertfeat import ExtractConfig, Store, extract
 from bertfeat.errors import UserError
 from bertfeat.pipelines._answering import read_articles
-from bertfeat.pipelines._recipe import FILE, Result, recipe, refuse_given, write
+from bertfeat.pipelines._recipe import FILE, Result, recipe, write
 from bertfeat.plots.charts import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.plots.tables import text_table, write_csv
 from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
@@ -39,22 +39,18 @@ Qrels = dict[str, dict[str, int]]
 @click.option("--queries", type=FILE, help="Queries; like the corpus, with an id.")
 @click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
-@click.option(
-    "--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, weightedmean, pooler, model."
-)
+@click.option("--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, pooler, model, ...")
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
 @click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
-def main(
-    corpus: str, queries: str | None, qrels: str | None, poolings: str, output: Path, limit: int | None, **options: Any
-) -> Result:
+def main(corpus: str, output: Path, limit: int | None, **options: Any) -> Result:
     """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
-    chosen = list(dict.fromkeys(name.strip() for name in poolings.split(",")))
+    chosen = list(dict.fromkeys(name.strip() for name in options.pop("poolings").split(",")))
     specs = [TransformSpec.parse(name.strip()) for name in options.pop("transforms").split(",")]
     prompts = {"documents": options.pop("document_prompt"), "queries": options.pop("query_prompt")}
     columns = {name: options.pop(name) for name in ("text_column", "id_column")}
-    documents, questions, judged = _read(corpus, queries, qrels, columns)
+    documents, questions, judged = _read(corpus, options.pop("queries"), options.pop("qrels"), columns)
     documents = dict(islice(documents.items(), limit))
     judged = _judged(documents, questions, judged, limit)
     asked = {query: text for query, text in questions.items() if query in judged}
@@ -99,13 +95,11 @@ def main(
 
 def _read(corpus: str, queries: str | None, qrels: str | None, columns: dict[str, Any]) -> tuple[Texts, Texts, Qrels]:
     """Read documents, queries and judgements, from one SQuAD file or from three."""
-    if Path(corpus).suffix == ".json":
-        refuse_given(("text_column", "id_column"), "is for columns; a SQuAD file has none")
-        if queries or qrels:
-            raise click.UsageError(f"{corpus} is read as SQuAD, which holds its queries; drop --queries and --qrels")
+    is_squad = Path(corpus).suffix == ".json"
+    if is_squad != (queries is None) or is_squad != (qrels is None):
+        raise click.UsageError("pass --queries and --qrels; a SQuAD .json file alone holds its own")
+    if queries is None or qrels is None:
         return _read_squad(corpus)
-    if not (queries and qrels):
-        raise click.UsageError("pass --queries and --qrels; only a SQuAD .json file needs neither")
     documents, questions = (
         {str(row.query_id): row.text for batch in QueryFile(path, **columns).batches() for row in batch}
         for path in (corpus, queries)
@@ -134,16 +128,10 @@ def _judged(documents: Texts, queries: Texts, qrels: Qrels, limit: int | None) -
         qrels = {query: {one: grades[one] for one in grades if one in documents} for query, grades in qrels.items()}
     judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not any(documents.keys() & grades for grades in judged.values()):
-        raise UserError(
-            f"none of {len(documents)} documents is relevant to a query; their ids are such as "
-            f"{next(iter(documents), None)!r}; raise --limit, pass --id-column, or check --qrels"
-        )
-    unknown = [query for query in judged if query not in queries]
-    if unknown:
-        raise UserError(
-            f"{len(unknown)} judged queries have no text, {unknown[0]!r} among them; ids are such as "
-            f"{next(iter(queries))!r}; pass --id-column, or the file with all queries"
-        )
+        said = f"none of {len(documents)} documents is relevant to a query, such as {next(iter(documents), None)!r}"
+        raise UserError(f"{said}; raise --limit, pass --id-column, or check --qrels")
+    if unknown := [query for query in judged if query not in queries]:
+        raise UserError(f"{len(unknown)} judged queries have no text, such as {unknown[0]!r}; pass all, or --id-column")
     return judged
 
 

@@ -16,13 +16,13 @@ import click
 import polars as pl
 
 from bertfeat import extract
-from bertfeat.pipelines._documents import read_splits
 from bertfeat.pipelines._recipe import (
     FILE,
     Result,
     cost_table,
     costs_of,
     features_options,
+    read_splits,
     recipe,
     write,
 )

@@ -20,13 +20,13 @@ import polars as pl
 
 from bertfeat import Store, extract
 from bertfeat.errors import InputError
-from bertfeat.pipelines._documents import read_splits
 from bertfeat.pipelines._recipe import (
     FILE,
     Result,
     cost_table,
     extraction_seconds,
     features_options,
+    read_splits,
     recipe,
     write,
 )

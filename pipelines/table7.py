@@ -23,12 +23,12 @@ from typing import Any
 import click
 
 from bertfeat import Store, extract
-from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._recipe import (
     FILE,
     Result,
     cost_cells,
     costs_of,
+    read_documents,
     recipe,
     refuse_given,
     write,
@@ -36,6 +36,7 @@ from bertfeat.pipelines._recipe import (
 from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options, static_settings
 from bertfeat.plots.tables import markdown_table
 
+CONTEXT = click.Choice(["auto", "on", "off"])
 # feature set -> the paper's F1 on the development set of CoNLL-2003
 PAPER = {
     "Embeddings": 91.0,
@@ -58,20 +59,13 @@ PAPER = {
 @click.option("--head", type=click.Choice(["bilstm", "linear"]), default="bilstm", show_default=True)
 @click.option("--hidden-size", type=click.IntRange(min=1), default=768, show_default=True, help="Units of the BiLSTM.")
 @click.option("--max-epochs", type=click.IntRange(min=1), default=30, show_default=True)
-@click.option(
-    "--document-context",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Encode sentences among their neighbours; auto: where the files mark documents.",
-)
+@click.option("--document-context", type=CONTEXT, default="auto", show_default=True, help="auto: by the files.")
 @click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 @finetuning_options
-def main(
-    label: str, model: str, static: str | None, output: Path, limit: int | None, seeds: int, **options: Any
-) -> Result:
+def main(label: str, model: str, static: str | None, output: Path, seeds: int, **options: Any) -> Result:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
     head, hidden_size, tunes = (options.pop(name) for name in ("head", "hidden_size", "with_finetuning"))
+    limit = options.pop("limit")
     params = {"max_epochs": options.pop("max_epochs")}
     if head == "bilstm":
         params["hidden_size"] = hidden_size
