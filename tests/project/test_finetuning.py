@@ -17,7 +17,7 @@ from scipy import stats
 import bertfeat
 from bertfeat.durable.file_lock import folder_lock
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.pipelines._finetuning import Examples, FineTuned, correlate, find_labels, finetune, make_examples
+from bertfeat.pipelines._finetuning import Examples, correlate, find_labels, finetune, make_examples
 from bertfeat.pipelines._training import NO_LABEL, Settings, TaskModel, make_trainer, open_task_model
 from bertfeat.records import Document
 from tests.support.drill import Zygote
@@ -62,12 +62,6 @@ def rows_of(task: str, n_rows: int = 24) -> list[Document]:
     return rows
 
 
-def tuned(task: str, model: Path, folder: Path, settings: Settings = FAST, **options: Any) -> FineTuned:
-    rows = rows_of(task)
-    splits = {"train": rows, "dev": rows, "test": rows[:12]}
-    return finetune(task, splits, "label", str(model), settings, folder, **options)
-
-
 def prepared(task: str, rows: Sequence[Document], folder: Path, **config: Any) -> tuple[TaskModel, Examples]:
     """A model with a head, and the examples of rows, whose targets are their labels."""
     is_tag = task == "tag"
@@ -94,7 +88,8 @@ def predicted(opened: TaskModel, examples: Examples, batch_size: int) -> Any:
 
 @pytest.mark.parametrize("task", ["classify", "pair", "tag", "regress"])
 def test_a_small_task_is_learned(task: str, tiny: Path, tmp_path: Path) -> None:
-    found = tuned(task, tiny, tmp_path)
+    rows = rows_of(task)
+    found = finetune(task, {"train": rows, "dev": rows, "test": rows[:12]}, "label", str(tiny), FAST, tmp_path)
     score = found.scores["test"]
     if task == "regress":
         assert score.value > 0.8

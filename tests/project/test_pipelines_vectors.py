@@ -84,18 +84,12 @@ def test_words_that_are_not_those_of_the_vectors(tmp_path: Path) -> None:
 
 def test_files_that_are_not_those_of_the_programs(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
-    array, first = sentence_arrays()["0"], json.loads(google_line(0, PIECES[1], numbers(4, 1, 2), [0]))
+    line = json.loads(google_line(0, PIECES[1], numbers(4, 1, 2), [0]))
     path, where = tmp_path / "g.jsonl", "g.jsonl:1: cannot be read as a line of extract_features.py"
-    for number, wanted in [("1", "cannot be read as sentences 0, 1, ..."), ("0", "the first one {")]:
-        arrays = {number: array, "1": array[:2]} if number == "0" else {number: array}
-        assert wanted in said(write_hdf5(tmp_path / "p.hdf5", arrays))
-    for text, wanted in [
-        (json.dumps({**first, "linex_index": 7}), f"{where} (ValueError: linex_index is 7 where 0 must be"),
-        (json.dumps({**first, "features": []}), where),
-        ("not JSON", f"{where} (JSONDecodeError: Expecting value"),
-    ]:
-        path.write_text(text + "\n")
-        assert wanted in said(path)
+    for changed in ({"linex_index": 7}, {"features": []}):
+        path.write_text(json.dumps({**line, **changed}) + "\n")
+        assert where in said(path)
+    assert "cannot be read as sentences 0, 1, ..." in said(write_hdf5(tmp_path / "p.hdf5", {"1": numbers(2, 3, 4)}))
 
 
 def test_word_pieces_become_words(tmp_path: Path) -> None:

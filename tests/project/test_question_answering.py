@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +67,6 @@ def squad(facts: Facts, version: str = "1.1") -> dict[str, Any]:
 def written(path: Path, content: object) -> Path:
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
-
-
-def check_predictions(folder: Path, questions: Sequence[Question], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Check that each answer is the text at its place, and that the scores are those of the official JSON."""
-    context = {question.id: question.context for question in questions}
-    for row in rows:
-        stem = folder / "predictions" / row["answers_by"]
-        frame = pl.read_parquet(stem.with_suffix(".parquet"))
-        assert frame["id"].to_list() == [question.id for question in questions]
-        for name, answer, start, end, *_ in frame.iter_rows():
-            assert context[name][start:end] == answer
-        texts = json.loads(stem.with_suffix(".json").read_text("utf-8"))
-        assert texts == dict(zip(frame["id"], frame["answer"], strict=True))
-        found = summarize(questions, texts, 0)
-        assert (found["exact_match"], found["f1"]) == pytest.approx((row["exact_match"], row["f1"]))
 
 
 class TestScores:
@@ -218,7 +203,16 @@ class TestRuns:
         assert rows["finetuned"]["unanswerable"] == {"n_questions": 2, "exact_match": 100, "f1": 100}
         assert (found["unanswerable"], found["official_script"]) == (True, "2.0")
         assert found["n_dev_questions_on_train_paragraphs"] == 6
-        check_predictions(tmp_path / "out", read_squad(path), found["rows"])
+        questions = {question.id: question for question in read_squad(path)}
+        for name, row in rows.items():
+            frame = pl.read_parquet(tmp_path / "out" / "predictions" / f"{name}.parquet")
+            assert frame["id"].to_list() == list(questions)
+            for number, answer, start, end, *_ in frame.iter_rows():
+                assert questions[number].context[start:end] == answer
+            texts = json.loads((tmp_path / "out" / "predictions" / f"{name}.json").read_text("utf-8"))
+            assert texts == dict(zip(frame["id"], frame["answer"], strict=True))
+            scores = summarize([*questions.values()], texts, 0)
+            assert (scores["exact_match"], scores["f1"]) == pytest.approx((row["exact_match"], row["f1"]))
         assert "| finetuned | 100.0 | 100.0 | 100.0 to 100.0 |" in (tmp_path / "out" / "table.md").read_text("utf-8")
         assert {one.name for one in (tmp_path / "out").iterdir()} == {"model", "predictions", "result.json", "table.md"}
 
