@@ -149,8 +149,8 @@ def test_a_mistake_is_one_line(words: tuple[str | Path, ...], tiny_folder: Path,
         ("word_senses", ("--word", "bank"), "pass either --corpus or --store"),
         ("word_senses", ("--word", "bank", "--corpus", rows, "--layer", 1, *model), "0 occurrences of 'bank'; choose"),
     ]:
-        assert message in refusal(name, *asked, "--output", tmp_path / "out"), (name, asked)
-        assert not (tmp_path / "out" / "result.json").exists()
+        assert message in refusal(name, *asked, "--output", tmp_path / name), (name, asked)
+        assert not (tmp_path / name / "result.json").exists()
 
 
 def test_all_recipes_are_listed_and_help_has_two_names() -> None:
