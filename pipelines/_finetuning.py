@@ -1,4 +1,4 @@
-"""Fine-tuning of a model on labelled texts, pairs or words, scored as probes are."""
+"""Fine-tuning of a model on labelled texts, pairs or words, and linear heads on features, scored as probes are."""
 
 from __future__ import annotations
 
@@ -13,24 +13,119 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import transformers
+from scipy.stats import rankdata
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
-from bertfeat.pipelines._models import (
+from bertfeat.heads.registry import make_head
+from bertfeat.heads.scores import Interval, resamples
+from bertfeat.pipelines._training import (
     NO_LABEL,
+    TASKS,
+    History,
+    Settings,
     TaskModel,
     check_model_place,
     freeze,
+    make_trainer,
     open_task_model,
     replace_model,
     rows_of,
+    train,
 )
-from bertfeat.pipelines._scores import Score, correlate
-from bertfeat.pipelines._training import TASKS, History, Settings, make_trainer, train
 from bertfeat.probes.rows import is_given
-from bertfeat.probes.scoring import score_predicted
-from bertfeat.records import BoolArray, Document
+from bertfeat.probes.scoring import ProbeScore, score_predicted
+from bertfeat.records import BoolArray, Document, Float64Array
+
+# The strengths of the L2 penalty that are tried on dev: C of the logistic regression, alpha of the ridge regression.
+_C = (0.001, 0.01, 0.1, 1.0, 10.0)
+_ALPHA = (1.0, 10.0, 100.0, 1000.0, 10000.0)
+_N_RESAMPLES = 1000
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Correlations:
+    """Spearman's correlation, the main score, and Pearson's; 0 where all values of one side are equal."""
+
+    n_rows: int
+    spearman: float
+    pearson: float
+    intervals: Mapping[str, Interval]
+    n_without_label: int
+    metric: str = "spearman"
+
+    @property
+    def value(self) -> float:
+        """The main score."""
+        return self.spearman
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores as JSON values."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return the scores as lines to read."""
+        lines = [f"rows      {self.n_rows}", f"Spearman  {self.spearman:.4f}", f"Pearson   {self.pearson:.4f}"]
+        if self.n_without_label:
+            lines.append(f"rows without a label, left out: {self.n_without_label}")
+        lines += ["", f"{_LEVEL:.0%} intervals ({_N_RESAMPLES} resamples of {self.n_rows} documents)"]
+        lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
+        return lines
+
+
+#: A score of classes or of quantities.
+Score = ProbeScore | Correlations
+
+
+def correlate(
+    true: Float64Array, predicted: Float64Array, *, n_without_label: int = 0, bootstrap: bool
+) -> Correlations:
+    """Compare predicted quantities of rows with true ones, both (n_rows,)."""
+    found: dict[str, Any] = {}
+    intervals = {}
+    for name in ("spearman", "pearson"):
+        found[name] = _correlation(name, true, predicted)
+        if bootstrap:
+            drawn = resamples(len(true), _N_RESAMPLES, 0)
+            scores = [_correlation(name, true[rows], predicted[rows]) for rows in drawn]
+            low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+            intervals[name] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
+    return Correlations(len(true), **found, intervals=intervals, n_without_label=n_without_label)
+
+
+def _correlation(name: str, true: Float64Array, predicted: Float64Array) -> float:
+    sides = [rankdata(side) if name == "spearman" else side for side in (true, predicted)]
+    centered = [side - side.mean() for side in sides]
+    norm = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
+    return float(centered[0] @ centered[1] / norm) if norm else 0.0
+
+
+def fit_and_score(vectors: Mapping[str, Any], labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Score]]:
+    """Fit a linear head on train with the best penalty on dev; return its name and penalty, and the other scores.
+
+    `vectors` (n_pairs, dim) and `labels` (n_pairs,) are those of each split; float64 labels are quantities.
+    """
+    train, held = (vectors["train"], labels["train"]), [split for split in vectors if split != "train"]
+    if labels["train"].dtype.kind == "f":
+        heads = {alpha: make_pipeline(StandardScaler(), Ridge(alpha=alpha)).fit(*train) for alpha in _ALPHA}
+
+        def score(alpha: float, split: str, *, bootstrap: bool) -> Correlations:
+            guesses = heads[alpha].predict(vectors[split]).astype(np.float64)
+            return correlate(labels[split], guesses, bootstrap=bootstrap)
+
+        best = max(_ALPHA, key=lambda alpha: score(alpha, "dev", bootstrap=False).value)
+        return {"head": "ridge", "alpha": best}, {split: score(best, split, bootstrap=True) for split in held}
+    probe = make_head("logreg", C=list(_C)).fit(*train, dev=(vectors["dev"], labels["dev"]))
+    scores: dict[str, Score] = {}
+    for split in held:
+        how: Any = {"lengths": None, "predicted": np.ones(len(vectors[split]), np.bool_), "bootstrap": True}
+        scores[split] = score_predicted(labels[split], probe.predict(vectors[split]), probe.classes_, **how)
+    return {"head": "logreg", "C": probe.fit_report()["C"]}, scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +157,10 @@ class Examples:
     is_read: BoolArray
     n_cut: int
 
-    def outputs(self, predicted: Any) -> npt.NDArray[Any]:
+    def outputs(self, predicted: Any) -> Any:
         """Return the outputs of the head for the rows that are read, (n_read, n_outputs)."""
-        outputs: npt.NDArray[Any] = predicted.predictions
-        return outputs if self.texts.is_labelled is None else outputs[predicted.label_ids != NO_LABEL]
+        is_tag = self.texts.is_labelled is not None
+        return predicted.predictions[predicted.label_ids != NO_LABEL] if is_tag else predicted.predictions
 
     def score(self, predicted: Any, classes: Labels, *, bootstrap: bool) -> Score:
         """Score predictions; quantities have no classes."""
@@ -95,20 +190,20 @@ def finetune(
     label: str,
     model: str,
     settings: Settings,
-    folder: Path,
-    checkpoints: Path,
+    output: Path,
+    place: str = "model",
     *,
     frozen: str | None = None,
     context: bool = False,
 ) -> FineTuned:
-    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in the folder.
+    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in a place in the output.
 
     `frozen` are layers that keep their weights; with `context`, the sentences of a document are read as one text.
     """
-    texts = {name: _labelled(task, documents, label, name) for name, documents in splits.items()}
+    texts = {name: find_labels(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
     opened = open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
-    check_model_place(opened, folder)
+    check_model_place(opened, output / place)
     layers = () if frozen is None else freeze(opened, frozen)
     examples = {
         name: make_examples(split, opened, codes if name == "train" else None, context=context)
@@ -118,16 +213,14 @@ def finetune(
         if split.n_cut:
             n_rows = len(split.texts.labels)
             click.echo(f"{name}: {split.n_cut} of {n_rows} texts are cut to the model's window", err=True)
-    collator = (
-        transformers.DataCollatorForTokenClassification if task == "tag" else transformers.DataCollatorWithPadding
-    )
+    pads = transformers.DataCollatorForTokenClassification if task == "tag" else transformers.DataCollatorWithPadding
     read = {name: [list(one.values()) for one in examples[name].inputs] for name in ("train", "dev")}
     trainer = make_trainer(
         opened.model,
         [one for one in examples["train"].inputs if np.max(one["labels"]) != NO_LABEL],
         settings,
-        checkpoints,
-        collator=collator(opened.tokenizer),
+        output,
+        collator=pads(opened.tokenizer),
         made_of=[opened.checkpoint.weights_sha256, layers, read],
         dev=examples["dev"].inputs,
         score=lambda predicted: examples["dev"].score(predicted, classes, bootstrap=False).value,
@@ -160,58 +253,43 @@ def finetune(
         "training": asdict(history),
         "scores": {name: score.to_dict() for name, score in scores.items()},
         "seconds": history.seconds,
-        "n_bytes": replace_model(opened, folder),
+        "n_bytes": replace_model(opened, output / place),
     }
     return FineTuned(history, scores, values)
 
 
-def _labelled(task: str, documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
-    if task == "tag":
-        return label_words(documents, label, where)
-    has_pair = {document.text_pair is not None for document in documents}
+def find_labels(task: str, documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
+    """Find the labels of texts or words; those without one are left out."""
+    is_tag, has_pair = task == "tag", {document.text_pair is not None for document in documents}
     if task == "pair" and has_pair != {True}:
         raise UserError(f"{where}: its rows have one text; --task pair needs --text-pair-column, without nulls")
     if task == "classify" and has_pair == {True}:
         raise UserError(f"{where}: its rows have two texts; use --task pair, or drop --text-pair-column")
-    return label_texts(documents, label, where, quantities=task == "regress")
-
-
-def label_texts(documents: Sequence[Document], label: str, where: str, *, quantities: bool = False) -> LabelledTexts:
-    """Find the labels of whole texts; texts without one are left out."""
-    values = pl.Series([document.kept.get(label) for document in documents], strict=False)
-    given = is_given(values)
-    kept = [document for document, is_there in zip(documents, given, strict=True) if is_there]
-    if not kept:
-        raise UserError(f"{where}: no row has a value in column {label!r}; name the column of the labels")
-    if not quantities:
-        labels = check_labels(values.filter(given).to_numpy(), what=f"{where}: column {label!r}")
-        return LabelledTexts(kept, labels, None, len(documents) - len(kept))
-    numbers = values.filter(given).cast(pl.Float64, strict=False).to_numpy()
-    for row in np.flatnonzero(~np.isfinite(numbers)):
-        reason = f"{label} {kept[row].kept[label]!r:.60} is not a number; --task regress takes numbers"
-        raise InputError(reason, path=kept[row].path, row=kept[row].row)
-    return LabelledTexts(kept, numbers, None, len(documents) - len(kept))
-
-
-def label_words(documents: Sequence[Document], label: str, where: str) -> LabelledTexts:
-    """Find the labels of words; words without one are left out."""
-    if any(document.words is None for document in documents):
+    if is_tag and any(document.words is None for document in documents):
         raise UserError(f"{where}: its rows are texts; --task tag takes words with labels, such as CoNLL files")
-    values = pl.Series([tag for document in documents for tag in document.annotations[label]], dtype=pl.String)
+    if is_tag:
+        values = pl.Series([tag for document in documents for tag in document.annotations[label]], dtype=pl.String)
+    else:
+        values = pl.Series([document.kept.get(label) for document in documents], strict=False)
     given = is_given(values)
     if not given.any():
-        raise UserError(f"{where}: no word has a value in column {label!r}; name the column of the labels")
-    labels = check_labels(values.filter(given).to_numpy(), what=f"{where}: column {label!r}")
-    return LabelledTexts(documents, labels, given.to_numpy(), len(values) - len(labels))
+        raise UserError(f"{where}: none has a value in column {label!r}; name the column of the labels")
+    known = values.filter(given)
+    kept = documents if is_tag else [documents[row] for row in given.arg_true()]
+    if task == "regress":
+        labels = known.cast(pl.Float64, strict=False).to_numpy()
+        for row in np.flatnonzero(~np.isfinite(labels)).tolist():
+            reason = f"{label} {known[row]!r:.60} is not a number; --task regress takes numbers"
+            raise InputError(reason, path=kept[row].path, row=kept[row].row)
+    else:
+        labels = check_labels(known.to_numpy(), what=f"{where}: column {label!r}")
+    return LabelledTexts(kept, labels, given.to_numpy() if is_tag else None, len(values) - len(known))
 
 
 def encode_splits(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Labels, npt.NDArray[Any]]:
     """Return the classes, none for quantities, and the targets of train."""
     labels = texts["train"].labels
     if labels.dtype.kind == "f":
-        for name, split in texts.items():
-            if len(np.unique(split.labels)) == 1:
-                raise UserError(f"{name}: all values of column {label!r} are {split.labels[0]:g}; they must differ")
         return np.zeros(0, np.int64), labels
     classes, codes = encode_labels(labels, what=f"train: column {label!r}")
     for name, split in texts.items():

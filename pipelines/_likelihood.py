@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import CheckpointError, InputError
-from bertfeat.pipelines._models import has_head, open_task_model
+from bertfeat.pipelines._training import has_head, open_task_model
 from bertfeat.progress import reporting
 from bertfeat.records import Document, Float64Array, IntArray
 from bertfeat.text.spans import lay_windows
@@ -90,9 +91,7 @@ class LanguageModel:
     def score_words(self, documents: Sequence[Document]) -> Iterator[pl.DataFrame]:
         """Yield the words of documents, as the word level has them, with `log_prob`, a natural logarithm.
 
-        For a model of masked words it is the pseudo-log-likelihood of Salazar et al. (2020, arXiv 1910.14659) in the
-        form of Kauf and Ivanova (2023, arXiv 2305.10588): each token is predicted with itself and the later tokens of
-        its word masked. It is null where nothing comes before a word and the model has no first token.
+        It is null where nothing comes before a word and the model has no first token.
         """
         with reporting(None) as progress:
             for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
@@ -136,23 +135,15 @@ class LanguageModel:
 
     def _run(self, queries: Iterable[_Query]) -> Iterator[tuple[_Query, torch.Tensor]]:
         """Yield each query with the logits of what it asks for: float32 (m, n_ids)."""
-        waiting: list[_Query] = []
-        for query in queries:
-            length = len(query.ids)
-            most = min(_MAX_TOKENS, max(length, _MAX_LOGITS // self._n_ids))
-            # Padding changes the states of some models, such as MobileBERT.
-            if waiting and (length != len(waiting[0].ids) or length * (len(waiting) + 1) > most):
-                yield from self._batch(waiting)
-                waiting = []
-            waiting.append(query)
-        if waiting:
-            yield from self._batch(waiting)
-
-    @torch.no_grad()
-    def _batch(self, queries: Sequence[_Query]) -> list[tuple[_Query, torch.Tensor]]:
-        ids = torch.from_numpy(np.stack([query.ids for query in queries])).to(self.device)
-        logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.float()
-        return [(query, logits[row, torch.from_numpy(query.read_at)]) for row, query in enumerate(queries)]
+        most = min(_MAX_TOKENS, _MAX_LOGITS // self._n_ids)
+        # Padding changes the states of some models, such as MobileBERT: a batch has queries of one length.
+        for length, alike in itertools.groupby(queries, lambda query: len(query.ids)):
+            while batch := [*itertools.islice(alike, max(1, most // length))]:
+                ids = torch.from_numpy(np.stack([query.ids for query in batch])).to(self.device)
+                with torch.no_grad():
+                    logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.float()
+                for query, found in zip(batch, logits, strict=True):
+                    yield query, found[torch.from_numpy(query.read_at)]
 
 
 def _words(documents: Sequence[Document], tokens: Tokens, log_probs: Float64Array) -> pl.DataFrame:

@@ -14,8 +14,8 @@ from tokenizers import BertWordPieceTokenizer
 
 from bertfeat.encoder.weights import read_json
 from bertfeat.errors import CheckpointError, ConfigError, InputError, checkpoint_errors
-from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._models import NO_LABEL, TaskModel, new_model, open_task_model
+from bertfeat.pipelines._recipe import read_documents
+from bertfeat.pipelines._training import NO_LABEL, TaskModel, new_model, open_task_model
 from bertfeat.text.template import read_templates
 
 #: The texts of a document, in order.
@@ -30,7 +30,7 @@ _USUAL_SIZE = 30_522
 def read_texts(path: str, **settings: Any) -> list[Texts]:
     """Return the texts of each document: neighbouring rows with the same group, or one row."""
     # Without context, a column of documents is refused.
-    rows = read_documents(path, **settings, document_context="document_column" in settings)
+    rows = read_documents(path, **settings, document_context=settings.get("document_column") is not None)
     grouped = itertools.groupby(rows, key=lambda row: row.index if row.group is None else row.group)
     documents = [[row.text for row in group if row.text.strip()] for _, group in grouped]
     return [texts for texts in documents if texts]
@@ -73,13 +73,10 @@ def cut_windows(documents: Sequence[Texts], tokenizer: Any, max_length: int) -> 
             words += [n_before + (word or 0) for word in encoded.word_ids(number)]
     n_windows = -(-len(ids) // room) or 1
     first, last = template.prefix.ids, template.suffix.ids
+    split_ids, split_words = (np.array_split(np.array(part, np.int64), n_windows) for part in (ids, words))
     windows = [
         {"input_ids": np.concatenate([first, inside, last]), "words": np.pad(numbers, (len(first), len(last)))}
-        for inside, numbers in zip(
-            np.array_split(np.array(ids, np.int64), n_windows),
-            np.array_split(np.array(words, np.int64), n_windows),
-            strict=True,
-        )
+        for inside, numbers in zip(split_ids, split_words, strict=True)
     ]
     known = [window for window in windows if not np.isin(window["input_ids"], tokenizer.all_special_ids).all()]
     if not known:

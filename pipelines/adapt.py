@@ -3,8 +3,8 @@
     python -m bertfeat.pipelines.adapt --corpus texts.txt --model minilm -o adapted
     python -m bertfeat.pipelines.adapt --corpus texts.txt --from-scratch config.json -o small
 
-Writes the folder model, which --model takes, result.json, and the learning curve. The table has the scores on held-out
-documents before and after. The same command resumes a run that was killed.
+Writes the folder model, which --model takes, result.json, and the learning curve. The same command resumes a run that
+was killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import click
 import numpy as np
 
-from bertfeat.pipelines._models import check_model_place, replace_model
 from bertfeat.pipelines._pretraining import (
     Masking,
     cut_windows,
@@ -28,8 +27,15 @@ from bertfeat.pipelines._pretraining import (
     read_texts,
     scores_of,
 )
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe
-from bertfeat.pipelines._training import Settings, make_trainer, train, training_options
+from bertfeat.pipelines._recipe import FILE, Result, recipe
+from bertfeat.pipelines._training import (
+    Settings,
+    check_model_place,
+    make_trainer,
+    replace_model,
+    train,
+    training_options,
+)
 from bertfeat.plots.charts import plot_lines
 from bertfeat.plots.tables import text_table
 
@@ -44,7 +50,6 @@ _SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option("--whole-words", is_flag=True, help="Mask whole words.")
 @click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 128, or fewer]")
 @click.option("--held-out", type=_SHARE, default=0.1, show_default=True, help="Share of the text to score on.")
-@output_option
 @training_options
 def main(corpus: str, model: str | None, from_scratch: str | None, output: Path, **options: Any) -> Result:
     """Train an encoder on plain text, and write a folder that --model takes."""
@@ -53,8 +58,7 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
     whole_words, max_length, held_out = (options.pop(name) for name in ("whole_words", "max_length", "held_out"))
     reading = {name: options.pop(name) for name in ("text_column", "document_column", "format", "limit")}
     settings = Settings(**options)
-    documents = read_texts(corpus, **{name: value for name, value in reading.items() if value is not None})
-    parts = hold_out(documents, held_out)
+    parts = hold_out(read_texts(corpus, **reading), held_out)
     if from_scratch is not None:
         make_model(from_scratch, [*itertools.chain(*parts[0])], output / "start", seed=settings.seed)
     opened = open_masked_model(model or str(output / "start"), settings.seed)
@@ -70,7 +74,7 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
         opened.model,
         windows,
         settings,
-        output / CHECKPOINTS,
+        output,
         collator=masking,
         made_of=[opened.checkpoint.weights_sha256, whole_words, scored, [one["input_ids"].tolist() for one in windows]],
         dev=scored,
@@ -81,14 +85,10 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
     history = train(trainer)
     after = scores_of(trainer.predict(scored))
     replace_model(opened, output / "model")
-    steps = [history.step // history.epoch * number for number in range(1, history.epoch + 1)]
-    held = [-score for score in history.scores]
     curve: list[dict[str, float]] = [{"step": 0, "held_out_loss": before["loss"]}]
-    for step, score, loss in zip(steps, held, history.losses, strict=True):
-        curve.append({"step": step, "held_out_loss": score, "loss": loss})
-    lines: dict[str, list[tuple[float, float]]] = {
-        "training, mean of the epoch": [*zip(steps, history.losses, strict=True)]
-    }
+    for number, (score, loss) in enumerate(zip(history.scores, history.losses, strict=True), 1):
+        curve.append({"step": history.step // history.epoch * number, "held_out_loss": -score, "loss": loss})
+    lines = {"training, mean of the epoch": [(point["step"], point["loss"]) for point in curve[1:]]}
     lines["held out"] = [(point["step"], point["held_out_loss"]) for point in curve]
     plot_lines(lines, output / "curve", axis_names=("step", "loss"))
     ids = np.concatenate([window["input_ids"] for window in windows])
@@ -112,11 +112,7 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
         "training": asdict(history),
         "curve": curve,
     }
-    rows: list[list[object]] = [
-        ["before", *before.values()],
-        ["after", *after.values()],
-        ["most frequent token", None, guessed],
-    ]
+    rows = [("before", *before.values()), ("after", *after.values()), ("most frequent token", None, guessed)]
     return Result(values, text_table(["held-out documents", "loss", "masked words"], rows))
 
 

@@ -5,8 +5,7 @@
 
 With texts, it prints the most probable words for each mask; --output keeps them, with the state at the mask. With a
 corpus, it writes a row for each word with its log probability and surprisal: for a model of masked words the
-pseudo-log-likelihood, within-word left-to-right (Kauf and Ivanova 2023, arXiv 2305.10588), for a model of next words
-the usual one.
+pseudo-log-likelihood, within-word left-to-right (Kauf and Ivanova 2023, arXiv 2305.10588).
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ import click
 import polars as pl
 
 import bertfeat
-from bertfeat.pipelines._documents import read_documents
 from bertfeat.pipelines._likelihood import LanguageModel
-from bertfeat.pipelines._recipe import FILE, OUTPUT, Result, recipe, refuse_given, write
+from bertfeat.pipelines._recipe import FILE, OUTPUT, Result, read_documents, recipe, refuse_given, write
 from bertfeat.plots.tables import text_table
 
 
@@ -48,14 +46,11 @@ def main(
         raise click.UsageError("pass texts with a mask, or --corpus, and not both")
     if corpus is None:
         refuse_given(reading, "is for --corpus")
-        if output is None:
-            refuse_given(("layers",), "is for --output, which keeps the states at the masks")
         values, text = _fill(texts, LanguageModel(model, device), k, layers, output)
         return Result({"model": model, **values}, text)
-    refuse_given(("k", "layers"), "is for texts with a mask, not for --corpus")
     if output is None:
         raise click.UsageError("--corpus needs --output, the folder of the scores")
-    documents = read_documents(corpus, **{name: value for name, value in reading.items() if value is not None})
+    documents = read_documents(corpus, **reading)
     if not documents:
         raise click.UsageError(f"{corpus}: has no documents")
     language = LanguageModel(model, device, given_words=documents[0].words is not None)
@@ -73,13 +68,8 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, ou
         tables.append(f"{text}\n{text_table(headers, rows)}\n")
     if output is not None:
         frame = pl.DataFrame({"text": [language.with_mask(text) for text in texts]})
-        settings: dict[str, Any] = {
-            "model": language.name,
-            "levels": "token",
-            "layers": layers,
-            "device": str(language.device),
-        }
-        store = bertfeat.extract(frame, output / "features", overwrite=True, **settings)
+        how: Any = {"model": language.name, "levels": "token", "layers": layers, "device": str(language.device)}
+        store = bertfeat.extract(frame, output / "features", overwrite=True, **how)
         states = store.polars("token").filter(pl.col("token_id") == language.mask_id)
         ranked = words.group_by("doc_id", "char_start", maintain_order=True).agg("word", "probability")
         kept = ["doc_id", "char_start", "char_end", *(feature.name for feature in store.features("token"))]

@@ -3,11 +3,10 @@
     python -m bertfeat.pipelines.near_duplicates --corpus reviews.jsonl -o duplicates --threshold 0.95
     python -m bertfeat.pipelines.near_duplicates --corpus docs.csv --model bert-base-uncased --transform center -o d
 
-Equal texts are encoded once, as one document. An index gives the neighbours of each text, more of them until the
-furthest is below the threshold; pairs above it are scored exactly and joined. A cluster is all that is joined directly
-or through others, so two of its texts may be less similar. Scores are cosines with its representative, the text with
-most neighbours in it. Raw BERT vectors of any two texts are similar: center them. Writes clusters.jsonl,
-clusters.parquet and result.json.
+An index gives the neighbours of each text; pairs above the threshold are scored exactly and joined. A cluster is all
+that is joined directly or through others, so two of its texts may be less similar. Scores are cosines with its
+representative, the text with most neighbours in it. Raw BERT vectors of any two texts are similar: center them. Writes
+clusters.jsonl, clusters.parquet and result.json.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from bertfeat import Index, build_index, extract
-from bertfeat.pipelines._recipe import FILE, Result, features_options, output_option, recipe, write
+from bertfeat.pipelines._recipe import FILE, Result, features_options, recipe, write
 from bertfeat.plots.tables import text_table
 from bertfeat.search import QueryFile, TransformSpec
 
@@ -44,32 +43,23 @@ N_SHOWN = 20
 @click.option("--transform", default="none", show_default=True, help="center, whiten[:DIM], pca:DIM, truncate:DIM.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), default=0.95, show_default=True, help="The least cosine.")
 @click.option("--factory", help="A faiss factory string, or auto; by default Flat for up to 20,000 texts, else auto.")
-@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
-def main(
-    corpus: str, transform: str, threshold: float, factory: str | None, output: Path, limit: int | None, **encoding: Any
-) -> Result:
+def main(corpus: str, threshold: float, factory: str | None, output: Path, limit: int | None, **options: Any) -> Result:
     """Find clusters of near-identical documents."""
-    spec = str(TransformSpec.parse(transform))
-    file = QueryFile(corpus, **{name: encoding.pop(name) for name in ("text_column", "id_column")})
+    spec = str(TransformSpec.parse(options.pop("transform")))
+    file = QueryFile(corpus, **{name: options.pop(name) for name in ("text_column", "id_column")})
     rows = [(row.query_id, row.text) for batch in file.batches() for row in batch][:limit]
     documents = pl.DataFrame(rows, schema=["doc_id", "text"], orient="row", infer_schema_length=None)
     # The row of a text in the store is its place in `texts`.
     texts = documents["text"].unique(maintain_order=True)
-    store = extract(texts.to_frame(), output / "features", levels="sentence", combine="concat", **encoding)
+    store = extract(texts.to_frame(), output / "features", levels="sentence", combine="concat", **options)
     feature = store.features("sentence")[0].name
     factory = factory or ("Flat" if len(texts) <= MAX_FLAT else "auto")
     # Each index and transform has a folder of its own.
     path = output / "indexes" / re.sub(r"\W+", "-", f"{factory}-{spec}")
     path.parent.mkdir(exist_ok=True)
-    settings: dict[str, Any] = {
-        "level": "sentence",
-        "feature": feature,
-        "factory": factory,
-        "metric": "cosine",
-        "transform": spec,
-    }
-    with build_index(store, path, **settings) as built:
+    how: Any = {"level": "sentence", "feature": feature, "factory": factory, "metric": "cosine", "transform": spec}
+    with build_index(store, path, **how) as built:
         candidates = _neighbors(built, threshold)
         numbers = np.unique(candidates)
         vectors = built.prepare(store.take("sentence", feature, numbers))
@@ -91,7 +81,7 @@ def main(
         "limit": limit,
         "model": store.metadata["model"],
         "feature": feature,
-        "pooling": encoding["pooling"],
+        "pooling": options["pooling"],
         "transform": spec,
         "threshold": threshold,
         "index": factory,
@@ -134,13 +124,9 @@ def _table(
     documents: pl.DataFrame, texts: pl.Series, pairs: Pairs, cosines: Callable[[Pairs], npt.NDArray[np.float64]]
 ) -> pl.DataFrame:
     """Return a row for each document in a cluster: largest cluster first, its representative first, then by score."""
-    numbered = pl.DataFrame(
-        {
-            "text": texts,
-            "number": np.arange(len(texts)),
-            "root": _roots(len(texts), pairs),
-            "n_near": np.bincount(pairs.ravel(), minlength=len(texts)),
-        }
+    n_near = np.bincount(pairs.ravel(), minlength=len(texts))
+    numbered = pl.DataFrame({"text": texts, "root": _roots(len(texts), pairs), "n_near": n_near}).with_columns(
+        number=pl.int_range(pl.len())
     )
     best = pl.col("number").sort_by(["n_near", "number"], descending=[True, False]).first().over("root")
     frame = (

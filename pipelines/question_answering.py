@@ -4,8 +4,7 @@
     python -m bertfeat.pipelines.question_answering --corpus train-v1.1.json --dev dev-v1.1.json -o squad
 
 Devlin et al. 2019 (arXiv 1810.04805v2, sections 4.2 and 4.3), on files in SQuAD's format. Without --dev, a fifth of the
-articles is held out. A tenth of the other articles chooses the epoch. Exact match and F1 are those of the official
-scripts. Writes the predictions of each row (Parquet with offsets, and the official JSON), table.md and result.json.
+articles is held out. Scores are those of the official scripts. Writes predictions, model, table.md and result.json.
 """
 
 from __future__ import annotations
@@ -18,20 +17,25 @@ from typing import Any
 import click
 import polars as pl
 
-from bertfeat.pipelines._answering import learn
-from bertfeat.pipelines._costs import cost_cells
-from bertfeat.pipelines._documents import draw_rows
-from bertfeat.pipelines._models import check_model_place, open_task_model, replace_model
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe, write
-from bertfeat.pipelines._squad import (
+from bertfeat.pipelines._answering import (
     Prediction,
     best_sentence,
     has_unanswerable,
     hold_out_articles,
+    learn,
     read_squad,
     summarize,
 )
-from bertfeat.pipelines._training import RATE, Settings, check_finetuning, finetuning_options
+from bertfeat.pipelines._recipe import FILE, Result, cost_cells, draw_rows, recipe, write
+from bertfeat.pipelines._training import (
+    RATE,
+    Settings,
+    check_finetuning,
+    check_model_place,
+    finetuning_options,
+    open_task_model,
+    replace_model,
+)
 from bertfeat.plots.tables import markdown_table
 
 
@@ -43,7 +47,6 @@ from bertfeat.plots.tables import markdown_table
 @click.option("--head-learning-rate", type=RATE, default=1e-3, show_default=True, help="On the frozen model.")
 @click.option("--head-epochs", type=click.IntRange(min=1), default=15, show_default=True, help="On the frozen model.")
 @click.option("--freeze", "frozen", help="Layers that fine-tuning keeps, such as 0..4; 0 is the embeddings.")
-@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="N questions of each file, drawn at random.")
 @finetuning_options
 def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | None, **options: Any) -> Result:
@@ -73,8 +76,7 @@ def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | No
 
     def add(name: str, predictions: Sequence[Prediction], training: Mapping[str, Any] | None = None) -> None:
         """Score the answers to the questions of dev, and write them."""
-        overrides = {"no_answer_score": pl.Float64}
-        frame = pl.DataFrame(predictions, schema_overrides=overrides, orient="row")
+        frame = pl.DataFrame(predictions, schema_overrides={"no_answer_score": pl.Float64}, orient="row")
         write(output / "predictions" / f"{name}.parquet", frame)
         # What the official scripts read.
         answers = {one.id: one.answer for one in predictions}
@@ -87,10 +89,10 @@ def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | No
     rows: list[dict[str, Any]] = []
     add("sentence", [best_sentence(question) for question in asked])
     all_layers = f"0..{opened.checkpoint.n_layers}"
-    add("frozen", *learn(opened, splits, replace(settings, **head), output / CHECKPOINTS, frozen=all_layers, **windows))
+    add("frozen", *learn(opened, splits, replace(settings, **head), output, frozen=all_layers, **windows))
     if with_finetuning:
         opened = open_task_model(model, "question", seed=settings.seed)
-        add("finetuned", *learn(opened, splits, settings, output / CHECKPOINTS, frozen=frozen, **windows))
+        add("finetuned", *learn(opened, splits, settings, output, frozen=frozen, **windows))
     rows[-1]["n_bytes"] = replace_model(opened, output / "model")
     table = _table(rows)
     write(output / "table.md", table + "\n")

@@ -3,10 +3,9 @@
     python -m bertfeat.pipelines.random_weights minilm --seed 0 -o minilm-random
     bertfeat extract corpus.txt -o random --model ./minilm-random
 
-transformers initializes the weights as it does before training, in float32. The tokenizer, config.json and the files of
-sentence-transformers are copied. The same seed gives the same folder, with the same versions of transformers and torch
-on the same kind of processor. Dense layers of sentence-transformers are trained, and no initialization belongs to them:
-then modules.json is left out, so that --pooling model is refused, and the other poolings work.
+transformers initializes the weights as it does before training, in float32; the other files are copied. The same seed
+gives the same folder, with the same versions of transformers and torch on the same kind of processor. Dense layers of
+sentence-transformers are left out, with modules.json, so that --pooling model is refused.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from pathlib import Path
 import click
 
 import bertfeat
-from bertfeat.pipelines._models import initialize
 from bertfeat.pipelines._recipe import Result, recipe
+from bertfeat.pipelines._training import initialize
 
 
 @recipe(extraction="revision")

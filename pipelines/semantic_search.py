@@ -3,10 +3,9 @@
     python -m bertfeat.pipelines.semantic_search --corpus xquad.en.json -o xquad  # SQuAD: question, paragraph
     python -m bertfeat.pipelines.semantic_search --corpus corpus.jsonl --queries queries.jsonl --qrels q.tsv -o docs
 
-Documents and queries are encoded once for each pooling; search is exact, by cosine, and transforms are fitted to the
-documents, as `bertfeat index build --transform` does. With `--include-special-tokens --max-length 256 --on-overlong
-truncate`, MiniLM's last layer under `mean` and `none` is what sentence-transformers computes.
-Writes table.txt, table.csv, plot.png, plot.svg and result.json.
+Search is exact, by cosine, and transforms are fitted to the documents, as `bertfeat index build --transform` does.
+With `--include-special-tokens --max-length 256 --on-overlong truncate`, MiniLM's last layer under `mean` and `none` is
+what sentence-transformers computes. Writes table.txt, table.csv, plot.png, plot.svg and result.json.
 """
 
 from __future__ import annotations
@@ -20,19 +19,10 @@ import click
 import numpy as np
 import polars as pl
 
-from bertfeat import Store, extract
+from bertfeat import ExtractConfig, Store, extract
 from bertfeat.errors import UserError
-from bertfeat.pipelines._recipe import (
-    FILE,
-    Result,
-    config_of_pooling,
-    output_option,
-    recipe,
-    refuse_given,
-    warn_of_poolings,
-    write,
-)
-from bertfeat.pipelines._squad import read_articles
+from bertfeat.pipelines._answering import read_articles
+from bertfeat.pipelines._recipe import FILE, Result, recipe, write
 from bertfeat.plots.charts import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.plots.tables import text_table, write_csv
 from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
@@ -44,32 +34,23 @@ Texts = dict[str, str]
 Qrels = dict[str, dict[str, int]]
 
 
-@recipe(
-    "matplotlib",
-    extraction="text_column id_column model include_special_tokens max_length on_overlong",
-)
+@recipe("matplotlib", extraction="text_column id_column model include_special_tokens max_length on_overlong")
 @click.option("--corpus", type=FILE, required=True, help="Texts, or SQuAD .json.")
 @click.option("--queries", type=FILE, help="Queries; like the corpus, with an id.")
 @click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
-@click.option(
-    "--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, weightedmean, pooler, model."
-)
+@click.option("--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, pooler, model, ...")
 @click.option("--query-prompt", help="Text before each query.")
 @click.option("--document-prompt", help="Text before each document.")
 @click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
-@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
-def main(
-    corpus: str, queries: str | None, qrels: str | None, poolings: str, output: Path, limit: int | None, **options: Any
-) -> Result:
+def main(corpus: str, output: Path, limit: int | None, **options: Any) -> Result:
     """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
-    chosen = list(dict.fromkeys(name.strip() for name in poolings.split(",")))
+    chosen = list(dict.fromkeys(name.strip() for name in options.pop("poolings").split(",")))
     specs = [TransformSpec.parse(name.strip()) for name in options.pop("transforms").split(",")]
     prompts = {"documents": options.pop("document_prompt"), "queries": options.pop("query_prompt")}
     columns = {name: options.pop(name) for name in ("text_column", "id_column")}
-    warn_of_poolings(chosen, {**options, "levels": "sentence"})
-    documents, questions, judged = _read(corpus, queries, qrels, columns)
+    documents, questions, judged = _read(corpus, options.pop("queries"), options.pop("qrels"), columns)
     documents = dict(islice(documents.items(), limit))
     judged = _judged(documents, questions, judged, limit)
     asked = {query: text for query, text in questions.items() if query in judged}
@@ -80,7 +61,8 @@ def main(
         for name, texts in {"documents": documents, "queries": asked}.items():
             own = {"id_column": "id", "levels": "sentence", "combine": "none", "prompt": prompts[name]}
             frame = pl.DataFrame({"id": list(texts), "text": list(texts.values())})
-            config = config_of_pooling(pooling, {**own, **options})
+            # What this pooling ignores, another may need.
+            config = ExtractConfig.from_dict({**own, **options, "pooling": pooling}).effective()
             stores[name] = extract(frame, output / "features" / f"{name}-{pooling}", config)
         for feature in stores["documents"].features("sentence"):
             for spec, found in _measure(stores, feature.name, specs, judged, skipped):
@@ -113,13 +95,11 @@ def main(
 
 def _read(corpus: str, queries: str | None, qrels: str | None, columns: dict[str, Any]) -> tuple[Texts, Texts, Qrels]:
     """Read documents, queries and judgements, from one SQuAD file or from three."""
-    if Path(corpus).suffix == ".json":
-        refuse_given(("text_column", "id_column"), "is for columns; a SQuAD file has none")
-        if queries or qrels:
-            raise click.UsageError(f"{corpus} is read as SQuAD, which holds its queries; drop --queries and --qrels")
+    is_squad = Path(corpus).suffix == ".json"
+    if is_squad != (queries is None) or is_squad != (qrels is None):
+        raise click.UsageError("pass --queries and --qrels; a SQuAD .json file alone holds its own")
+    if queries is None or qrels is None:
         return _read_squad(corpus)
-    if not (queries and qrels):
-        raise click.UsageError("pass --queries and --qrels; only a SQuAD .json file needs neither")
     documents, questions = (
         {str(row.query_id): row.text for batch in QueryFile(path, **columns).batches() for row in batch}
         for path in (corpus, queries)
@@ -145,22 +125,13 @@ def _read_squad(path: str) -> tuple[Texts, Texts, Qrels]:
 def _judged(documents: Texts, queries: Texts, qrels: Qrels, limit: int | None) -> Qrels:
     """Return the judgements of queries that have a relevant document: nothing can be measured on others."""
     if limit is not None:
-        qrels = {
-            query: {document: grade for document, grade in grades.items() if document in documents}
-            for query, grades in qrels.items()
-        }
+        qrels = {query: {one: grades[one] for one in grades if one in documents} for query, grades in qrels.items()}
     judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not any(documents.keys() & grades for grades in judged.values()):
-        raise UserError(
-            f"none of {len(documents)} documents is relevant to a query; their ids are such as "
-            f"{next(iter(documents), None)!r}; raise --limit, pass --id-column, or check --qrels"
-        )
-    unknown = [query for query in judged if query not in queries]
-    if unknown:
-        raise UserError(
-            f"{len(unknown)} judged queries have no text, {unknown[0]!r} among them; ids are such as "
-            f"{next(iter(queries))!r}; pass --id-column, or the file with all queries"
-        )
+        said = f"none of {len(documents)} documents is relevant to a query, such as {next(iter(documents), None)!r}"
+        raise UserError(f"{said}; raise --limit, pass --id-column, or check --qrels")
+    if unknown := [query for query in judged if query not in queries]:
+        raise UserError(f"{len(unknown)} judged queries have no text, such as {unknown[0]!r}; pass all, or --id-column")
     return judged
 
 
@@ -197,18 +168,15 @@ def _measure(
 
 def _plot(stem: Path, values: Mapping[str, Any]) -> None:
     """Draw nDCG against the layer for the best pooling and transform, and the others at their best layer."""
-    best: dict[tuple[str, str], dict[str, Any]] = {}
+    layers: dict[str, dict[int, ScoreBar]] = {}
     for row in values["rows"]:
-        best.setdefault((row["pooling"], row["transform"]), row)
-    drawn, *others = best
-    of_drawn = [row for row in values["rows"] if (row["pooling"], row["transform"]) == drawn]
-    series = LayerScores(
-        metric="nDCG@10",
-        layers={row["layer"]: ScoreBar(row["ndcg@10"]) for row in of_drawn},
-        combinations={f"{p}, {t}: layer {best[p, t]['layer']}": ScoreBar(best[p, t]["ndcg@10"]) for p, t in others},
-        title=f"{values['corpus']}, {values['model']}: {', '.join(drawn)}; others at their best layer",
-    )
-    plot_layer_scores(series, stem)
+        scores = layers.setdefault(f"{row['pooling']}, {row['transform']}", {})
+        scores[row["layer"]] = ScoreBar(row["ndcg@10"])
+    drawn, *others = layers
+    best = {name: next(iter(layers[name].items())) for name in others}
+    combinations = {f"{name}: layer {layer}": score for name, (layer, score) in best.items()}
+    title = f"{values['corpus']}, {values['model']}: {drawn}; others at their best layer"
+    plot_layer_scores(LayerScores("nDCG@10", layers[drawn], combinations, title=title), stem)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
     python -m bertfeat.pipelines.sentence_classifier --corpus train.csv --test test.csv --label category -o banking
     python -m bertfeat.pipelines.sentence_classifier --corpus reviews.jsonl --label stars -o out --with-finetuning
 
-Without --test, a fifth of the rows is held out. L2 is chosen on a tenth of the rest. With --with-finetuning, the model
-is also trained itself, and a table has both with the seconds and bytes that they cost.
+Without --test, a fifth of the rows is held out. L2 is chosen on a tenth of the rest.
 """
 
 from __future__ import annotations
@@ -17,9 +16,16 @@ import click
 import polars as pl
 
 from bertfeat import extract
-from bertfeat.pipelines._costs import cost_table, extraction_seconds, feature_bytes
-from bertfeat.pipelines._documents import read_splits
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, features_options, output_option, recipe, write
+from bertfeat.pipelines._recipe import (
+    FILE,
+    Result,
+    cost_table,
+    costs_of,
+    features_options,
+    read_splits,
+    recipe,
+    write,
+)
 from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
 from bertfeat.plots.charts import plot_confusion
 
@@ -34,43 +40,31 @@ CHOSEN_BY = {"logreg": "C", "svm": "C", "ridge": "alpha"}
 @click.option("--label", default="label", show_default=True, help="Column with the class.")
 @features_options
 @click.option("--head", type=click.Choice([*CHOSEN_BY, "centroid", "knn", "mlp"]), default="logreg", show_default=True)
-@output_option
 @click.option("--limit", type=click.IntRange(min=10), help="N rows of each file, drawn at random.")
 @finetuning_options
-def main(
-    corpus: str,
-    test: str | None,
-    text_column: str,
-    label: str,
-    head: str,
-    output: Path,
-    limit: int | None,
-    **options: Any,
-) -> Result:
+def main(corpus: str, test: str | None, label: str, head: str, output: Path, **options: Any) -> Result:
     """Train a classifier of texts on frozen features, score it, save it, and keep its predictions."""
     from bertfeat import fit_probe
     from bertfeat.pipelines._finetuning import finetune
 
-    tunes = options.pop("with_finetuning")
+    tunes, text_column, limit = (options.pop(name) for name in ("with_finetuning", "text_column", "limit"))
     encoding = {name: options.pop(name) for name in ("model", "layers", "pooling")}
     settings = Settings(**options)
     check_finetuning(encoding["model"], TASKS["classify"], asked=tunes)
     columns = {"text_column": text_column, "keep_columns": [label], "levels": "sentence"}
-    files = {name: path for name, path in {"train": corpus, "test": test}.items() if path is not None}
+    files = {"train": corpus} if test is None else {"train": corpus, "test": test}
     splits = read_splits(files, seed=settings.seed, n_drawn=limit, **columns)
     stores = {}
+    how = {"combine": "concat", "device": settings.device, **encoding, **columns}
     for name in ("train", "dev", "test"):
         values = {text_column: [one.text for one in splits[name]], label: [one.kept[label] for one in splits[name]]}
-        frame = pl.DataFrame(values, strict=False)
-        how = {"combine": "concat", "device": settings.device, **encoding, **columns}
-        stores[name] = extract(frame, output / "features" / name, **how)
+        stores[name] = extract(pl.DataFrame(values, strict=False), output / "features" / name, **how)
     params: dict[str, Any] = {CHOSEN_BY[head]: L2} if head in CHOSEN_BY else {}
     asked = {"level": "sentence", "head": head, "dev": stores["dev"], "seed": settings.seed, **params}
     probe = fit_probe(stores["train"], label, **asked)
     score = probe.score(stores["test"])
     probe.save(output / "probe", overwrite=True)
-    confusion = score.scores.confusion
-    plot_confusion(confusion.labels, confusion.matrix, output / "confusion")
+    plot_confusion(score.scores.confusion.labels, score.scores.confusion.matrix, output / "confusion")
     write(output / "predictions.parquet", probe.predict(stores["test"]))
     result = {
         "corpus": Path(corpus).name,
@@ -85,15 +79,13 @@ def main(
     }
     lines = score.lines()
     if tunes:
-        places = (output / "finetuned" / "model", output / CHECKPOINTS)
-        tuned = finetune("classify", splits, label, encoding["model"], settings, *places)
-        frozen = {
-            "features": f"{probe.spec.feature}, {head}",
-            "score": score.to_dict(),
-            "seconds": extraction_seconds(stores.values()) + probe.training.seconds,
-            "n_bytes": feature_bytes(stores.values(), probe.spec),
-        }
-        result["rows"] = [frozen, {"features": "fine-tuned", "score": tuned.scores["test"].to_dict(), **tuned.values}]
+        tuned = finetune("classify", splits, label, encoding["model"], settings, output, "finetuned/model")
+        seconds, n_bytes = costs_of(probe, stores.values())
+        name = f"{probe.spec.feature}, {head}"
+        result["rows"] = [
+            {"features": name, "score": score.to_dict(), "seconds": seconds, "n_bytes": n_bytes},
+            {"features": "fine-tuned", "score": tuned.scores["test"].to_dict(), **tuned.values},
+        ]
         lines += ["", cost_table(result["rows"])]
     return Result(result, "\n".join(lines))
 

@@ -4,8 +4,7 @@
     python -m bertfeat.pipelines.sentence_pairs --train nli.jsonl --label relation -o nli --with-finetuning
 
 One table: the cosine of the two vectors; u, v, |u - v| and u * v of them; the features of the two texts read as one
-input with segment ids; and the fine-tuned model. Without --test, a fifth of the rows is held out; without --dev, a
-tenth of the rest.
+input; and the fine-tuned model. Without --test, a fifth of the rows is held out; without --dev, a tenth of the rest.
 """
 
 from __future__ import annotations
@@ -21,9 +20,16 @@ import polars as pl
 
 from bertfeat import Store, extract
 from bertfeat.errors import InputError
-from bertfeat.pipelines._costs import cost_table, extraction_seconds
-from bertfeat.pipelines._documents import read_splits
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, features_options, output_option, recipe, write
+from bertfeat.pipelines._recipe import (
+    FILE,
+    Result,
+    cost_table,
+    extraction_seconds,
+    features_options,
+    read_splits,
+    recipe,
+    write,
+)
 from bertfeat.pipelines._training import Settings, check_finetuning, finetuning_options
 
 
@@ -36,13 +42,11 @@ from bertfeat.pipelines._training import Settings, check_finetuning, finetuning_
 @click.option("--label", default="label", show_default=True, help="Column with the class or the number.")
 @click.option("--task", type=click.Choice(["classify", "regress"]), default="classify", show_default=True)
 @features_options
-@output_option
 @click.option("--limit", type=click.IntRange(min=10), help="Only the first N pairs of each file.")
 @finetuning_options
 def main(train: str, dev: str | None, test: str | None, label: str, task: str, output: Path, **options: Any) -> Result:
     """Compare features of pairs of texts on one task."""
-    from bertfeat.pipelines._finetuning import encode_splits, finetune, label_texts
-    from bertfeat.pipelines._scores import fit_and_score
+    from bertfeat.pipelines._finetuning import encode_splits, find_labels, finetune, fit_and_score
 
     tunes = options.pop("with_finetuning")
     reading = {name: options.pop(name) for name in ("text_column", "text_pair_column", "limit")}
@@ -54,7 +58,8 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     for pair in (pair for part in splits.values() for pair in part if pair.text_pair is None):
         reason = f"column {reading['text_pair_column']!r} is null; give it a text, if only an empty one"
         raise InputError(reason, path=pair.path, row=pair.row)
-    texts = {name: label_texts(part, label, name, quantities=task == "regress") for name, part in splits.items()}
+    tuned_task = "pair" if task == "classify" else task
+    texts = {name: find_labels(tuned_task, part, label, name) for name, part in splits.items()}
     encode_splits(texts, label)
     pairs = {name: split.documents for name, split in texts.items()}
     labels = {name: split.labels for name, split in texts.items()}
@@ -63,8 +68,7 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     def add(name: str, features: Mapping[str, Any], stores: Sequence[Store], n_bytes: int) -> None:
         """Fit a head on features and score it."""
         started = time.perf_counter()
-        # A text without tokens, whose vector is NaN, counts as zeros.
-        head, scores = fit_and_score({split: np.nan_to_num(array) for split, array in features.items()}, labels)
+        head, scores = fit_and_score(features, labels)
         seconds = extraction_seconds(stores) + time.perf_counter() - started
         found = {"dev": scores["dev"].to_dict(), "score": scores["test"].to_dict()}
         rows.append({"features": name, **head, **found, "seconds": seconds, "n_bytes": n_bytes})
@@ -74,28 +78,24 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     unique = dict.fromkeys(text for part in pairs.values() for pair in part for text in (pair.text, pair.text_pair))
     store = extract(pl.DataFrame({"text": list(unique)}), output / "features" / "texts", **extraction)
     place = {text: number for number, text in enumerate(unique)}
-    vectors = _vectors(store)
+    feature = store.features("sentence")[0].name
+    vectors = _vectors(store, feature)
     sides = {
-        name: [
-            np.nan_to_num(vectors[[place[text] for text in part]].astype("float32"))
-            for part in ([pair.text for pair in part], [pair.text_pair for pair in part])
-        ]
+        name: (vectors[[place[pair.text] for pair in part]], vectors[[place[pair.text_pair] for pair in part]])
         for name, part in pairs.items()
     }
+    n_bytes = store.numpy("sentence", feature).nbytes
     for name, make in {"cosine": cosine, "u, v, |u-v|, u*v": combine}.items():
-        add(name, {split: make(*pair) for split, pair in sides.items()}, [store], vectors.nbytes)
+        add(name, {split: make(*pair) for split, pair in sides.items()}, [store], n_bytes)
     stores = {}
     for name, part in pairs.items():
         frame = pl.DataFrame({"text": [pair.text for pair in part], "text_pair": [pair.text_pair for pair in part]})
         stores[name] = extract(frame, output / "features" / name, text_pair_column="text_pair", **extraction)
-    together = {name: _vectors(store) for name, store in stores.items()}
-    n_bytes = sum(array.nbytes for array in together.values())
-    features = {name: array.astype("float32") for name, array in together.items()}
-    add("both texts as one input", features, list(stores.values()), n_bytes)
+    n_bytes = sum(one.numpy("sentence", feature).nbytes for one in stores.values())
+    together = {name: _vectors(one, feature) for name, one in stores.items()}
+    add("both texts as one input", together, [*stores.values()], n_bytes)
     if tunes:
-        places = (output / "finetuned" / "model", output / CHECKPOINTS)
-        tuned_task = "pair" if task == "classify" else task
-        tuned = finetune(tuned_task, pairs, label, encoding["model"], settings, *places)
+        tuned = finetune(tuned_task, pairs, label, encoding["model"], settings, output, "finetuned/model")
         scores = {"dev": tuned.scores["dev"].to_dict(), "score": tuned.scores["test"].to_dict()}
         rows.append({"features": "fine-tuned", **tuned.values, **scores})
     table = cost_table(rows)
@@ -113,8 +113,9 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     return Result(values, table)
 
 
-def _vectors(store: Store) -> Any:
-    return store.numpy("sentence", store.features("sentence")[0].name)
+def _vectors(store: Store, feature: str) -> Any:
+    """Return vectors as float32, zeros for a text without tokens."""
+    return np.nan_to_num(store.numpy("sentence", feature).astype("float32"))
 
 
 def combine(u: Any, v: Any) -> Any:

@@ -1,8 +1,8 @@
 """Table 7 of the BERT paper on any labelled CoNLL corpus: the best layers for a tagger.
 
 Devlin et al. 2019 (arXiv 1810.04805v2, section 5.4): frozen features of one extraction, the first sub-token of each
-word, maximal document context, a two-layer BiLSTM of 768 units, no CRF, the mean of 5 seeds. Their corpus, CoNLL-2003,
-may not be redistributed; the table also shows their figures, of BERT-base, cased, on its development set.
+word, maximal document context, a two-layer BiLSTM of 768 units, no CRF, the mean of 5 seeds. The table also shows their
+figures, of BERT-base, cased, on the development set of CoNLL-2003.
 
     python -m bertfeat.pipelines.table7 --train eng.train --dev eng.testa --test eng.testb -o table7
     python -m bertfeat.pipelines.table7 --train a.conllu --dev b.conllu --label upos -o pos --limit 1000 --seeds 2
@@ -23,13 +23,20 @@ from typing import Any
 import click
 
 from bertfeat import Store, extract
-from bertfeat.pipelines._costs import cost_cells, extraction_seconds, feature_bytes
-from bertfeat.pipelines._documents import read_documents
-from bertfeat.pipelines._models import static_settings
-from bertfeat.pipelines._recipe import CHECKPOINTS, FILE, Result, output_option, recipe, refuse_given, write
-from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
+from bertfeat.pipelines._recipe import (
+    FILE,
+    Result,
+    cost_cells,
+    costs_of,
+    read_documents,
+    recipe,
+    refuse_given,
+    write,
+)
+from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options, static_settings
 from bertfeat.plots.tables import markdown_table
 
+CONTEXT = click.Choice(["auto", "on", "off"])
 # feature set -> the paper's F1 on the development set of CoNLL-2003
 PAPER = {
     "Embeddings": 91.0,
@@ -38,8 +45,8 @@ PAPER = {
     "Weighted sum of last four": 95.9,
     "Concatenated last four": 96.1,
     "Weighted sum of all layers": 95.5,
+    "Fine-tuned": 96.4,
 }
-PAPER_TUNED = 96.4
 
 
 @recipe("sklearn")
@@ -47,26 +54,18 @@ PAPER_TUNED = 96.4
 @click.option("--dev", type=FILE, required=True, help="The file to choose on.")
 @click.option("--test", type=FILE, help="The test file, if there is one.")
 @click.option("--label", default="label", show_default=True, help="Column with the tags (CoNLL: the last one).")
-@output_option
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N sentences of each file.")
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Trainings of each set.")
 @click.option("--head", type=click.Choice(["bilstm", "linear"]), default="bilstm", show_default=True)
 @click.option("--hidden-size", type=click.IntRange(min=1), default=768, show_default=True, help="Units of the BiLSTM.")
 @click.option("--max-epochs", type=click.IntRange(min=1), default=30, show_default=True)
-@click.option(
-    "--document-context",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Encode sentences among their neighbours; auto: where the files mark documents.",
-)
+@click.option("--document-context", type=CONTEXT, default="auto", show_default=True, help="auto: by the files.")
 @click.option("--static", type=click.Path(exists=True), help="A file of word vectors: one more row, without context.")
 @finetuning_options
-def main(
-    label: str, model: str, static: str | None, output: Path, limit: int | None, seeds: int, **options: Any
-) -> Result:
+def main(label: str, model: str, static: str | None, output: Path, seeds: int, **options: Any) -> Result:
     """Extract the features of a corpus once, train a tagger on each feature set of the paper's Table 7, and compare."""
     head, hidden_size, tunes = (options.pop(name) for name in ("head", "hidden_size", "with_finetuning"))
+    limit = options.pop("limit")
     params = {"max_epochs": options.pop("max_epochs")}
     if head == "bilstm":
         params["hidden_size"] = hidden_size
@@ -80,11 +79,8 @@ def main(
     context = context == "on" or (context == "auto" and all(map(_marks_documents, files.values())))
     click.echo(f"document context: {'on' if context else 'off'}", err=True)
     settings = Settings(**options)
-    columns: dict[str, Any] = {
-        "label_column": None if label == "label" else label,
-        "document_context": context,
-        "limit": limit,
-    }
+    reader_label = None if label == "label" else label
+    columns: dict[str, Any] = {"label_column": reader_label, "document_context": context, "limit": limit}
 
     def extracted(ending: str, **how: Any) -> dict[str, Store]:
         how = {"levels": "word", "combine": "none", "device": settings.device, **columns, **how}
@@ -134,16 +130,14 @@ def main(
 
 def _feature_sets(n_layers: int) -> dict[str, dict[str, str]]:
     """Return the features of each row of the table: a stored or derived feature, or a learned mix of layers."""
-    lowest = max(1, n_layers - 3)
-    chosen = (
-        {"feature": "layer_00"},
-        {"feature": f"layer_{n_layers - 1:02d}"},
-        {"feature": f"layer_{n_layers:02d}"},
-        {"mix": f"{lowest}..{n_layers}"},
-        {"feature": "concat_last4"},
-        {"mix": f"1..{n_layers}"},
-    )
-    return dict(zip(PAPER, chosen, strict=True))
+    return {
+        "Embeddings": {"feature": "layer_00"},
+        "Second-to-last hidden": {"feature": f"layer_{n_layers - 1:02d}"},
+        "Last hidden": {"feature": f"layer_{n_layers:02d}"},
+        "Weighted sum of last four": {"mix": f"{max(1, n_layers - 3)}..{n_layers}"},
+        "Concatenated last four": {"feature": "concat_last4"},
+        "Weighted sum of all layers": {"mix": f"1..{n_layers}"},
+    }
 
 
 def _train(
@@ -169,8 +163,7 @@ def _train(
         "mixes": [probe.training.fit_report["mix"] for probe in probes if "mix" in probe.training.fit_report],
         "paper": PAPER.get(name),
         "seconds": time.perf_counter() - started,
-        "seconds_of_one": extraction_seconds(stores.values()) + probes[-1].training.seconds,
-        "n_bytes": feature_bytes(stores.values(), probes[-1].spec),
+        **dict(zip(("seconds_of_one", "n_bytes"), costs_of(probes[-1], stores.values()), strict=True)),
     }
 
 
@@ -182,13 +175,13 @@ def _finetune(
 
     tuned = []
     for seed in seeds:
-        places = (output / "finetuned" / str(seed) / "model", output / CHECKPOINTS)
-        tuned.append(finetune("tag", splits, "label", model, replace(settings, seed=seed), *places, context=context))
+        how = replace(settings, seed=seed)
+        tuned.append(finetune("tag", splits, "label", model, how, output, f"finetuned/{seed}/model", context=context))
     return {
         "features": "Fine-tuned",
         "metric": tuned[0].scores["dev"].metric,
         **{split: _summary([100 * one.scores[split].value for one in tuned]) for split in splits if split != "train"},
-        "paper": PAPER_TUNED,
+        "paper": PAPER["Fine-tuned"],
         "trainings": [one.values for one in tuned],
         "seconds": sum(one.history.seconds for one in tuned),
         "seconds_of_one": tuned[0].history.seconds,
@@ -228,8 +221,7 @@ def _table(rows: list[dict[str, Any]], *, costs: bool) -> str:
         if "n_unknown_tokens" in row:
             n_unknown = f"{row['n_unknown_tokens']:,} of {row['n_tokens']:,}"
             parts.append(f"{row['features']}: zeros for {n_unknown} words, which it lacks.")
-    n_zero = sum(round(row["dev"]["mean"], 1) == 0 for row in rows)
-    if n_zero:
+    if n_zero := sum(round(row["dev"]["mean"], 1) == 0 for row in rows):
         found = f"{n_zero} of {len(rows)} rows have the score 0: nothing was learned."
         parts.append(f"{found} Train on more sentences or epochs.")
     return "\n\n".join(parts)

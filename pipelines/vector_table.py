@@ -4,12 +4,10 @@
     python -m bertfeat.pipelines.vector_table --vectors features.jsonl --ids train.conll -o bert
     bertfeat import bert/vectors.parquet -o store --level word
 
-HDF5, of allennlp and structural-probes, has a dataset for each sentence, `0`, `1`, ..., of shape (layers, words,
-values) or (words, values); `sentence_to_index` may give the words. JSON lines, of google-research/bert's
-extract_features.py, have word pieces: a word has the vector of its first piece, as in the paper of BERT, and a text
-(--level sentence) the mean of its pieces without [CLS] and [SEP]. The lowest of negative layers becomes layer 0. With
---ids, words are compared sentence by sentence; pieces may differ from them in case and accents, and [UNK] stands for
-the rest of its word.
+HDF5, of allennlp and structural-probes, has a dataset for each sentence, `0`, `1`, ...; `sentence_to_index` may give
+the words. JSON lines, of google-research/bert's extract_features.py, have word pieces: a word has the vector of its
+first one, and a text (--level sentence) the mean without [CLS] and [SEP]. Of negative layers, the lowest is 0.
+With --ids, words are compared; pieces may differ from them in case and accents, and [UNK] is the rest of its word.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import click
 import numpy as np
 
 from bertfeat.errors import UserError
-from bertfeat.pipelines._recipe import FILE, Result, output_option, recipe
+from bertfeat.pipelines._recipe import FILE, Result, recipe
 from bertfeat.pipelines._vectortable import Sentence, Words, write_table
 
 SPECIAL, UNKNOWN, CONTINUES = ("[CLS]", "[SEP]"), "[UNK]", "##"
@@ -37,7 +35,6 @@ _INDEX = "sentence_to_index"
 @click.option("--vectors", type=FILE, required=True, help="The .hdf5 or .h5, .jsonl or .jsonl.gz.")
 @click.option("--ids", type=FILE, help="A .conll, .conllu, .txt, .csv, ...")
 @click.option("--level", type=click.Choice(["word", "sentence"]), default="word", show_default=True)
-@output_option
 def main(vectors: str, ids: str | None, level: str, output: Path) -> Result:
     """Write the vectors of words in an HDF5 file, or of word pieces in JSON lines, as a table."""
     if vectors.endswith((".jsonl", ".jsonl.gz")):

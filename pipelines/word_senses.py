@@ -3,10 +3,9 @@
     python -m bertfeat.pipelines.word_senses --corpus corpus.txt --word bank -o bank
     python -m bertfeat.pipelines.word_senses --store bank/features --word spring -o spring --max-senses 6
 
-The vectors of the word are centred, given unit length and clustered by k-means; the number of senses is the one with
-the highest silhouette. If that is low, or no higher than for as many random points in one cloud, the result says that
-one sense is plausible. Middle layers separate senses best: 4 of MiniLM's 6, 7 to 9 of BERT-base's 12. Writes
-senses.csv, examples.txt, plot.png, plot.svg and result.json; a second run uses the features that are there.
+Centred vectors of unit length are clustered by k-means; the number of senses has the highest silhouette. If that is
+low, or no higher than for random points in one cloud, the result says that one sense is plausible. Middle layers are
+best: 4 of MiniLM's 6, 7 to 9 of BERT-base's 12. Writes senses.csv, examples.txt, plot.png, plot.svg and result.json.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ import polars as pl
 
 from bertfeat import Store, extract, open_store
 from bertfeat.errors import UserError
-from bertfeat.pipelines._recipe import FILE, Result, output_option, recipe, refuse_given, write
+from bertfeat.pipelines._recipe import FILE, Result, recipe, refuse_given, write
 from bertfeat.plots.charts import plot_points
 from bertfeat.search import Context, words_in_context
 
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 N_EXAMPLES, N_WORDS = 5, 8
-WIDTH = 50  # columns of text on either side of an example
-REACH = 10  # words on either side that count as context
-# Words of one sense are below this, for any number of occurrences.
+# Columns of text, and words of context, on either side of an occurrence.
+WIDTH, REACH = 50, 10
+# Words of one sense have a lower silhouette, for any number of occurrences.
 LEAST_SILHOUETTE = 0.12
 # Random clouds to compare with: one sense is taken for several in one case of 20.
 N_CLOUDS = 19
-MEAN_SIZE = 4  # the fewest occurrences per sense, on average
+# The fewest occurrences per sense, on average.
+MEAN_SIZE = 4
 
 
 @recipe("sklearn", "matplotlib", extraction="text_column model")
@@ -44,7 +44,6 @@ MEAN_SIZE = 4  # the fewest occurrences per sense, on average
 @click.option("--layer", type=click.IntRange(min=0), default=4, show_default=True, help="0 is the embeddings.")
 @click.option("--senses", type=click.IntRange(min=1), help="How many; by default the number of best silhouette.")
 @click.option("--max-senses", type=click.IntRange(min=2), default=8, show_default=True, help="The most to try.")
-@output_option
 @click.option("--limit", type=click.IntRange(min=2), default=1000, show_default=True, help="Occurrences, at random.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def main(
@@ -54,8 +53,6 @@ def main(
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
-    if senses is not None:
-        refuse_given(("max_senses",), "is for choosing the number, which --senses gives")
     max_senses, limit, seed = (options.pop(name) for name in ("max_senses", "limit", "seed"))
     if store_path is not None and corpus is None:
         refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
@@ -103,9 +100,8 @@ def _occurrences(store: Store, word: str, feature: str, limit: int, seed: int) -
     return rows[np.sort(chosen)], len(rows)
 
 
-def _unit(vectors: Vectors) -> Vectors:
-    unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    return unit
+def _unit(vectors: Vectors) -> Any:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
 def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> tuple[Rows, dict[str, Any]]:
@@ -208,15 +204,11 @@ def _typical_words(store: Store, rows: Rows, number: Rows, word: str) -> list[li
 def _describe(frame: pl.DataFrame, typical: list[list[str]]) -> list[dict[str, Any]]:
     """Return each sense with its size, its typical words, and different examples."""
     names = ["left", "word", "right", "closeness", "doc_id", "word_index"]
-    return [
-        {
-            "sense": n,
-            "n_occurrences": len(members),
-            "typical_words": words,
-            "examples": members.unique(names[:3], keep="first", maintain_order=True)[names].head(N_EXAMPLES).to_dicts(),
-        }
-        for n, (members, words) in enumerate(zip(frame.partition_by("sense"), typical, strict=True), 1)
-    ]
+    senses = []
+    for n, (members, words) in enumerate(zip(frame.partition_by("sense"), typical, strict=True), 1):
+        examples = members.unique(names[:3], keep="first", maintain_order=True)[names].head(N_EXAMPLES).to_dicts()
+        senses.append({"sense": n, "n_occurrences": len(members), "typical_words": words, "examples": examples})
+    return senses
 
 
 def _plot(stem: Path, result: dict[str, Any], frame: pl.DataFrame, shares: Vectors) -> None:
@@ -235,9 +227,10 @@ def _plot(stem: Path, result: dict[str, Any], frame: pl.DataFrame, shares: Vecto
 
 def _text(result: dict[str, Any]) -> str:
     """Return the senses as text, examples in columns."""
-    verdict = f"{result['n_clusters']} clusters, by --senses"
-    if result["chosen_by"] == "silhouette":
-        verdict = f"{result['n_clusters']} clusters"
+    verdict = f"{result['n_clusters']} clusters"
+    if result["chosen_by"] == "--senses":
+        verdict += ", by --senses"
+    else:
         if result["one_sense_plausible"]:
             verdict = "perhaps one sense only: the best split, which follows, is not clear enough"
         verdict += f" (silhouette {result['silhouette']:.3f}; senses need more than {result['bar']:.3f})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Sequence
@@ -12,29 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from scipy import stats
 
 import bertfeat
 from bertfeat.durable.file_lock import folder_lock
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.pipelines._documents import hold_out, read_documents
-from bertfeat.pipelines._finetuning import Examples, FineTuned, finetune, label_texts, label_words, make_examples
-from bertfeat.pipelines._models import NO_LABEL, TaskModel, open_task_model
-from bertfeat.pipelines._scores import correlate
-from bertfeat.pipelines._training import Settings, make_trainer
+from bertfeat.pipelines._finetuning import Examples, correlate, find_labels, finetune, make_examples
+from bertfeat.pipelines._training import NO_LABEL, Settings, TaskModel, make_trainer, open_task_model
 from bertfeat.records import Document
 from tests.support.drill import Zygote
 from tests.support.families import SENTENCES, build_model
-from tests.support.pipeline_runs import refusal, result_of, run, run_killed
+from tests.support.pipeline_runs import refusal, result_of, run_killed
 from tests.support.places import ROOT
-from tests.support.probe_stores import blocks, write_jsonl
+from tests.support.probe_stores import write_jsonl
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
 FAST = Settings(learning_rate=4e-3, epochs=15, batch_size=6, patience=2, device="cpu")
-COLOURS, ANIMALS = ("brown", "red", "lazy"), ("fox", "dog", "sea shell", "cat")
 WORDS = [word.strip(".,;:!") for sentence in SENTENCES for word in sentence.split()]
 
 
@@ -68,20 +62,13 @@ def rows_of(task: str, n_rows: int = 24) -> list[Document]:
     return rows
 
 
-def tuned(task: str, model: Path, folder: Path, settings: Settings = FAST, **options: Any) -> FineTuned:
-    rows = rows_of(task)
-    splits = {"train": rows, "dev": rows, "test": rows[:12]}
-    return finetune(task, splits, "label", str(model), settings, folder / "model", folder / "checkpoints", **options)
-
-
 def prepared(task: str, rows: Sequence[Document], folder: Path, **config: Any) -> tuple[TaskModel, Examples]:
     """A model with a head, and the examples of rows, whose targets are their labels."""
     is_tag = task == "tag"
     opened = open_task_model(str(folder), "token" if is_tag else "sequence", seed=3, **config)
-    texts = label_words(rows, "label", "rows") if is_tag else label_texts(rows, "label", "rows", quantities=True)
-    return opened, make_examples(
-        texts, opened, np.unique(texts.labels, return_inverse=True)[1] if is_tag else texts.labels
-    )
+    texts = find_labels(task, rows, "label", "rows")
+    targets = np.unique(texts.labels, return_inverse=True)[1] if is_tag else texts.labels
+    return opened, make_examples(texts, opened, targets)
 
 
 def predicted(opened: TaskModel, examples: Examples, batch_size: int) -> Any:
@@ -101,7 +88,8 @@ def predicted(opened: TaskModel, examples: Examples, batch_size: int) -> Any:
 
 @pytest.mark.parametrize("task", ["classify", "pair", "tag", "regress"])
 def test_a_small_task_is_learned(task: str, tiny: Path, tmp_path: Path) -> None:
-    found = tuned(task, tiny, tmp_path)
+    rows = rows_of(task)
+    found = finetune(task, {"train": rows, "dev": rows, "test": rows[:12]}, "label", str(tiny), FAST, tmp_path)
     score = found.scores["test"]
     if task == "regress":
         assert score.value > 0.8
@@ -127,20 +115,6 @@ def test_a_word_is_labelled_at_its_first_sub_token(tiny: Path) -> None:
             labels[word_of.index(word)] = tag
         assert examples.inputs[number]["labels"] == labels
     assert len(theirs.word_ids(0)) > 7, "words have several sub-tokens"
-
-
-def test_pairs_are_cut_to_a_window(tiny: Path) -> None:
-    rows = [document(n, text, pair="a red fox", label=n / 3) for n, text in enumerate(SENTENCES[:3])]
-    opened, examples = prepared("regress", rows, tiny, num_labels=1, problem_type="regression")
-    length = opened.checkpoint.max_length
-    theirs = opened.tokenizer(
-        [row.text for row in rows], [row.text_pair for row in rows], truncation="longest_first", max_length=length
-    )
-    assert [one["input_ids"] for one in examples.inputs] == theirs["input_ids"]
-    assert [one["token_type_ids"] for one in examples.inputs] == theirs["token_type_ids"]
-    assert [one["labels"] for one in examples.inputs] == [0, 1 / 3, 2 / 3]
-    n_long = sum(len(opened.tokenizer(row.text, row.text_pair)["input_ids"]) > length for row in rows)
-    assert examples.n_cut == n_long > 0
 
 
 @pytest.mark.parametrize("model_type", ["gpt2", "xlnet", "roberta"])
@@ -215,89 +189,11 @@ def test_the_model_of_a_fine_tuning_is_extracted(tmp_path: Path) -> None:
     found = result_of(tmp_path, "finetune", *asked)
     assert found["frozen_layers"] == [0, 1, 2, 3, 4]
     assert found["n_rows"] == {"train": 18, "dev": 2, "test": 4}
-    files = list((tmp_path / "model").iterdir())
-    assert found["n_bytes"] == sum(path.stat().st_size for path in files)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join(SENTENCES[:2]), encoding="utf-8")
-    stores = [
-        bertfeat.extract(texts, tmp_path / name, model=model, levels="sentence", layers="all")
-        for name, model in {"frozen": str(model), "tuned": str(tmp_path / "model")}.items()
-    ]
+    assert found["n_bytes"] == sum(path.stat().st_size for path in (tmp_path / "model").iterdir())
     for layer in range(7):
-        vectors = [store.numpy("sentence", layer) for store in stores]
+        models = (str(model), str(tmp_path / "model"))
+        vectors = [bertfeat.embed(SENTENCES[:2], model=model, layers=str(layer)) for model in models]
         assert np.array_equal(*vectors) == (layer <= 4), layer
-
-
-def test_the_row_of_a_sentence_classifier(tiny: Path, tmp_path: Path) -> None:
-    rows = [{"text": row.text, "label": row.kept["label"]} for row in rows_of("classify", 50)]
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    asked = ("--corpus", path, "--model", tiny, "--seed", 3)
-    ran = run("sentence_classifier", *asked, "--with-finetuning", "--epochs", 1, "--output", tmp_path / "both")
-    assert ran.code == 0, ran.err
-    result = json.loads((tmp_path / "both" / "result.json").read_text(encoding="utf-8"))
-    frozen, fine = result["rows"]
-    assert frozen["score"] == result["score"]
-    stores = [bertfeat.open_store(tmp_path / "both" / "features" / name) for name in ("train", "dev", "test")]
-    assert frozen["n_bytes"] == sum(store.numpy("sentence", "layer_01").nbytes for store in stores)
-    taken = sum(sum(receipt.seconds.values()) for store in stores for receipt in store.receipts())
-    assert frozen["seconds"] == pytest.approx(taken + result["training"]["seconds"])
-    model = tmp_path / "both" / "finetuned" / "model"
-    assert fine["n_bytes"] == sum(file.stat().st_size for file in model.iterdir())
-    heads = ran.out.splitlines()[-4]
-    assert heads == "| features | accuracy | 95 % interval | seconds | MB |"
-    assert [line.split(" | ")[0] for line in ran.out.splitlines()[-2:]] == ["| concat_01, logreg", "| fine-tuned"]
-    # The command for fine-tuning alone holds out the same rows, and so has the same score.
-    alone = result_of(tmp_path / "alone", "finetune", "--task", "classify", *asked, "--epochs", 1)
-    assert alone["scores"]["test"] == fine["score"]
-    held = [rows[row]["text"] for row in hold_out(50, 3)["test"]]
-    assert stores[2].polars("sentence", ["text"])["text"].to_list() == held
-
-
-def test_the_row_of_table7(tiny: Path, tmp_path: Path) -> None:
-    sentences = blocks("bc5cdr_test.tsv")
-    for name, cut in {"train": slice(0, 20), "dev": slice(20, 30), "test": slice(30, 40)}.items():
-        (tmp_path / f"{name}.tsv").write_text("\n\n".join(sentences[cut]) + "\n\n", encoding="utf-8")
-    files = [word for name in ("train", "dev", "test") for word in (f"--{name}", tmp_path / f"{name}.tsv")]
-    asked = (*files, "--model", tiny, "--head", "linear", "--seeds", 2, "--max-epochs", 1)
-    tuning = ("--with-finetuning", "--epochs", 1, "--document-context", "on")
-    result = result_of(tmp_path / "out", "table7", *asked, *tuning)
-    *frozen, fine = result["rows"]
-    header, _, *lines = (tmp_path / "out" / "table.md").read_text(encoding="utf-8").splitlines()
-    assert header == "| features | dev | test | seconds | MB | paper (CoNLL-2003 dev) |"
-    assert lines[6].startswith("| Fine-tuned |")
-    assert lines[6].endswith("| 96.4 |")
-    n_words = sum(result["n_words"].values())
-    assert [row["n_bytes"] for row in frozen] == [n_words * 32 * 2 * n_layers for n_layers in (1, 1, 1, 1, 2, 1)]
-    assert fine["metric"] == "entity_f1"
-    assert [len(fine[split]["scores"]) for split in ("dev", "test")] == [2, 2]
-    assert fine["seconds"] == pytest.approx(sum(one["seconds"] for one in fine["trainings"]))
-    assert not list((tmp_path / "out" / "finetuned").rglob("checkpoint-*"))
-    windows = fine["trainings"][0]["n_windows"]
-    assert windows["dev"] > 10
-
-
-def test_each_choice_counts(tiny: Path, tmp_path: Path) -> None:
-    """Document context, frozen layers and the seed change what is learned, and do not continue another training."""
-    settings = replace(FAST, learning_rate=1e-12, epochs=1)
-    among, alone = (tuned("tag", tiny, tmp_path / "out", settings, context=on) for on in (True, False))
-    assert among.values["n_windows"]["train"] < 24 <= alone.values["n_windows"]["train"]
-    assert among.values["n_rows"] == alone.values["n_rows"]
-    frozen = tuned("tag", tiny, tmp_path / "out", settings, frozen="0")
-    assert frozen.values["frozen_layers"] == [0]
-    tuned("tag", tiny, tmp_path / "other", replace(settings, seed=1))
-    assert len(list((tmp_path / "out" / "checkpoints").iterdir())) == 3
-    heads = [
-        open_task_model(str(tmp_path / name / "model"), "token").model.classifier.weight for name in ("out", "other")
-    ]
-    assert not torch.allclose(*heads, atol=1e-6), "a new head is drawn by the seed"
-
-
-def test_a_model_that_predicts_one_class_only_says_so(tiny: Path, tmp_path: Path, capsys: Any) -> None:
-    tuned("classify", tiny, tmp_path, replace(FAST, learning_rate=1e-9, epochs=1))
-    said = capsys.readouterr().err.splitlines()[-1]
-    remedy = "raise --epochs (1) or --learning-rate (1e-09), or use more rows"
-    assert said.startswith("test: the trained model predicts ")
-    assert said.endswith(f" alone; {remedy}")
 
 
 def test_labels_that_train_lacks_are_errors_and_named(tiny: Path, tmp_path: Path, capsys: Any) -> None:
@@ -305,61 +201,11 @@ def test_labels_that_train_lacks_are_errors_and_named(tiny: Path, tmp_path: Path
     other = [*rows[:9], document(99, "a new one", label="new"), document(98, "no label", label=None)]
     long = [*other, document(97, " ".join(WORDS * 2), label="uneven")]
     settings = replace(FAST, epochs=1)
-    found = finetune(
-        "classify",
-        {"train": rows, "dev": other, "test": long},
-        "label",
-        str(tiny),
-        settings,
-        tmp_path / "model",
-        tmp_path,
-    )
+    splits = {"train": rows, "dev": other, "test": long}
+    found = finetune("classify", splits, "label", str(tiny), settings, tmp_path)
     lines = capsys.readouterr().err.splitlines()
     assert lines[:1] == ["test: 1 of 11 texts are cut to the model's window"]
     assert found.values["n_without_label"] == {"train": 0, "dev": 1, "test": 1}
     score = found.scores["test"].to_dict()
     assert score["unseen_labels"] == {"new": 1}
     assert score["accuracy"] <= 10 / 11
-
-
-def test_a_mistake_is_one_line(tiny: Path, tmp_path: Path) -> None:
-    rows = [{"text": row.text, "pair": "b", "label": row.kept["label"], "one": 1} for row in rows_of("classify")]
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    words = tmp_path / "words.conll"
-    words.write_text("A B-X\nb O\n\nC B-X\n\n" * 6, encoding="utf-8")
-    numbers = write_jsonl(tmp_path / "numbers.jsonl", [{"text": "a", "label": n} for n in range(12)])
-    few = write_jsonl(tmp_path / "few.jsonl", rows[:2])
-    model, out = ("--model", tiny), tmp_path / "out"
-    (tmp_path / "taken" / "model").mkdir(parents=True)
-    for asked, message in [
-        (("classify", "--corpus", path, "--label", "one"), "train: column 'one' holds one class alone, 1"),
-        (("classify", "--corpus", path, "--label", "topic"), "no row has a column 'topic'"),
-        (("regress", "--corpus", path), "label 'even' is not a number; --task regress takes numbers"),
-        (("regress", "--corpus", path, "--label", "one"), "train: all values of column 'one' are 1; they must differ"),
-        (("pair", "--corpus", path), "its rows have one text; --task pair needs --text-pair-column"),
-        (("classify", "--corpus", path, "--text-pair-column", "pair"), "use --task pair"),
-        (("classify", "--corpus", path, "--dev", numbers), "give the label column the same type in all data"),
-        (("classify", "--corpus", path, "--freeze", "0..9"), "out of range"),
-        (("classify", "--corpus", path, "--document-context"), "go with --task tag"),
-        (("tag", "--corpus", words, "--document-context", "--dev", words), "--document-context needs --dev and --test"),
-        (("tag", "--corpus", words, "--text-pair-column", "b"), "--text-pair-column goes with --task pair and regress"),
-        (("classify", "--corpus", few), "2 rows are too few to train on and to hold out test and dev"),
-        (("tag", "--corpus", path), "its rows are texts; --task tag takes words with labels"),
-        (("tag", "--corpus", words, "--label", "upos"), "no word column 'upos'"),
-    ]:
-        assert message in refusal("finetune", "--task", asked[0], *model, *asked[1:], "--output", out)
-        assert not out.exists()
-    taken = ("--task", "classify", "--corpus", path, "--output", tmp_path / "taken")
-    assert "is there and was not made by a recipe" in refusal("finetune", *taken, *model)
-    build_model("bert", tmp_path / "taken" / "model", num_hidden_layers=1)
-    assert "is the model to start from" in refusal("finetune", *taken, "--model", tmp_path / "taken" / "model")
-
-
-def test_words_may_come_as_lists(tiny: Path, tmp_path: Path) -> None:
-    rows = [{"text": list(row.words or ()), "ner": row.annotations["label"]} for row in rows_of("tag")]
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    asked = ("--task", "tag", "--corpus", path, "--label", "ner", "--is-split-into-words", "--model", tiny)
-    found = result_of(tmp_path / "out", "finetune", *asked, "--epochs", 1)
-    assert found["scores"]["test"]["metric"] == "entity_f1"
-    documents = read_documents(path, is_split_into_words=True, label_column="ner")
-    assert sum(found["n_rows"].values()) == sum(len(one.words or ()) for one in documents)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import transformers
 
 import bertfeat
 from tests.support.families import HIDDEN, MAX_LENGTH, SENTENCES, build_model
-from tests.support.pipeline_runs import refusal, result_of, run
+from tests.support.pipeline_runs import result_of
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
@@ -79,16 +78,6 @@ def test_the_words_for_each_mask_are_those_of_the_head(bert: Path, tmp_path: Pat
     assert masks["word"].list.len().to_list() == [3, 3, 3]
 
 
-def test_a_roberta_gets_its_own_mask(tmp_path: Path) -> None:
-    # MobileBERT's config names no first token.
-    mobilebert = with_head("mobilebert", tmp_path / "mobilebert", "MobileBertForMaskedLM")
-    assert run("masked_words", "A [MASK].", "--model", mobilebert, "-k", 1).code == 0
-    roberta = with_head("roberta", tmp_path / "roberta", "RobertaForMaskedLM")
-    ran = run("masked_words", "The quick [MASK] fox.", "--model", roberta, "-k", 1)
-    assert ran.code == 0, ran.err
-    assert ran.out.startswith("The quick [MASK] fox.\nchar_start  rank  word")
-
-
 def pseudo_log_likelihood(
     model: transformers.BertForMaskedLM, tokenizer: transformers.PreTrainedTokenizerFast, text: str
 ) -> list[float]:
@@ -134,27 +123,9 @@ def test_pseudo_log_likelihoods_equal_those_of_one_token_at_a_time(bert: Path, t
     assert store.polars("word", keys).equals(words.select(keys))
 
 
-def test_surprisal_is_that_of_the_causal_head(gpt2: Path, tmp_path: Path) -> None:
-    text = "The quick brown fox."
-    found = result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, text), "--model", gpt2)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2)
-    model = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
-    encoding = tokenizer(text, return_tensors="pt")
-    ids = encoding["input_ids"]
-    with torch.no_grad():
-        log_probs = model(input_ids=ids).logits[0].log_softmax(-1)
-    words: dict[int, float] = {}
-    for place in range(1, ids.shape[1]):
-        if (word := encoding.word_ids()[place]) is not None:
-            words[word] = words.get(word, 0.0) - float(log_probs[place - 1, ids[0, place]]) / math.log(2)
-    rows = pl.read_parquet(tmp_path / "out" / "words.parquet")
-    assert found["score"] == "log-likelihood"
-    assert found["n_words_without_score"] == 0, "the tokenizer puts a token before each text"
-    assert rows["surprisal"].drop_nulls().to_list() == [pytest.approx(value, abs=1e-4) for value in words.values()]
-
-
 def test_next_words_of_long_texts_follow_half_a_window_or_more(gpt2: Path, tmp_path: Path) -> None:
-    result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", gpt2)
+    result = result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, LONG), "--model", gpt2)
+    assert (result["score"], result["n_words_without_score"]) == ("log-likelihood", 0)
     words = pl.read_parquet(tmp_path / "out" / "words.parquet")
     tokenizer = transformers.AutoTokenizer.from_pretrained(gpt2)
     model = transformers.GPT2LMHeadModel.from_pretrained(gpt2).eval()
@@ -172,44 +143,4 @@ def test_next_words_of_long_texts_follow_half_a_window_or_more(gpt2: Path, tmp_p
     sums = torch.zeros(len(words)).index_add(0, torch.tensor(encoding.word_ids()), expected)
     assert len(words) > MAX_LENGTH
     assert words["log_prob"].to_list() == [pytest.approx(value, abs=1e-4) for value in sums.tolist()]
-
-
-def test_a_document_is_scored_alike_beside_others(tmp_path: Path) -> None:
-    # A convolution sees the tokens beside a token, which would be padding.
-    model = with_head("convbert", tmp_path / "convbert", "ConvBertForMaskedLM")
-    texts, found = (SENTENCES[2][:40], SENTENCES[0][:9], SENTENCES[1]), []
-    for asked in (texts, texts[1:2]):
-        result_of(tmp_path / "out", "masked_words", "--corpus", written(tmp_path, *asked), "--model", model)
-        found.append(pl.read_parquet(tmp_path / "out" / "words.parquet"))
-    beside = found[0].filter(pl.col("doc_id") == 1)["log_prob"].to_list()
-    assert found[1]["log_prob"].to_list() == [pytest.approx(value, abs=1e-4) for value in beside]
-
-
-def test_mistakes_are_one_line(bert: Path, gpt2: Path, tmp_path: Path) -> None:
-    corpus = written(tmp_path, "a text")
-    assert "minilm: its files do not have a trained head for masked words" in refusal(
-        "masked_words", "a [MASK]", "--model", "minilm"
-    )
-    assert "has no mask; choose a model that fills masks" in refusal("masked_words", "a [MASK]", "--model", gpt2)
-    assert "text 'no' has no mask; write [MASK]" in refusal("masked_words", "a [MASK]", "no", "--model", bert)
-    assert "--corpus needs --output" in refusal("masked_words", "--corpus", corpus, "--model", bert)
-    unused = ("--model", bert, "--corpus", corpus, "--output", tmp_path / "out", "-k", 2)
-    assert "-k is for texts with a mask, not for --corpus" in refusal("masked_words", *unused)
-    assert "--limit is for --corpus" in refusal("masked_words", "a [MASK]", "--model", bert, "--limit", 2)
-    assert "--layers is for --output" in refusal("masked_words", "a [MASK]", "--model", bert, "--layers", 2)
-    assert "and not both" in refusal("masked_words", "a [MASK]", "--corpus", corpus, "--model", bert)
-    maskless = shutil.copytree(bert, tmp_path / "maskless")
-    settings = json.loads((maskless / "tokenizer_config.json").read_text())
-    del settings["mask_token"]
-    (maskless / "tokenizer_config.json").write_text(json.dumps(settings))
-    xlnet = with_head("xlnet", tmp_path / "xlnet", "XLNetLMHeadModel")
-    for model, message in [
-        (maskless, "its tokenizer has no mask token"),
-        (xlnet, "xlnet predicts neither masked nor next words here"),
-    ]:
-        assert message in refusal("masked_words", "--corpus", corpus, "--model", model, "--output", tmp_path / "out")
-    empty = written(tmp_path, "", " ")
-    assert "no words that can be scored" in refusal(
-        "masked_words", "--corpus", empty, "--model", bert, "--output", tmp_path / "out"
-    )
-    assert not (tmp_path / "out").exists()
+    assert words["surprisal"].to_list() == pytest.approx((-words["log_prob"] / math.log(2)).to_list())

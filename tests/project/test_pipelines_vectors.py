@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pytest
 
-from bertfeat.pipelines import _vectortable
 from tests.support.pipeline_runs import refusal
 from tests.support.vector_files import (
     PIECES,
@@ -64,38 +62,34 @@ def test_hdf5_has_a_dataset_for_each_sentence(tmp_path: Path) -> None:
     assert [feature.name for feature in named.features("word")] == ["embedding"]
     assert named.polars("word")["word"].to_list() == WORDS
     assert named.polars("word")["doc_id"].unique(maintain_order=True).to_list() == list("abcd")
-    table = import_by_recipe(elmo, tmp_path / "t", ids=write_table(tmp_path / "t.csv"))
-    assert (
-        table.polars("word").select("doc_id", "label").rows()
-        == pl.read_csv(tmp_path / "t.csv").select("doc_id", "label").rows()
-    )
 
 
-def test_words_that_are_not_those_of_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sentences before the mistake are written already, and removed."""
+def test_words_that_are_not_those_of_the_vectors(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
-    monkeypatch.setattr(_vectortable, "_BATCH_SENTENCES", 1)
     probes = write_hdf5(tmp_path / "p.hdf5", sentence_arrays())
     elmo = write_hdf5(tmp_path / "e.hdf5", sentence_arrays(), SENTENCES)
-    short = write_hdf5(tmp_path / "s.hdf5", sentence_arrays(), [["The"], *SENTENCES[1:]])
+    google = write_google(tmp_path / "g.jsonl")
     fewer, other = [*SENTENCES[:1], ["It"], *SENTENCES[2:]], [["The", "bench", "closed"], *SENTENCES[1:]]
     for path, sentences, wanted in [
         (probes, fewer, "sentence 1 (It) has 1 words, the vectors have 2"),
         (probes, SENTENCES[:3], "w.conll: has 3 sentences, the vectors have more"),
         (probes, [*SENTENCES, ["More"]], "w.conll: has more sentences than the vectors, which have 4"),
         (elmo, other, "sentence 0 (The bench closed) has the word 'bench' at 1, the vectors have 'bank'"),
-        (short, SENTENCES, "sentence 0 (The bank closed) has 1 words in sentence_to_index, the vectors have 3"),
+        (google, [["The", "bank"]], "sentence 0 (The bank) has 2 words, and the vectors continue with 'closed'"),
+        (google, other, "has the word 'bench', and the vectors have the piece 'bank'"),
+        (google, [[*SENTENCES[0], "early"]], "has the word 'early', and the vectors have no more pieces"),
     ]:
         assert wanted in said(path, write_conll(tmp_path / "w.conll", sentences))
-    good = sentence_arrays()
-    for arrays, wanted in [
-        ({}, "cannot be read as sentences 0, 1, ..."),
-        ({"0": good["0"], "2": good["2"]}, "cannot be read as sentences 0, 1, ..."),
-        ({**good, "1": good["1"][:2]}, "sentence 1 has vectors {'layer_00': 4, 'layer_01': 4}, the first one {"),
-    ]:
-        assert wanted in said(write_hdf5(tmp_path / "p.hdf5", arrays))
-    (tmp_path / "x.hdf5").write_text("no")
-    assert "cannot be read as sentences" in said(tmp_path / "x.hdf5")
+
+
+def test_files_that_are_not_those_of_the_programs(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    line = json.loads(google_line(0, PIECES[1], numbers(4, 1, 2), [0]))
+    path, where = tmp_path / "g.jsonl", "g.jsonl:1: cannot be read as a line of extract_features.py"
+    for changed in ({"linex_index": 7}, {"features": []}):
+        path.write_text(json.dumps({**line, **changed}) + "\n")
+        assert where in said(path)
+    assert "cannot be read as sentences 0, 1, ..." in said(write_hdf5(tmp_path / "p.hdf5", {"1": numbers(2, 3, 4)}))
 
 
 def test_word_pieces_become_words(tmp_path: Path) -> None:
@@ -125,44 +119,3 @@ def test_word_pieces_become_texts(tmp_path: Path) -> None:
     assert [feature.name for feature in mean.features("sentence")] == ["layer_01", "layer_03"]
     assert mean.polars("sentence", ["doc_id", "text"]).row(1) == (6, "text 1")
     assert np.array_equal(mean.numpy("sentence", 3)[1], half(pieces[1][1:-1, 1].astype(np.float64).mean(axis=0)))
-
-
-def test_word_pieces_that_are_not_those_of_the_words(tmp_path: Path) -> None:
-    path = write_google(tmp_path / "g.jsonl")
-    for first, wanted in [
-        (["The", "bank"], "sentence 0 (The bank) has 2 words, and the vectors continue with 'closed'"),
-        (["The", "bench", "closed"], "has the word 'bench', and the vectors have the piece 'bank'"),
-        ([*SENTENCES[0], "early"], "has the word 'early', and the vectors have no more pieces"),
-    ]:
-        assert wanted in said(path, write_conll(tmp_path / "w.conll", [first, *SENTENCES[1:]]))
-
-
-def test_lines_that_are_not_those_of_the_script(tmp_path: Path) -> None:
-    line = json.loads(google_line(0, PIECES[1], numbers(4, 1, 2), [0]))
-    first = line["features"][0]
-    both_ends = [{"index": index, "values": [1, 2]} for index in (3, -1)]
-    path, where = tmp_path / "g.jsonl", "g.jsonl:1: cannot be read as a line of extract_features.py"
-    for changed, wanted in [
-        ({"linex_index": 7}, f"{where} (ValueError: linex_index is 7 where 0 must be"),
-        ({"features": []}, where),
-        ({"features": [first, {"token": "b", "layers": [{"index": 1, "values": [1, 2]}]}]}, where),
-        ({"features": [first, {"token": "b", "layers": [{"index": 0, "values": [1]}]}]}, where),
-        ({"features": [{"layers": first["layers"]}]}, f"{where} (KeyError: 'token')"),
-        ({"features": [{"token": "b", "layers": both_ends}]}, "layers [-1, 3] are numbered from both ends"),
-    ]:
-        path.write_text(json.dumps(line | changed) + "\n")
-        assert wanted in said(path)
-    path.write_text("not JSON\n")
-    assert f"{where} (JSONDecodeError: Expecting value" in said(path)
-    path.write_text(json.dumps(line) + "\n" + google_line(1, PIECES[1], numbers(4, 1, 3), [0]))
-    assert "sentence 1 has vectors {'layer_00': 3}, the first one {'layer_00': 2}" in said(path)
-
-
-def test_a_damaged_gzip_file_is_one_line(tmp_path: Path) -> None:
-    path, packed = tmp_path / "g.jsonl.gz", gzip.compress(write_google(tmp_path / "g.jsonl").read_bytes())
-    for content, wanted in [
-        (b"not gzip", ":1: cannot be read as a line of extract_features.py (BadGzipFile: Not a gzipped file"),
-        (packed[:-100], ":4: cannot be read as a line of extract_features.py (EOFError: Compressed file ended before"),
-    ]:
-        path.write_bytes(content)
-        assert f"g.jsonl.gz{wanted}" in said(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,18 @@ import pytest
 import transformers
 
 from bertfeat.errors import UserError
-from bertfeat.pipelines._answering import Window, best_answers, best_span, cut_questions
-from bertfeat.pipelines._squad import (
+from bertfeat.pipelines._answering import (
     Question,
-    best_sentence,
+    Window,
+    best_answers,
+    best_span,
+    cut_questions,
     f1,
-    hold_out_articles,
     normalized,
     read_squad,
     summarize,
 )
-from tests.support.families import build_model
-from tests.support.pipeline_runs import refusal, result_of
+from tests.support.pipeline_runs import result_of
 from tests.support.places import TESTS
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
@@ -46,6 +46,7 @@ FACTS: Facts = {
 UNANSWERABLE: Facts = {
     "Extract once, probe many times: features are cheap when stored well!": {"the fox?": None, "the dog?": None}
 }
+GOOD = {"id": "q7", "question": "Who?", "answers": [{"text": "cat", "answer_start": 2}]}
 LEARN = ("--head-epochs", 2, "--batch-size", 1, "--with-finetuning", "--epochs", 25, "--learning-rate", 0.004)
 
 
@@ -68,37 +69,18 @@ def written(path: Path, content: object) -> Path:
     return path
 
 
-def check_predictions(folder: Path, questions: Sequence[Question], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Check that each answer is the text at its place, and that the scores are those of the official JSON."""
-    context = {question.id: question.context for question in questions}
-    for row in rows:
-        stem = folder / "predictions" / row["answers_by"]
-        frame = pl.read_parquet(stem.with_suffix(".parquet"))
-        assert frame["id"].to_list() == [question.id for question in questions]
-        for name, answer, start, end, *_ in frame.iter_rows():
-            assert context[name][start:end] == answer
-        texts = json.loads(stem.with_suffix(".json").read_text("utf-8"))
-        assert texts == dict(zip(frame["id"], frame["answer"], strict=True))
-        found = summarize(questions, texts, 0)
-        assert (found["exact_match"], found["f1"]) == pytest.approx((row["exact_match"], row["f1"]))
-
-
 class TestScores:
     @pytest.mark.parametrize(
         ("answer", "truth", "exact", "overlap", "overlap_2"),
         [
             ("1976", "1976", 1, 1, 1),
-            ("1999", "1976", 0, 0, 0),
             ("the  Cat", "cat!", 1, 1, 1),
             ("Denver Broncos", "The Denver Broncos of Colorado", 0, 2 / 3, 2 / 3),
             ("to to", "to", 0, 2 / 3, 2 / 3),  # words count as often as they occur in both
-            ("don't", "dont", 1, 1, 1),
             ("24\N{EN DASH}10", "24-10", 0, 0, 0),  # only ASCII punctuation is removed
-            ("theatre", "the atre", 0, 0, 0),
             ("a", "The.", 1, 0, 1),  # version 1.1 gives no F1 without words
             ("", "cat", 0, 0, 0),
             ("", "", 1, 0, 1),
-            ("Beyonce", "Beyoncé and Bruno Mars", 0, 0, 0),
         ],
     )
     def test_cases_of_the_official_scripts(
@@ -127,45 +109,22 @@ class TestScores:
         assert found["unanswerable"] == {"n_questions": 2, "exact_match": 50, "f1": 50}
 
 
-class TestReading:
-    def test_xquad(self) -> None:
-        questions = read_squad(XQUAD)
-        assert len(questions) == 90
-        assert len({question.article for question in questions}) == 4
-        assert all(question.answers for question in questions)
-        for question in questions:
-            found = best_sentence(question)
-            assert question.context[found.start : found.end] == found.answer
-            assert found.end < len(question.context) or found.answer.endswith(question.context[-5:])
-
-    def test_a_wrong_file_is_one_line(self, tmp_path: Path) -> None:
-        good = {"id": "q7", "question": "Who?", "answers": [{"text": "cat", "answer_start": 2}]}
-        for entry, context, message in [
-            (None, "", r"has no questions; pass a SQuAD file"),
-            (good, "A dog.", r"question 'q7': its paragraph has 'dog' at answer_start 2, not 'cat'"),
-            ({**good, "answers": [{"text": "cat", "answer_start": -4}]}, "A cat.", r"at answer_start -4"),
-            ({**good, "answers": []}, "A cat.", r"question 'q7' has no answer"),
-            (
-                {"question": "Who?"},
-                "A cat.",
-                r"not a SQuAD file \(Object missing required field `id` - at",
-            ),
-        ]:
-            entries = [] if entry is None else [entry]
-            path = written(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": context, "qas": entries}]}]})
-            with pytest.raises(UserError, match=message):
-                read_squad(path)
-        with pytest.raises(UserError, match="2 questions have the id 'q7'"):
-            read_squad(written(path, {"data": [{"paragraphs": [{"context": "A cat.", "qas": [good, good]}]}]}))
-        for content in ({"data": 1}, {"rows": []}):
-            with pytest.raises(UserError, match="not a SQuAD file"):
-                read_squad(written(path, content))
-        path.write_bytes(b"id,question\n\xff")
-        assert "not a SQuAD file" in refusal("question_answering", "--corpus", path, "--output", tmp_path / "out")
-        asked = ("question_answering", "--corpus", written(path, squad(dict([next(iter(FACTS.items()))]))))
-        assert "one article only; pass --dev" in refusal(*asked, "--output", tmp_path / "out")
-        assert "--freeze is for fine-tuning" in refusal(*asked, "--output", tmp_path / "out", "--freeze", "0")
-        assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    ("context", "entries", "message"),
+    [
+        ("", [], "its questions lack or share ids"),
+        ("A cat.", [GOOD, GOOD], "its questions lack or share ids"),
+        ("A dog.", [GOOD], "question 'q7': its paragraph has 'dog' at answer_start 2, not 'cat'"),
+        ("A cat.", [{**GOOD, "answers": []}], "question 'q7' has no answer"),
+        ("A cat.", [{"question": "Who?"}], r"not a SQuAD file \(Object missing required field `id` - at"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_question(
+    context: str, entries: list[dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "a.json", {"data": [{"paragraphs": [{"context": context, "qas": entries}]}]})
+    with pytest.raises(UserError, match=message):
+        read_squad(path)
 
 
 class TestSpans:
@@ -230,8 +189,6 @@ class TestSpans:
         scores[:, 1, 0] = 3
         (found,) = best_answers([question], windows, scores, 30, no_answers=True)
         assert (found.answer, found.start, found.end, found.score, found.no_answer_score) == ("", 0, 0, 4, 6)
-        (found,) = best_answers([question], [], scores[:, :0], 30, no_answers=False)
-        assert (found.answer, found.score) == ("", -np.inf), "a question without tokens"
 
 
 class TestRuns:
@@ -246,36 +203,25 @@ class TestRuns:
         assert rows["finetuned"]["unanswerable"] == {"n_questions": 2, "exact_match": 100, "f1": 100}
         assert (found["unanswerable"], found["official_script"]) == (True, "2.0")
         assert found["n_dev_questions_on_train_paragraphs"] == 6
-        check_predictions(tmp_path / "out", read_squad(path), found["rows"])
+        questions = {question.id: question for question in read_squad(path)}
+        for name, row in rows.items():
+            frame = pl.read_parquet(tmp_path / "out" / "predictions" / f"{name}.parquet")
+            assert frame["id"].to_list() == list(questions)
+            for number, answer, start, end, *_ in frame.iter_rows():
+                assert questions[number].context[start:end] == answer
+            texts = json.loads((tmp_path / "out" / "predictions" / f"{name}.json").read_text("utf-8"))
+            assert texts == dict(zip(frame["id"], frame["answer"], strict=True))
+            scores = summarize([*questions.values()], texts, 0)
+            assert (scores["exact_match"], scores["f1"]) == pytest.approx((row["exact_match"], row["f1"]))
         assert "| finetuned | 100.0 | 100.0 | 100.0 to 100.0 |" in (tmp_path / "out" / "table.md").read_text("utf-8")
-        files = {one.name for one in (tmp_path / "out").iterdir()}
-        assert files == {"model", "predictions", "result.json", "table.md"}
+        assert {one.name for one in (tmp_path / "out").iterdir()} == {"model", "predictions", "result.json", "table.md"}
 
-    def test_a_tenth_of_the_articles_chooses_the_epoch(self, tiny_folder: Path, tmp_path: Path) -> None:
-        names = ("fox", "dog", "cat", "owl", "bee", "ant", "cow", "hen", "pig", "rat")
+    def test_articles_are_held_out_for_dev_and_for_the_epoch(self, tiny_folder: Path, tmp_path: Path) -> None:
+        names = ("fox", "dog", "cat", "owl", "bee", "ant", "cow", "hen", "pig", "rat", "elk", "cod", "doe")
         facts: Facts = {f"The {name} jumps over the river bank.": {"the fox jumps?": f"The {name}"} for name in names}
         path = written(tmp_path / "q.json", squad(facts))
-        chosen_on = hold_out_articles(read_squad(path), 1, 0)[1]
-        # Answered after training, the same questions have the score of the epoch that was kept.
-        dev = written(tmp_path / "dev.json", squad({one.context: facts[one.context] for one in chosen_on}))
-        asked = ("--corpus", path, "--dev", dev, "--model", tiny_folder, *LEARN, "--epochs", 3)
+        asked = ("--corpus", path, "--model", tiny_folder, "--head-epochs", 2)
         found = result_of(tmp_path / "out", "question_answering", *asked)
-        assert found["n_questions"] == {"train": 9, "chosen_on": 1, "dev": 1}
-        for row in found["rows"][1:]:
-            scores = row["training"]["scores"]
-            assert len(scores) == row["training"]["epoch"]
-            assert row["f1"] == pytest.approx(100 * max(scores))
-            assert row["training"]["n_examples"] == 9
-
-    def test_xquad(self, tmp_path: Path) -> None:
-        # RoBERTa has no segment ids.
-        model = build_model("roberta", tmp_path / "roberta", num_hidden_layers=1, max_position_embeddings=258)
-        asked = ("--corpus", XQUAD, "--limit", 16, "--model", model, "--head-epochs", 1, "--device", "cpu")
-        found = result_of(tmp_path, "question_answering", *asked)
-        questions = {question.id: question for question in read_squad(XQUAD)}
-        answered = pl.read_parquet(tmp_path / "predictions" / "sentence.parquet")["id"].to_list()
-        assert len({questions[name].article for name in answered}) == 1, "a fifth of four articles, at least one"
-        assert found["n_questions"] == {"train": 16 - len(answered), "chosen_on": 0, "dev": len(answered)}
+        assert found["n_questions"] == {"train": 10, "chosen_on": 1, "dev": 2}
         assert found["n_dev_questions_on_train_paragraphs"] == 0
-        check_predictions(tmp_path, [questions[name] for name in answered], found["rows"])
-        assert found["rows"][0]["f1"] > 0
+        assert len(found["rows"][1]["training"]["scores"]) == 2

@@ -10,41 +10,16 @@ import polars as pl
 import pytest
 
 import bertfeat
-from bertfeat.pipelines._scores import fit_and_score
+from bertfeat.pipelines._finetuning import fit_and_score
 from bertfeat.pipelines.sentence_pairs import combine, cosine
 from tests.support.families import build_model
-from tests.support.pipeline_runs import refusal, result_of
+from tests.support.pipeline_runs import result_of
 from tests.support.places import TESTS
-from tests.support.probe_stores import write_jsonl
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
 
 XQUAD = TESTS / "data" / "xquad_en" / "xquad.en.json"
 SIZES = {"train": 300, "dev": 50, "test": 50}
-COLUMNS = ("--text-column", "question", "--text-pair-column", "paragraph")
-
-
-def paragraphs_and_questions() -> list[tuple[str, str]]:
-    data = json.loads(XQUAD.read_text("utf-8"))["data"]
-    paragraphs = [paragraph for article in data for paragraph in article["paragraphs"]]
-    return [(paragraph["context"], asked["question"]) for paragraph in paragraphs for asked in paragraph["qas"]]
-
-
-def first_sentence(paragraph: str) -> str:
-    return paragraph.split(". ")[0]
-
-
-@pytest.fixture(scope="module")
-def belongs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Questions with the first sentence of their paragraph, or of one from elsewhere."""
-    found = paragraphs_and_questions()
-    rows = [
-        (question, first_sentence(found[number if number % 2 else number - 40][0]), "yes" if number % 2 else "no")
-        for number, (_, question) in enumerate(found)
-    ]
-    path = tmp_path_factory.mktemp("belongs") / "pairs.csv"
-    pl.DataFrame(rows, ["question", "paragraph", "label"], orient="row").write_csv(path)
-    return path
 
 
 def test_features_of_two_vectors() -> None:
@@ -68,69 +43,30 @@ def test_heads_learn_classes_and_quantities() -> None:
     assert scores["test"].value > 0.9
 
 
-def test_a_question_and_its_paragraph_are_near(belongs: Path, tmp_path: Path) -> None:
-    found = result_of(tmp_path, "sentence_pairs", "--train", belongs, *COLUMNS)
-    assert found["n_pairs"] == {"train": 65, "dev": 7, "test": 18}
-    rows = {row["features"]: row for row in found["rows"]}
-    assert list(rows) == ["cosine", "u, v, |u-v|, u*v", "both texts as one input"]
-    assert rows["cosine"]["score"]["accuracy"] > 0.8
-    texts = bertfeat.open_store(tmp_path / "features" / "texts")
-    frame = pl.read_csv(belongs)
-    assert texts.n_rows("sentence") == len({*frame["question"], *frame["paragraph"]}), "each text is encoded once"
-    assert rows["cosine"]["n_bytes"] == texts.n_rows("sentence") * 384 * 2
-    # Both texts as one input: the vectors are those of the pairs.
-    store = bertfeat.open_store(tmp_path / "features" / "test")
-    pairs = store.polars("sentence", ["text", "text_pair"]).rows()
-    together = bertfeat.embed(pairs)
-    assert np.allclose(store.numpy("sentence", "layer_06"), together, rtol=2**-10, atol=1e-3), "stored as float16"
-    assert (tmp_path / "table.md").read_text("utf-8").splitlines()[2].startswith("| cosine |")
-
-
-def test_quantities_are_compared_by_their_ranks(tmp_path: Path) -> None:
-    rows = []
-    sentences = dict.fromkeys(part for paragraph, _ in paragraphs_and_questions() for part in paragraph.split(". "))
-    for number, sentence in enumerate([*sentences][:120]):
-        words = sentence.split()
-        kept = max(1, len(words) * (1 + number % 4) // 4)
-        rows.append((" ".join(words), " ".join(words[:kept]), kept / len(words)))
-    path = tmp_path / "pairs.parquet"
-    pl.DataFrame(rows, ["question", "paragraph", "label"], orient="row").write_parquet(path)
-    found = result_of(tmp_path / "out", "sentence_pairs", "--train", path, "--task", "regress", *COLUMNS)
-    by_name = {row["features"]: row["score"] for row in found["rows"]}
-    assert by_name["cosine"]["metric"] == "spearman"
-    assert by_name["cosine"]["spearman"] > 0.6
-    assert by_name["cosine"]["intervals"]["spearman"]["low"] <= by_name["cosine"]["spearman"]
-
-
-def test_the_fine_tuned_model_is_one_more_row(belongs: Path, tmp_path: Path) -> None:
+def test_each_way_to_compare_pairs_is_a_row(tmp_path: Path) -> None:
     model = build_model("bert", tmp_path / "bert", max_position_embeddings=128)
-    asked = ("--model", model, "--with-finetuning", "--epochs", 1, "--limit", 30)
-    found = result_of(tmp_path / "out", "sentence_pairs", "--train", belongs, *COLUMNS, *asked)
-    row = found["rows"][-1]
-    assert row["features"] == "fine-tuned"
-    assert row["score"]["n_rows"] == found["n_pairs"]["test"] == 6
+    articles = json.loads(XQUAD.read_text("utf-8"))["data"]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    rows = [
+        (asked["question"], paragraphs[number - number % 2]["context"].split(". ")[0], "no" if number % 2 else "yes")
+        for number, paragraph in enumerate(paragraphs)
+        for asked in paragraph["qas"]
+    ]
+    frame = pl.DataFrame(rows, ["question", "paragraph", "label"], orient="row")
+    frame.write_csv(tmp_path / "pairs.csv")
+    asked = ("--text-column", "question", "--text-pair-column", "paragraph", "--model", model)
+    asked += ("--train", tmp_path / "pairs.csv", "--with-finetuning", "--epochs", 1)
+    found = result_of(tmp_path / "out", "sentence_pairs", *asked)
+    assert found["n_pairs"] == {"train": 65, "dev": 7, "test": 18}
+    by_name = {row["features"]: row for row in found["rows"]}
+    assert list(by_name) == ["cosine", "u, v, |u-v|, u*v", "both texts as one input", "fine-tuned"]
+    assert {row["score"]["n_rows"] for row in found["rows"]} == {18}
+    texts = bertfeat.open_store(tmp_path / "out" / "features" / "texts")
+    assert texts.n_rows("sentence") == len({*frame["question"], *frame["paragraph"]}), "each text is encoded once"
+    assert by_name["cosine"]["n_bytes"] == texts.n_rows("sentence") * 32 * 2
+    # Both texts as one input: the vectors are those of the pairs.
+    store = bertfeat.open_store(tmp_path / "out" / "features" / "test")
+    together = bertfeat.embed(store.polars("sentence", ["text", "text_pair"]).rows(), model=str(model))
+    stored = store.numpy("sentence", store.features("sentence")[0].name)
+    assert np.allclose(stored, together, rtol=2**-10, atol=1e-3), "stored as float16"
     assert bertfeat.embed(["a text"], model=str(tmp_path / "out" / "finetuned" / "model")).shape == (1, 32)
-    assert [path.name for path in (tmp_path / "out" / "finetuned").iterdir()] == ["model"]
-
-
-def test_mistakes_are_one_line(belongs: Path, tmp_path: Path) -> None:
-    asked = ("--train", belongs, "--output", tmp_path / "out")
-    assert "sentence1" in refusal("sentence_pairs", *asked)
-    unused = "--epochs is for fine-tuning; pass --with-finetuning too, or drop it"
-    assert unused in refusal("sentence_pairs", *asked, *COLUMNS, "--epochs", 2)
-    assert "is not a number; --task regress takes numbers" in refusal(
-        "sentence_pairs", *asked, *COLUMNS, "--task", "regress"
-    )
-    assert "no column 'gold'" in refusal("sentence_pairs", *asked, *COLUMNS, "--label", "gold")
-    alone = write_jsonl(tmp_path / "alone.jsonl", [{"a": "x", "b": None, "c": 1, "d": n} for n in range(9)])
-    columns = ("--text-column", "a", "--text-pair-column")
-    asked = ("--train", alone, "--output", tmp_path / "out")
-    assert "column 'b' is null" in refusal("sentence_pairs", *asked, *columns, "b", "--label", "d")
-    assert "column 'c' holds one class alone" in refusal("sentence_pairs", *asked, *columns, "a", "--label", "c")
-    assert "'abacus' is not one of" in refusal(
-        "sentence_pairs", *asked, *columns, "a", "--label", "d", "--device", "abacus"
-    )
-    bert = build_model("bert-generation", tmp_path / "bert")
-    tuning = ("--with-finetuning", "--model", bert)
-    assert "no head for whole texts" in refusal("sentence_pairs", *asked, *columns, "a", "--label", "d", *tuning)
-    assert not (tmp_path / "out").exists()

@@ -16,8 +16,16 @@ import transformers
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, RunError
-from bertfeat.pipelines._models import TaskModel, freeze, open_task_model, replace_model
-from bertfeat.pipelines._training import History, Settings, make_trainer, train, usual_rate
+from bertfeat.pipelines._training import (
+    History,
+    Settings,
+    TaskModel,
+    freeze,
+    make_trainer,
+    open_task_model,
+    replace_model,
+    train,
+)
 from tests.support.families import build_model, random_pack
 from tests.support.pipeline_runs import Killed, kill_at
 
@@ -73,25 +81,13 @@ def test_a_killed_training_ends_with_the_same_weights(
         with pytest.raises(Killed):
             trained(opened(folder), tmp_path / "killed")
     # A kill in the middle of a checkpoint leaves a folder without its last file.
-    (place,) = (tmp_path / "killed").iterdir()
+    (place,) = (tmp_path / "killed" / ".checkpoints").iterdir()
     shutil.copytree(place / "checkpoint-12", place / "checkpoint-18")
     (place / "checkpoint-18" / "trainer_state.json").unlink()
     monkeypatch.undo()
     continued = trained(again, tmp_path / "killed")
     assert are_equal(whole, again)
     assert replace(continued, seconds=0) == replace(history, seconds=0)
-
-
-def test_a_finished_training_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = opened(folder), opened(folder)
-    history = trained(first, tmp_path)
-    kill_at(monkeypatch, 1)
-    assert replace(trained(second, tmp_path), seconds=0) == replace(history, seconds=0)
-    assert are_equal(first, second)
-    # Other settings or data have checkpoints of their own.
-    for settings, made_of in ((replace(SETTINGS, seed=6), {}), (SETTINGS, {"data": "other"})):
-        with pytest.raises(Killed):
-            trained(opened(folder), tmp_path, settings, **made_of)
 
 
 @pytest.mark.parametrize(
@@ -116,25 +112,6 @@ def test_the_weights_of_the_best_epoch_are_kept(
     assert is_kept == [number == best for number in range(1, epochs + 1)]
 
 
-def test_a_small_model_learns_a_small_task_at_the_usual_rate(folder: Path, tmp_path: Path) -> None:
-    settings = Settings(learning_rate=None, epochs=30, batch_size=8, device="cpu")
-    model = opened(folder)
-    history = trained(model, tmp_path / "learned", settings)
-    assert history.scores[history.best_epoch - 1] == max(history.scores) == 1
-
-
-def test_the_usual_rate_follows_the_size() -> None:
-    sizes = {"base": (768, 12, 3072), "minilm": (384, 6, 1536), "large": (1024, 24, 4096)}
-    rates = {}
-    for name, (width, depth, inner) in sizes.items():
-        config = transformers.BertConfig(
-            hidden_size=width, num_hidden_layers=depth, intermediate_size=inner, num_attention_heads=width // 64
-        )
-        with torch.device("meta"):
-            rates[name] = usual_rate(transformers.BertModel(config))
-    assert rates == {"base": 5e-5, "minilm": 1.4e-4, "large": 2.6e-5}
-
-
 def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Path) -> None:
     model = opened(folder)
     with torch.no_grad():
@@ -143,7 +120,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(folder: Path, tmp_path: Pat
         trained(model, tmp_path)
 
 
-@pytest.mark.parametrize("family", ["bert", "deberta-v2", "xlm", "bart"])
+@pytest.mark.parametrize("family", ["deberta-v2", "xlm"])
 def test_features_of_frozen_layers_stay(family: str, tmp_path: Path) -> None:
     """Blocks may share weights, such as those of relative positions, and may be in several parts."""
     original = build_model(family, tmp_path / "original")
@@ -162,41 +139,21 @@ def test_features_of_frozen_layers_stay(family: str, tmp_path: Path) -> None:
         assert torch.equal(*(one.layer(layer) for one in states)) == (layer <= 2), layer
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
-def test_attention_of_the_hub_is_not_asked_for(key: str, folder: Path, tmp_path: Path) -> None:
+def test_attention_of_the_hub_is_not_asked_for(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "model"))
     config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, key: "kernels-community/none"}))
-    plain, found = (opened(one).model.config._attn_implementation for one in (folder, copy))
-    assert plain == found == "sdpa"
+    (copy / "config.json").write_text(json.dumps({**config, "attn_implementation": "kernels-community/none"}))
+    assert opened(copy).model.config._attn_implementation == "sdpa"
 
 
-def test_a_head_for_other_classes_is_drawn_at_random(folder: Path, tmp_path: Path) -> None:
-    replace_model(opened(folder), tmp_path / "saved")
-    saved = str(tmp_path / "saved")
-    assert not open_task_model(saved, "sequence", num_labels=2).new_weights
+def test_a_saved_head_is_kept_and_one_for_other_classes_is_drawn_at_random(folder: Path, tmp_path: Path) -> None:
+    model, saved = opened(folder), str(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="a trained head for whole texts"):
+        open_task_model(str(folder), "sequence", trained=True)
+    replace_model(model, tmp_path / "saved")
+    assert are_equal(model, open_task_model(saved, "sequence", trained=True))
     models = [open_task_model(saved, "sequence", seed=seed, num_labels=3) for seed in (1, 1, 2)]
     assert models[0].new_weights == ("classifier.bias", "classifier.weight")
     first, same, other = (model.model.classifier.weight for model in models)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
-    assert torch.equal(models[0].model.bert.pooler.dense.weight, opened(folder).model.bert.pooler.dense.weight)
-
-
-def test_a_saved_model_is_a_model_with_a_trained_head(folder: Path, tmp_path: Path) -> None:
-    model = opened(folder)
-    assert model.new_weights == ("classifier.bias", "classifier.weight")
-    with pytest.raises(CheckpointError, match="a trained head for whole texts"):
-        open_task_model(str(folder), "sequence", trained=True)
-    replace_model(model, tmp_path / "saved")
-    again = open_task_model(str(tmp_path / "saved"), "sequence", trained=True)
-    assert all(torch.equal(*pair) for pair in zip(weights(model), weights(again), strict=True))
-
-
-@pytest.mark.parametrize("family", ["longformer", "nystromformer"])
-def test_new_biases_are_zero(family: str, tmp_path: Path) -> None:
-    """transformers leaves some of them as they are in memory."""
-    model = open_task_model(str(build_model(family, tmp_path)), "masked")
-    biases = [name for name in model.new_weights if name.endswith("bias")]
-    assert len(biases) == 4
-    assert not any(model.model.state_dict()[name].any() for name in biases)

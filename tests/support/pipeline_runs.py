@@ -41,38 +41,31 @@ def refusal(name: str, *arguments: object) -> str:
     return ran.err
 
 
-def run_killed(step: int, name: str, *arguments: object) -> None:
-    """Run a pipeline in a process that is for it alone, and that SIGKILL ends after a step of its training."""
-    import torch
-
-    class Killer(Progress):
-        def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
-            if n_done == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    torch.set_num_threads(1)
-    _report_to(pytest.MonkeyPatch(), Killer())
-    run(name, *arguments)
-
-
 class Killed(Exception):
     """The process ends here."""
 
 
-def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
-    """End the next trainings of this process after a step."""
+def kill_at(patch: pytest.MonkeyPatch, step: int, *, by_signal: bool = False) -> None:
+    """End the next trainings of this process after a step, by SIGKILL or by an exception."""
 
     class Killer(Progress):
         def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
+            if n_done == step and by_signal:
+                os.kill(os.getpid(), signal.SIGKILL)
             if n_done == step:
                 raise Killed
 
-    _report_to(patch, Killer())
-
-
-def _report_to(patch: pytest.MonkeyPatch, progress: Progress) -> None:
     @contextmanager
     def reporting(_: object) -> Iterator[Progress]:
-        yield progress
+        yield Killer()
 
     patch.setattr("bertfeat.pipelines._training.reporting", reporting)
+
+
+def run_killed(step: int, name: str, *arguments: object) -> None:
+    """Run a pipeline in a process that is for it alone, and that SIGKILL ends after a step of its training."""
+    import torch
+
+    torch.set_num_threads(1)
+    kill_at(pytest.MonkeyPatch(), step, by_signal=True)
+    run(name, *arguments)
