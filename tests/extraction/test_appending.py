@@ -12,7 +12,7 @@ import pytest
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.errors import BertfeatWarning, ConfigError, InputError, PlanMismatch, RunError, StoreError, UserError
+from bertfeat.errors import BertfeatWarning, InputError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.reader import open_store
@@ -119,12 +119,6 @@ def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later):
     assert result_files(root) == before
 
 
-def test_a_frame_is_appended_and_settings_are_those_of_the_store(root):
-    store = append(root, pl.DataFrame({"id": ["x", "y"], "text": ["One text.", "Another."]}))
-    assert store.polars("sentence", ["doc_id", "text"]).tail(2).rows() == [("x", "One text."), ("y", "Another.")]
-    assert verify(root).is_good
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -193,23 +187,6 @@ def stopped(monkeypatch, step: str, n: int = 1):
     return context
 
 
-def test_an_append_without_documents_is_recorded(settings, tmp_path, root):
-    (tmp_path / "none.csv").write_text("id,text\n")
-    store = append(root, str(tmp_path / "none.csv"))
-    assert len(store) == 24
-    assert [state.n_inputs for state in store.manifest.history] == [1, 2]
-    assert verify(root).is_good
-    # A writer of the first plan needs the plan of the append, which has no shard.
-    assert extract(output=root, **settings).manifest == store.manifest
-    grown = append(root, write_rows(tmp_path / "one.jsonl", [{"id": "x", "text": "One."}]))
-    assert len(grown) == 25
-    assert [len(plan.inputs) for plan in grown.plans] == [1, 1, 1]
-    assert recheck(root, n_documents=25).is_good
-    assert verify(root).is_good
-    with pytest.raises(ConfigError, match="`overwrite` does not go with `shards`"):
-        append(root, str(tmp_path / "none.csv"), overwrite=True, shards="1/2")
-
-
 def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inputs_only(
     settings, root, later, monkeypatch
 ):
@@ -229,31 +206,6 @@ def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inpu
     assert verify(root).is_good
 
 
-def test_an_unfinished_append_can_be_replaced_by_another(tmp_path, settings, root, later, monkeypatch):
-    shutil.copytree(root, tmp_path / "clean")
-    wanted = append(tmp_path / "clean", later[1])
-    with stopped(monkeypatch, "receipt.durable", 2):
-        append(root, later[0])
-    assert len(append(root, later[1], overwrite=True)) == 30
-    assert result_files(root) == result_files(wanted.path)
-    # A finished append is never replaced.
-    assert len(append(root, later[0], overwrite=True)) == 54
-    assert len(extract(output=root, **settings)) == 54
-
-
-def test_an_error_before_the_first_part_takes_the_append_back(tmp_path, root, monkeypatch):
-    before = result_files(root)
-    path = write_rows(tmp_path / "x.jsonl", [{"id": "x", "text": "One."}])
-
-    def refuse(*_, **__):
-        raise UserError("no")
-
-    monkeypatch.setattr("bertfeat.extraction.run.run_shards", refuse)
-    with pytest.raises(UserError, match=r"^no$"):
-        append(root, path)
-    assert result_files(root) == before
-
-
 @pytest.mark.parametrize("through", ["extract", "append"])
 def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, through):
     append(root, later)
@@ -269,16 +221,6 @@ def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, thr
     assert len(append(root, later)) == 54
     assert result_files(root) == whole
     assert verify(root).is_good
-
-
-def test_a_damaged_shard_needs_its_input_unchanged(tmp_path, settings, later):
-    root = extract(output=tmp_path / "s", **settings).path
-    append(root, later)
-    part_at(root, "word", 1).unlink()
-    assert mark_for_redoing(root, verify(root)) == (1,)
-    Path(settings["inputs"]).write_text('{"id": "d0", "text": "Other."}\n')
-    with pytest.raises(InputError, match=r"corpus.jsonl: has changed since the store was made"):
-        append(root, later)
 
 
 def test_types_of_columns_must_fit_those_of_the_store(tmp_path, settings):
@@ -300,17 +242,6 @@ def test_types_of_columns_must_fit_those_of_the_store(tmp_path, settings):
     with pytest.raises(InputError, match=r"kept column 'x' is int64 .*, in .*k it is double"):
         append(root, frame)
     assert result_files(root) == before
-
-
-def test_word_columns_must_be_those_of_the_store(tmp_path, settings):
-    (tmp_path / "a.conllu").write_text("1\tOne\tone\tNUM\t_\t_\t0\troot\t_\t_\n\n")
-    (tmp_path / "b.conll").write_text("Two B-X\n\n")
-    words = settings | {"inputs": str(tmp_path / "a.conllu"), "id_column": None, "levels": "word"}
-    root = extract(output=tmp_path / "w", **words).path
-    with pytest.raises(InputError, match=r"b.conll: word columns: .*; in .*w: "):
-        append(root, str(tmp_path / "b.conll"))
-    (tmp_path / "c.conllu").write_text("1\tTwo\ttwo\tNUM\t_\t_\t0\troot\t_\t_\n\n")
-    assert append(root, str(tmp_path / "c.conllu")).polars("word")["word"].to_list() == ["One", "Two"]
 
 
 def append_in_two(root: str, later: list[str]) -> None:
@@ -339,14 +270,6 @@ def test_an_object_store_grows(settings, later):
     assert len(extract(output=url, **settings)) == 54
 
 
-def test_lines_are_added_to_a_store_of_a_column(tmp_path, settings):
-    read = {"text_column": "body", "id_column": None, "levels": "sentence"}
-    rows = write_rows(tmp_path / "a.jsonl", [{"body": "One."}])
-    root = extract(output=tmp_path / "s", **{**settings, **read, "inputs": rows}).path
-    (tmp_path / "b.txt").write_text("Two.\n")
-    assert append(root, str(tmp_path / "b.txt")).arrow("sentence", ["text"]).column(0).to_pylist() == ["One.", "Two."]
-
-
 def test_an_index_takes_the_new_rows(tmp_path, root, later):
     bertfeat.build_index(root, tmp_path / "i", level="sentence", feature=-1, factory="Flat")
     store = append(root, later)
@@ -373,59 +296,6 @@ def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     assert "damaged shards repeated" in run_cli("extract", later[0], f"-o{root}", "--append")[1]
 
 
-def test_a_refused_append_leaves_a_damaged_store_readable(tmp_path, settings, later):
-    root = extract(output=tmp_path / "s", **settings).path
-    append(root, later[0])
-    part_at(root, "word", 1).write_bytes(b"x")
-    assert mark_for_redoing(root, verify(root)) == (1,)
-    corpus = Path(settings["inputs"])
-    corpus.rename(tmp_path / "moved.jsonl")
-    with pytest.raises(InputError, match=r"corpus.jsonl: no such file"):
-        append(root, later[1])
-    assert len(open_store(root)) == 48
-    (tmp_path / "moved.jsonl").rename(corpus)
-    assert len(append(root, later[1])) == 54
-    assert verify(root).is_good
-
-
-def test_the_first_inputs_repair_their_own_shards_and_leave_the_others_marked(settings, root, later):
-    append(root, later[0])
-    append(root, later[1])
-    whole = result_files(root)
-    shard = open_store(root, version=0).manifest.totals.n_shards
-    part_at(root, "word", shard).write_bytes(b"x")
-    assert mark_for_redoing(root, verify(root)) == (shard,)
-    assert len(extract(output=root, **settings)) == 54
-    assert len(append(root, later[0])) == 54
-    assert result_files(root) == whole
-    next(root.glob(f"_bertfeat/work/*/{shard:05d}.json")).unlink()
-    assert mark_for_redoing(root, verify(root)) == (shard,)
-    append(root, later[0])
-    assert verify(root).is_good
-
-
-def test_a_damaged_manifest_of_a_grown_store_is_written_again_by_an_append(root, later):
-    append(root, later)
-    whole = result_files(root)
-    (root / "manifests/00001.json").write_bytes(whole["manifests/00001.json"][:-9])
-    with pytest.raises(StoreError, match="damaged or edited"):
-        open_store(root)
-    assert len(append(root, later)) == 54
-    assert result_files(root) == whole
-
-
-def test_a_repair_that_was_stopped_is_finished_by_the_same_call(root, later, monkeypatch):
-    append(root, later)
-    whole = result_files(root)
-    for number in (3, 4):
-        part_at(root, "word", number).write_bytes(b"x")
-    mark_for_redoing(root, verify(root))
-    with stopped(monkeypatch, "receipt.durable"):
-        append(root, later)
-    assert len(append(root, later)) == 54
-    assert result_files(root) == whole
-
-
 def test_a_file_that_has_grown_is_not_added_again(tmp_path, root):
     path = write_rows(tmp_path / "log.jsonl", [{"id": "x", "text": "One."}])
     append(root, path)
@@ -434,13 +304,3 @@ def test_a_file_that_has_grown_is_not_added_again(tmp_path, root):
         append(root, path)
     write_rows(tmp_path / "log.jsonl", [{"id": "y", "text": "Two, in a new file."}])
     assert len(append(root, path)) == 26
-
-
-def test_settings_that_need_each_other_may_be_repeated_alone(tmp_path, settings):
-    rows = [{"id": "a", "text": "One.", "n": 1}]
-    kept = settings | {"keep_columns": "n", "levels": "sentence", "inputs": write_rows(tmp_path / "a.jsonl", rows)}
-    root = extract(output=tmp_path / "k", **kept).path
-    later = write_rows(tmp_path / "b.jsonl", [{"id": "b", "text": "Two.", "n": 2}])
-    assert run_cli("extract", later, f"-o{root}", "--append", "--keep-columns=n")[0] == 0
-    code, out, err = run_cli("extract", later, f"-o{root}", "--append", "--dry-run")
-    assert (code, out, len(err)) == (2, "", 1)

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import signal
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.errors import ConfigError, RunError
+from bertfeat.errors import ConfigError
 from bertfeat.extraction.estimation import estimate
-from bertfeat.extraction.vector_cache import FILE
-from bertfeat.progress import Progress
 from bertfeat.records import Pack
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
@@ -140,25 +137,6 @@ def test_the_models_own_embedding_and_pairs(tmp_path: Path, minilm_folder: Path)
         store = bertfeat.extract(str(tmp_path / "b.txt"), tmp_path / f"s{len(extra)}", cache=tmp_path / "cache", **both)
         assert_same(store, expected)
         assert cached_documents(store) == 2
-
-
-def test_an_append_encodes_only_what_is_new(tmp_path: Path, model: Path, n_tokens: list[int]) -> None:
-    settings = {"model": str(model), "levels": "sentence", "id_column": "id", "layers": "-1"}
-    cache = str(tmp_path / "cache")
-    bertfeat.extract(corpus(tmp_path / "a.jsonl", TEXTS[:20]), tmp_path / "s", cache=cache, **settings)
-    n_tokens.clear()
-    later = corpus(tmp_path / "b.jsonl", TEXTS[5:25])
-    said = good("extract", later, "-o", tmp_path / "s", "--append", "--cache", cache).out
-    assert "20 documents appended" in said
-    assert re.search(r"documents from the cache +15\n", said)
-    expected = bertfeat.extract(later, tmp_path / "expected", **settings)
-    n_all = expected.manifest.totals.counts["n_encoded_tokens"]
-    assert 0 < sum(n_tokens) < 1.5 * n_all
-    assert np.array_equal(
-        bertfeat.open_store(tmp_path / "s").numpy("sentence", -1)[20:35],
-        bertfeat.open_store(tmp_path / "s").numpy("sentence", -1)[5:20],
-        equal_nan=True,
-    )
 
 
 @pytest.mark.parametrize(
@@ -290,52 +268,6 @@ class TestMistakes:
         with pytest.raises(ConfigError, match="`cache` 7 is not the name of a folder"):
             ExtractConfig.from_dict({"cache": 7})
         assert ExtractConfig(cache=Path("here")).cache == "here"
-
-    def test_a_cache_that_cannot_grow_is_one_line_and_the_run_resumes(
-        self, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        settings = {"model": str(model), "levels": "token", "layers": "-1", "cache": tmp_path / "cache"}
-        texts = corpus(tmp_path / "a.jsonl", TEXTS)
-        with monkeypatch.context() as patch:
-            plain = sqlite3.connect
-
-            def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-                database = plain(*args, **kwargs)
-                database.execute("PRAGMA max_page_count = 12")
-                return database
-
-            patch.setattr(sqlite3, "connect", connect)
-            with pytest.raises(RunError, match="full; free space, delete the file"):
-                bertfeat.extract(texts, tmp_path / "s", **settings)
-        assert bertfeat.extract(texts, tmp_path / "s", **settings).n_rows("token") > len(TEXTS)
-
-
-def test_a_small_cache_keeps_its_size_and_changes_nothing(tmp_path: Path, model: Path) -> None:
-    settings = {"model": str(model), "levels": "token", "layers": "-1"}
-    for number in range(3):
-        texts = corpus(tmp_path / f"{number}.jsonl", [f"{text} in the year {number // 2}" for text in TEXTS * 2])
-        cached = {"cache": tmp_path / "cache", "cache_size": 1_000_000}
-        store = bertfeat.extract(texts, tmp_path / f"s{number}", **settings, **cached)
-        assert_same(store, bertfeat.extract(texts, tmp_path / f"e{number}", **settings))
-        assert (tmp_path / "cache" / FILE).stat().st_size <= 1_000_000
-
-
-def test_progress_counts_what_came_from_the_cache(tmp_path: Path, model: Path) -> None:
-    class Reports(Progress):
-        def __init__(self) -> None:
-            self.seen: list[tuple[int, int, int]] = []
-
-        def encoded(self, shard: int, n_documents: int, n_tokens: int, n_tokens_in_shard: int) -> None:
-            self.seen.append((n_documents, n_tokens, n_tokens_in_shard))
-
-    settings = {"model": str(model), "levels": "sentence", "layers": "-1", "cache": tmp_path / "cache"}
-    bertfeat.extract(corpus(tmp_path / "a.jsonl", TEXTS[:20]), tmp_path / "a", **settings)
-    reports = Reports()
-    texts = corpus(tmp_path / "b.jsonl", TEXTS[:30])
-    store = bertfeat.extract(texts, tmp_path / "b", progress=reports, **settings)
-    n_all, n_cached = reports.seen[0][2], sum(receipt.notes["n_cached_tokens"] for receipt in store.receipts())
-    assert reports.seen[:2] == [(0, 0, n_all), (20, n_cached, n_all)]
-    assert reports.seen[-1] == (30, n_all, n_all)
 
 
 def test_the_estimate_and_the_summary_say_what_is_in_the_cache(tmp_path: Path, model: Path) -> None:

@@ -12,7 +12,6 @@ from bertfeat.errors import UserError
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.progress import Progress
 from tests.support.command_line import refused
-from tests.support.drill import result_files
 from tests.support.vector_files import (
     numbers,
     write_conll,
@@ -181,26 +180,6 @@ def test_tables_that_cannot_be_used(tmp_path, columns, said):
     assert said in refuse(tmp_path, tmp_path / "t.parquet", *S)
 
 
-def test_a_table_without_rows_and_one_without_documents(tmp_path):
-    empty = pl.DataFrame({"v": []}, schema={"v": pl.Array(pl.Float32, 3)})
-    empty.write_parquet(tmp_path / "e.parquet")
-    assert "e.parquet: has no rows" in refuse(tmp_path, tmp_path / "e.parquet", *S)
-    pq.write_table(pa.table({"v": [[1.0]]}), tmp_path / "w.parquet")
-    assert "w.parquet: no column 'doc_id'" in refuse(tmp_path, tmp_path / "w.parquet", *W)
-
-
-def test_another_import_into_a_store_is_refused(tmp_path):
-    import_vectors(write_npy(tmp_path / "v.npy", numbers(4, 2)), tmp_path / "s", level="sentence")
-    before = result_files(tmp_path / "s")
-    other = write_npy(tmp_path / "w.npy", numbers(5, 2))
-    said = refused("import", other, *S, "-o", tmp_path / "s", "--model", "glove")
-    assert "made with other settings: input 1 was" in said
-    assert "--model was 'imported', now 'glove'; use another folder or --overwrite" in said
-    write_npy(tmp_path / "w.npy", bad(np.nan))
-    assert "w.npy:4: embedding holds nan" in refused("import", other, *S, "-o", tmp_path / "s", "--overwrite")
-    assert result_files(tmp_path / "s") == before
-
-
 def error_of(path, output, **settings):
     """Return what an import refuses; an empty text if it refuses nothing."""
     try:
@@ -232,30 +211,6 @@ def test_a_damaged_file_is_one_line_or_is_read(tmp_path, name):
     assert n_refused
 
 
-def test_columns_that_a_store_cannot_have(tmp_path):
-    npy = write_npy(tmp_path / "v.npy", numbers(1, 2))
-    vector = pa.array([[1.0]])
-    # A data frame of pandas writes its index as a column without a name.
-    (tmp_path / "index.csv").write_text(",doc_id\n0,a\n")
-    (tmp_path / "empty.csv").write_text("\n\n")
-    pq.write_table(pa.table({"": vector}), tmp_path / "v.parquet")
-    pq.write_table(pa.table({"doc_id": pa.array([2**63], pa.uint64()), "v": vector}), tmp_path / "id.parquet")
-    for arguments, said in {
-        (npy, "--ids", tmp_path / "index.csv"): "index.csv: a column has no name; name it, or leave out the index",
-        (npy, "--ids", tmp_path / "empty.csv"): "empty.csv:1: the first row cannot be read: the line is empty",
-        (tmp_path / "v.parquet",): "v.parquet: no column with lists of float",
-        (tmp_path / "id.parquet",): "id.parquet: column 'doc_id' is not int64 (Integer value 9223372036854775808",
-    }.items():
-        assert said in refuse(tmp_path, *arguments, *S), said
-
-
-def test_texts_that_are_not_unicode_are_cleaned(tmp_path):
-    npy = write_npy(tmp_path / "v.npy", numbers(1, 2))
-    (tmp_path / "t.jsonl").write_text('{"doc_id": "a\\ud800"}\n')
-    store = import_vectors(npy, tmp_path / "s", level="sentence", ids=tmp_path / "t.jsonl")
-    assert store.polars("sentence")["doc_id"].to_list() == ["a\ufffd"]
-
-
 def test_a_file_that_changes_after_its_check_is_not_written(tmp_path):
     path = write_npy(tmp_path / "v.npy", numbers(60, 8))
     settings = {"level": "sentence", "shard_bytes": 400}
@@ -273,23 +228,3 @@ def test_a_file_that_changes_after_its_check_is_not_written(tmp_path):
     vectors = numbers(60, 8)
     store = import_vectors(write_npy(path, vectors), tmp_path / "s", **settings)
     assert np.array_equal(store.numpy("sentence", "embedding"), vectors.astype(np.float16))
-
-
-def test_ids_that_change_after_their_check_are_named(tmp_path):
-    path, ids = write_npy(tmp_path / "v.npy", numbers(60, 8)), tmp_path / "ids.txt"
-    ids.write_text("\n".join(map(str, range(60))))
-
-    class Writing(Progress):
-        def committed(self, receipt):
-            ids.write_text("\n".join(map(str, range(60, 120))))
-
-    with pytest.raises(UserError, match=r"ids\.txt: has changed since it was checked"):
-        import_vectors(path, tmp_path / "s", ids=ids, progress=Writing(), level="sentence", shard_bytes=400)
-
-
-def test_a_text_of_parquet_that_is_not_utf8(tmp_path):
-    text = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
-    )
-    pq.write_table(pa.table({"text": text, "v": [[1.0]]}), tmp_path / "t.parquet")
-    assert "t.parquet:1: column 'text' holds bytes that are not UTF-8" in refuse(tmp_path, tmp_path / "t.parquet", *S)

@@ -16,7 +16,6 @@ import pytest
 
 import bertfeat
 from bertfeat.durable import steps
-from bertfeat.errors import StoreError, UserError
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.verification import verify
 from tests.support.command_line import bertfeat as run
@@ -99,14 +98,6 @@ def test_the_columns_of_a_table_come_along(tmp_path, name):
     assert frame.columns == ["doc_id", "word_index", "word", "char_start", "char_end", "label", "score"]
     assert frame.select(rows.columns).equals(rows.with_columns(score, pl.col("word_index").cast(pl.Int32)))
     assert frame["char_start"].to_list() == STARTS
-
-
-def test_columns_of_other_levels_are_kept_as_they_are(tmp_path):
-    vectors = write_npy(tmp_path / "v.npy", numbers(2, 3))
-    (tmp_path / "t.csv").write_text("doc_id,word_index,word\na,x,bank\nb,-1,\n")
-    store = import_vectors(vectors, tmp_path / "s", level="sentence", ids=tmp_path / "t.csv")
-    rows = store.polars("sentence", ["doc_id", "word_index", "word"]).rows()
-    assert rows == [("a", "x", "bank"), ("b", "-1", "")]
 
 
 def test_lines_of_ids_are_rows_or_documents(tmp_path):
@@ -270,32 +261,3 @@ def test_damage_is_found_and_repaired_and_parts_are_joined(tmp_path):
     assert len(small.plan.shards) == 1
     assert small.polars("sentence").equals(rows)
     assert "v.npy" in good("inspect", tmp_path / "s").out
-
-
-def test_two_imports_into_one_folder(tmp_path):
-    arguments = many(tmp_path)
-
-    class Second(bertfeat.Progress):
-        def committed(self, receipt):
-            if receipt.shard == 1:
-                with pytest.raises(StoreError, match="process"):
-                    import_vectors(output=tmp_path / "s", **arguments)
-
-    store = import_vectors(output=tmp_path / "s", progress=Second(), **arguments)
-    assert len(store) == 60
-
-
-def test_types_of_json_hold_over_all_rows(tmp_path):
-    """Rows are read in blocks: a column may begin with nulls or whole numbers."""
-    n_rows = 5000
-    rows = [{"n": n, "late": None} for n in range(n_rows - 1)] + [{"n": 0.5, "late": "x", "only": True}]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    vectors = write_npy(tmp_path / "v.npy", numbers(n_rows, 2))
-    frame = import_vectors(vectors, tmp_path / "s", level="sentence", ids=tmp_path / "t.jsonl").polars("sentence")
-    assert frame.select("n", "late", "only").schema == {"n": pl.Float64, "late": pl.String, "only": pl.Boolean}
-    assert frame.select("n", "late", "only").rows()[-2:] == [(n_rows - 2, None, None), (0.5, "x", True)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows[:4096], *[{"n": "x"}] * 904]))
-    with pytest.raises(
-        UserError, match=r"t\.jsonl: a column holds values of several types \(.*n has incompatible types"
-    ):
-        import_vectors(vectors, tmp_path / "t", level="sentence", ids=tmp_path / "t.jsonl")

@@ -19,11 +19,10 @@ from bertfeat.durable.records import unseal
 from bertfeat.extraction.run import extract
 from bertfeat.records import Receipt
 from bertfeat.store.verification import verify
-from bertfeat.store.writer import open_for_writing
 from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans, result_files, run_extract
 from tests.support.runner_fakes import wait_until
-from tests.support.store_fakes import part_at, receipt_files
+from tests.support.store_fakes import receipt_files
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -132,47 +131,6 @@ def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path
         assert result_files(root) == whole
         assert orphans(root) == []
     assert run_cli("verify", str(root))[0] == 0
-
-
-def test_missing_swapped_and_edited_files_are_named_and_repaired(tmp_path, settings):
-    root = extract(output=tmp_path / "s", **settings).path
-    whole = result_files(root)
-    first, second = part_at(root, "word", 0), part_at(root, "word", 1)
-
-    def swap() -> None:
-        first.rename(root / "x")
-        second.rename(first)
-        (root / "x").rename(second)
-
-    def edit() -> None:
-        manifest = json.loads((root / "manifests/00000.json").read_text())
-        manifest["totals"]["n_rows"]["word"] += 1
-        (root / "manifests/00000.json").write_text(json.dumps(manifest))
-
-    for deed, named in [
-        (first.unlink, [f"word/{first.name}"]),
-        (swap, [f"word/{first.name}", f"word/{second.name}"]),
-        (edit, ["manifests/00000.json"]),
-        ((root / "manifests/00000.json").unlink, ["manifests"]),
-    ]:
-        deed()
-        exit_code, printed, _ = run_cli("verify", str(root), "--json")
-        report = json.loads(printed)
-        assert (exit_code, report["good"]) == (1, False)
-        assert [problem["part"] for problem in report["problems"]] == named
-        extract(output=root, **settings)
-        assert result_files(root) == whole
-
-
-def test_verify_does_not_disturb_a_run_and_reads_what_it_may_not_write(tmp_path, settings):
-    store = extract(output=tmp_path / "s", **settings)
-    part_at(store.path, "word", 1).write_bytes(b"x")
-    before = result_files(store.path)
-    with open_for_writing(store.path, store.plan):
-        exit_code, _, errors = run_cli("verify", str(store.path))
-    assert exit_code == 1
-    assert "is writing this store" in errors[0]
-    assert result_files(store.path) == before
 
 
 def run_and_wait(root: str, settings: dict[str, Any], ready: str) -> None:

@@ -69,13 +69,6 @@ def test_a_changed_setting_is_refused_and_named(made, name, value):
     assert refused(folder / "s", settings | changed, said) == {name}
 
 
-def test_both_sides_of_a_difference_read_as_they_are_given(made):
-    folder, settings = made
-    said = "`id_column` was 'id', now not set; `levels` was word,sentence, now word; `shard_bytes` was 28kB, now 1MB"
-    changed = {"id_column": None, "levels": ["word"], "shard_bytes": 1_000_000}
-    assert refused(folder / "s", settings | changed, said) == set(changed)
-
-
 def test_a_changed_byte_of_input_or_model_is_refused_and_named(made, tmp_path):
     folder, settings = made
     corpus = tmp_path / "corpus.jsonl"
@@ -199,15 +192,6 @@ def test_texts_are_not_encoded_with_another_configuration_for_a_probe_or_an_inde
     assert len(probe.predict(store)) == len(ids)
 
 
-def test_another_cut_into_shards_is_refused_until_the_store_is_finished(made, tmp_path):
-    folder, settings = made
-    shutil.copytree(folder / "s", tmp_path / "s")
-    (tmp_path / "s/manifests/00000.json").unlink()
-    assert refused(tmp_path / "s", settings | {"shard_bytes": 20_000}, "`shard_bytes` was 28kB, now 20kB") == {
-        "shard_bytes"
-    }
-
-
 def test_inputs_and_stores_may_move(made, tmp_path):
     folder, settings = made
     shutil.copytree(folder / "s", tmp_path / "elsewhere")
@@ -239,14 +223,3 @@ def test_a_model_is_what_its_digests_say_under_any_name(made, tmp_path, monkeypa
     assert "model.tokenizer_sha256" in refused(
         tmp_path / "s", spelled | copied, ".*; the digest of the model's tokenizer was .*"
     )
-
-
-def test_workers_get_the_inputs_once_and_no_list_of_shards(made, tmp_path):
-    settings = dict(made[1])
-    inputs = settings.pop("inputs")
-    config = ExtractConfig.from_dict(settings)
-    with open_inputs(inputs, tmp_path / "s", config) as files:
-        job = open_job(config, files, tmp_path / "s", Progress(), overwrite=False)
-        sent = job.for_workers()
-    assert len(job.plan.shards) == 3
-    assert (sent.files, sent.plan.shards, sent.plan.inputs) == (files, (), ())

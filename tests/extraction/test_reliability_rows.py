@@ -11,10 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertfeat.encoder.device_copies import Fetches
 from bertfeat.encoder.encoder import PackEncoder
-from bertfeat.errors import FeatureError, InputError, RunError, StoreError, UserError
-from bertfeat.extraction.pooling import LevelBuffer
+from bertfeat.errors import FeatureError, InputError, StoreError, UserError
 from bertfeat.extraction.run import extract
 from bertfeat.store.verification import verify
 from tests.support.cli_runs import flags, run_cli
@@ -84,21 +82,6 @@ def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings
     if value == 1e5:
         fine = extract(output=tmp_path / "wide", **settings | {"store_dtype": "float32"})
         assert fine.numpy("sentence", "layer_02").max() > 99_000
-
-
-def test_out_of_memory_in_pooling_is_one_line_and_the_receipt_has_the_seconds_of_the_device(
-    tmp_path, settings, monkeypatch
-):
-    def no_memory(self: Any, pack: Any, states: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LevelBuffer, "add", no_memory)
-        with pytest.raises(RunError, match="out of memory on cpu while pooling; pass a smaller `max_batch_tokens`"):
-            extract(output=tmp_path / "s", **settings)
-    monkeypatch.setattr(Fetches, "wait", lambda self: {"encode": 2.5})
-    store = extract(output=tmp_path / "s", **settings)
-    assert {receipt.seconds["encode"] for receipt in store.receipts()} == {2.5}
 
 
 def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_path, settings, monkeypatch):

@@ -32,24 +32,6 @@ def put(folder: Path, values: Mapping[bytes, bytes], max_bytes: int = 100 * MB) 
         cache.put(values.items())
 
 
-def test_what_is_put_is_there_and_the_first_value_of_a_key_stays(tmp_path: Path) -> None:
-    values = {**some(700), b"empty": b"", b"large": bytes(range(256)) * 10_000}
-    put(tmp_path / "new" / "cache", values)
-    put(tmp_path / "new" / "cache", {b"empty": b"other"})
-    assert found(tmp_path / "new" / "cache", {**values, b"not there": b""}) == values
-
-
-def test_a_run_reads_what_was_there_when_it_began(tmp_path: Path) -> None:
-    old, new = some(5), some(5, 5)
-    with VectorCache(tmp_path, MB) as cache:
-        cache.put(old.items())
-        before = cache.begin("run", is_new=True)
-        cache.put(new.items())
-        # Resumed, it reads the same; begun again, more.
-        assert cache.get(old | new, cache.begin("run", is_new=False)) == cache.get(old | new, before) == old
-        assert cache.get(old | new, cache.begin("run", is_new=True)) == old | new
-
-
 @pytest.mark.parametrize("size", [700, 20_000, 120_000])
 def test_the_file_keeps_its_size_and_the_oldest_goes_first(tmp_path: Path, size: int) -> None:
     most = 2 * MB
