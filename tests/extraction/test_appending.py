@@ -52,18 +52,16 @@ def root(tmp_path, base):
 
 def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, settings, root, later):
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in root.rglob("*.parquet")}
-    n_old = len(open_store(root).plan.shards)
     for number, inputs in enumerate(later):
         store = append(root, inputs)
         apart = extract(output=tmp_path / f"apart{number}", **settings | {"inputs": inputs})
         before_it, after_it = store.manifest.history[-2:]
         assert after_it.n_shards - before_it.n_shards == len(store.plan.shards) == len(apart.plan.shards)
-        assert store.version == number + 1
         for level in apart.levels:
             n_rows = apart.n_rows(level)
             assert store.polars(level).tail(n_rows).equals(apart.polars(level))
             assert np.array_equal(store.numpy(level, -1)[-n_rows:], apart.numpy(level, -1), equal_nan=True)
-    assert n_old == store.manifest.history[0].n_shards > 1
+    assert store.manifest.history[0].n_shards > 1
     for version, n_documents in enumerate((24, 48, 54)):
         earlier = open_store(root, version=version)
         assert (len(earlier), earlier.version) == (n_documents, version)
@@ -74,7 +72,6 @@ def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, sett
         assert pl.read_parquet(root / level / "*.parquet").equals(store.polars(level))
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in before} == before
     assert store.polars("sentence")["doc_id"].to_list() == [f"d{n}" for n in range(54)]
-    assert len(store) == 54
     assert verify(root).is_good
     assert recheck(root, n_documents=12).is_good
     assert orphans(root) == []
@@ -105,17 +102,20 @@ def test_row_numbers_go_on_over_documents_and_bad_rows(tmp_path, settings):
     assert store.manifest.totals.n_bad_rows == 6
 
 
-def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later):
-    append(root, later[0])
-    append(root, later[1])
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"id": "new"}, {"id": "d0"}], r"x.jsonl:2: id 'd0' is in .*s already; leave out"),
+        ([{"id": "new"}, {"id": "d53"}], r"x.jsonl:2: id 'd53' is in .*s already; leave out"),
+        ([{"id": "new"}, {"id": "new"}], r"x.jsonl:2: id 'new' appears twice, first at .*x.jsonl:1"),
+        ([{"id": 7}], "id 7 is int64, ids before are string"),
+    ],
+)
+def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later, rows, message):
+    append(root, later)
     before = result_files(root)
-    for old in ("d0", "d30", "d53"):
-        path = write_rows(tmp_path / "twice.jsonl", [{"id": "new", "text": "One."}, {"id": old, "text": "Two."}])
-        with pytest.raises(InputError, match=rf"twice.jsonl:2: id '{old}' is in .*s already; leave out"):
-            append(root, path)
-    path = write_rows(tmp_path / "twice.jsonl", [{"id": "new", "text": "One."}, {"id": "new", "text": "Two."}])
-    with pytest.raises(InputError, match=r"twice.jsonl:2: id 'new' appears twice, first at .*twice.jsonl:1"):
-        append(root, path)
+    with pytest.raises(InputError, match=message):
+        append(root, write_rows(tmp_path / "x.jsonl", [row | {"text": "One."} for row in rows]))
     assert result_files(root) == before
 
 
@@ -124,9 +124,7 @@ def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later):
     [
         ({"layers": "0"}, r"made with other settings: `layers` was 2, now 0"),
         ({"levels": "token"}, "levels"),
-        ({"store_dtype": "float32"}, "store_dtype"),
         ({"id_column": None}, "id_column"),
-        ({"colour": "red"}, "colour"),
     ],
 )
 def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, changes, message):
@@ -140,61 +138,49 @@ def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, 
 def test_another_model_and_other_versions_are_refused(tmp_path, root, later, monkeypatch, tiny_folder):
     with pytest.raises(PlanMismatch, match=r"made with other settings: .*the digest of the model's weights was"):
         append(root, later[0], model=str(tiny_folder))
-    moved = tmp_path / "moved"
-    shutil.copytree(open_store(root).metadata["model"], moved)
+    moved = shutil.copytree(open_store(root).metadata["model"], tmp_path / "moved")
     config = json.loads((moved / "config.json").read_text())
     (moved / "config.json").write_text(json.dumps({**config, "hidden_act": "relu"}))
     with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's config.json was"):
         append(root, later[0], model=str(moved))
-    (moved / "config.json").write_text(json.dumps({**config, "id2label": {}}))
-    assert len(append(root, later[0], model=str(moved))) == 48
     with monkeypatch.context() as patch:
         patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
-        assert len(append(root, later[0])) == 48
         with pytest.raises(PlanMismatch, match=r"other versions: the version of bertfeat was .*9.9.*install those"):
             append(root, later[1])
+
+
+def stopped(monkeypatch):
+    """Stop a run after its first shard, as a system error does."""
+
+    def hook(name: str) -> None:
+        if name == "receipt.durable":
+            steps.hook = lambda name: None
+            raise RunError("stopped")
+
+    monkeypatch.setattr(steps, "hook", hook)
+    return pytest.raises(RunError)
 
 
 def test_only_a_finished_store_with_documents_grows(tmp_path, settings, later, monkeypatch):
     with pytest.raises(StoreError, match="no such store; leave out `append`"):
         append(tmp_path / "none", later)
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreError, match="not a bertfeat store"):
-        append(tmp_path / "folder", later)
     (tmp_path / "none.csv").write_text("id,text\n")
     empty = extract(output=tmp_path / "empty", **settings | {"inputs": str(tmp_path / "none.csv")})
     with pytest.raises(StoreError, match="has no documents"):
         append(empty, later)
-    with stopped(monkeypatch, "receipt.durable"):
+    with stopped(monkeypatch):
         extract(output=tmp_path / "half", **settings)
     with pytest.raises(StoreError, match="not complete, 1 of 3 shards are done"):
         append(tmp_path / "half", later)
-
-
-def stopped(monkeypatch, step: str, n: int = 1):
-    """Stop runs at the n-th time of a step, as a system error does."""
-    context = pytest.raises(RunError)
-    left = n
-
-    def hook(name: str) -> None:
-        nonlocal left
-        left -= name == step
-        if left == 0 and name == step:
-            steps.hook = lambda name: None
-            raise RunError("stopped")
-
-    monkeypatch.setattr(steps, "hook", hook)
-    return context
 
 
 def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inputs_only(
     settings, root, later, monkeypatch
 ):
     before = open_store(root).manifest
-    with stopped(monkeypatch, "receipt.durable", 2):
+    with stopped(monkeypatch):
         append(root, later[0])
     assert open_store(root).manifest == before
-    assert len(open_store(root).plan.shards) == 3
     assert verify(root).is_good
     assert recheck(root, n_documents=3).is_good
     assert extract(output=root, **settings).manifest == before
@@ -206,21 +192,18 @@ def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inpu
     assert verify(root).is_good
 
 
-@pytest.mark.parametrize("through", ["extract", "append"])
-def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, through):
+def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later):
     append(root, later)
     whole = result_files(root)
     for shard in (1, 4):
         part = part_at(root, "word", shard)
         part.write_bytes(part.read_bytes()[:-1] + b"x")
     assert mark_for_redoing(root, verify(root)) == (1, 4)
-    if through == "extract":
-        # It repeats the shard of its own inputs; the other one stays marked.
-        assert len(extract(output=root, **settings)) == 54
-        assert verify(root).bad_shards == (4,)
+    # A run repeats the shard of its own inputs; the other one stays marked.
+    assert len(extract(output=root, **settings)) == 54
+    assert verify(root).bad_shards == (4,)
     assert len(append(root, later)) == 54
     assert result_files(root) == whole
-    assert verify(root).is_good
 
 
 def test_types_of_columns_must_fit_those_of_the_store(tmp_path, settings):
@@ -233,14 +216,10 @@ def test_types_of_columns_must_fit_those_of_the_store(tmp_path, settings):
     for row, message in (
         ({"x": 1.0, "n": 0.5}, r"kept column 'n' is double, in .*k it is int64"),
         ({"x": "a", "n": 1}, r"kept column 'x' is string, in .*k it is double"),
-        ({"x": 1.0, "n": 1, "id": 7}, "id 7 is int64, ids before are string"),
     ):
         path = write_rows(tmp_path / "c.jsonl", [{"id": "c", "text": "Three."} | row])
         with pytest.raises(InputError, match=message):
             append(root, path)
-    frame = pl.DataFrame({"id": ["c"], "text": ["Three."], "x": [1], "n": [1]})
-    with pytest.raises(InputError, match=r"kept column 'x' is int64 .*, in .*k it is double"):
-        append(root, frame)
     assert result_files(root) == before
 
 
@@ -288,7 +267,6 @@ def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     code, out, err = run_cli("extract", later[1], f"-o{root}", "--append", "--layers=0")
     assert (code, out, len(err)) == (2, "", 1)
     assert "layers" in err[0]
-    assert later[0] in run_cli("inspect", str(root))[1]
     entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
     assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
     part_at(root, "word", 4).write_bytes(b"x")
