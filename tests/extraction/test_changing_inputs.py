@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import bertfeat
 from bertfeat.errors import InputError, RunError
 from bertfeat.records import Plan, Receipt
-from tests.support.cli_runs import three_shards
 from tests.support.drill import result_files
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -29,11 +27,6 @@ class Meanwhile(bertfeat.Progress):
 
     def start(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
         self.stage("start")
-
-
-@pytest.fixture
-def settings(tmp_path: Path, model: Path) -> dict[str, Any]:
-    return three_shards(tmp_path, model)
 
 
 def test_a_file_that_is_still_written_while_it_is_planned_is_refused(tmp_path, settings):

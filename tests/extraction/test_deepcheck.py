@@ -34,11 +34,8 @@ def made(tmp_path_factory, settings) -> Store:
 @pytest.mark.parametrize(
     "change",
     [
-        {},
-        {"store_dtype": "float32", "vector_encoding": "binary"},
-        {"compute_dtype": "bfloat16"},
-        {"on_overlong": "truncate"},
-        {"id_column": None, "pooling": "cls"},
+        {"store_dtype": "float32", "vector_encoding": "binary", "id_column": None},
+        {"compute_dtype": "bfloat16", "on_overlong": "truncate", "pooling": "cls"},
     ],
 )
 def test_a_good_store_is_good_in_depth(tmp_path, settings, change):
@@ -83,17 +80,12 @@ def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp
     assert verify(tmp_path / "forged").is_good
     problems = recheck(tmp_path / "forged").problems
     assert [(p.shard, p.part) for p in problems] == [(0, made.parts("word")[0].path)]
-    assert problems[0].reason.startswith("layer_02 differs by")
     exit_code, printed, errors = run_cli("verify", str(tmp_path / "forged"), "--deep")
     assert (exit_code, len(errors)) == (1, 1)
     assert printed.startswith(f"{made.parts('word')[0].path}: layer_02 differs by")
-    exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3")
+    exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3", "--json")
     assert (exit_code, errors) == (0, [])
-    assert printed.startswith(f"{made.path}: good\n")
-    found = json.loads(run_cli("verify", str(made.path), "--deep", "--documents", "3", "--json")[1])
-    assert (found["n_rows"], found["n_parts"]) == (verify(made.path).n_rows, verify(made.path).n_parts)
-    assert found["n_rows_encoded_again"] > 0
-    assert json.loads(run_cli("verify", str(made.path), "--json")[1])["n_rows_encoded_again"] is None
+    assert json.loads(printed)["n_rows_encoded_again"] > 0
 
 
 def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
@@ -102,9 +94,7 @@ def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
     try:
         with pytest.raises(InputError, match=f"{corpus}: no such file"):
             recheck(made.path)
-        assert run_cli("verify", str(made.path), "--deep")[0] == 2
         assert recheck(made.path, [kept]).is_good
-        assert run_cli("verify", str(made.path), "--deep", "--input", str(kept))[0] == 0
         corpus.write_text(kept.read_text().replace("the", "thE", 1))
         with pytest.raises(PlanMismatch, match=r"inputs or the model changed: .*corpus.jsonl has changed since"):
             recheck(made.path)
