@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-import bertfeat
 from bertfeat.durable import steps
-from bertfeat.errors import BertfeatWarning, InputError, PlanMismatch, RunError, StoreError, UserError
+from bertfeat.errors import InputError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.reader import open_store
@@ -102,51 +101,50 @@ def test_row_numbers_go_on_over_documents_and_bad_rows(tmp_path, settings):
     assert store.manifest.totals.n_bad_rows == 6
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"id": "new"}, {"id": "d0"}], r"x.jsonl:2: id 'd0' is in .*s already; leave out"),
-        ([{"id": "new"}, {"id": "d53"}], r"x.jsonl:2: id 'd53' is in .*s already; leave out"),
-        ([{"id": "new"}, {"id": "new"}], r"x.jsonl:2: id 'new' appears twice, first at .*x.jsonl:1"),
-        ([{"id": 7}], "id 7 is int64, ids before are string"),
-    ],
-)
-def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later, rows, message):
-    append(root, later)
-    before = result_files(root)
-    with pytest.raises(InputError, match=message):
-        append(root, write_rows(tmp_path / "x.jsonl", [row | {"text": "One."} for row in rows]))
-    assert result_files(root) == before
+@pytest.fixture
+def kept(tmp_path, model):
+    """A store of two appends, with columns that are kept."""
+    rows = [{"id": name, "text": "One.", "x": 0.5, "n": 1} for name in "abc"]
+    settings = {"model": str(model), "levels": "sentence", "layers": "2", "id_column": "id", "keep_columns": "x,n"}
+    extract(write_rows(tmp_path / "a.jsonl", rows[:1]), tmp_path / "k", **settings)
+    append(tmp_path / "k", write_rows(tmp_path / "b.jsonl", rows[1:2]))
+    return append(tmp_path / "k", write_rows(tmp_path / "c.jsonl", rows[2:])).path
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layers": "0"}, r"made with other settings: `layers` was 2, now 0"),
-        ({"levels": "token"}, "levels"),
-        ({"id_column": None}, "id_column"),
-    ],
-)
-def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, changes, message):
-    before = result_files(root)
-    with pytest.raises(UserError, match=message):
-        append(root, later[0], **changes)
-    assert result_files(root) == before
-    assert len(append(root, later[0], layers="2", store_dtype="float16", workers=1)) == 48
+def test_what_does_not_fit_the_store_is_refused_with_its_place(tmp_path, kept, tiny_folder):
+    before = result_files(kept)
+    for rows, changes, message in (
+        ([{"id": "y"}, {"id": "a"}], {}, r"x.jsonl:2: id 'a' is in .*k already; leave out"),
+        ([{"id": "y"}, {"id": "c"}], {}, r"x.jsonl:2: id 'c' is in .*k already; leave out"),
+        ([{"id": "y"}, {"id": "y"}], {}, r"x.jsonl:2: id 'y' appears twice, first at .*x.jsonl:1"),
+        ([{"id": 7}], {}, "id 7 is int64, ids before are string"),
+        ([{"n": 0.5}], {}, r"kept column 'n' is double, in .*k it is int64"),
+        ([{"x": "a"}], {}, r"kept column 'x' is string, in .*k it is double"),
+        ([{}], {"layers": "0"}, r"made with other settings: `layers` was 2, now 0"),
+        ([{}], {"levels": "word,sentence"}, r"`levels` was sentence, now word,sentence"),
+        ([{}], {"id_column": None}, r"`id_column` was 'id', now not set"),
+        ([{}], {"model": str(tiny_folder)}, r"made with other settings: .*the digest of the model's weights was"),
+    ):
+        row = {"id": "y", "text": "Two.", "x": 1, "n": None}
+        path = write_rows(tmp_path / "x.jsonl", [row | changed for changed in rows])
+        with pytest.raises(UserError, match=message):
+            append(kept, path, **changes)
+        assert result_files(kept) == before
 
 
-def test_another_model_and_other_versions_are_refused(tmp_path, root, later, monkeypatch, tiny_folder):
-    with pytest.raises(PlanMismatch, match=r"made with other settings: .*the digest of the model's weights was"):
-        append(root, later[0], model=str(tiny_folder))
-    moved = shutil.copytree(open_store(root).metadata["model"], tmp_path / "moved")
-    config = json.loads((moved / "config.json").read_text())
-    (moved / "config.json").write_text(json.dumps({**config, "hidden_act": "relu"}))
-    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's config.json was"):
-        append(root, later[0], model=str(moved))
-    with monkeypatch.context() as patch:
-        patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
-        with pytest.raises(PlanMismatch, match=r"other versions: the version of bertfeat was .*9.9.*install those"):
-            append(root, later[1])
+def test_values_that_fit_and_the_settings_of_the_store_may_be_given(tmp_path, kept):
+    path = write_rows(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}])
+    store = append(kept, path, layers="2", store_dtype="float16", workers=1)
+    assert store.polars("sentence", ["doc_id", "x", "n"]).tail(1).rows() == [("y", 1.0, None)]
+    write_rows(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}, {"id": "z", "text": "Three."}])
+    with pytest.raises(InputError, match=r"x.jsonl: was added before, and has grown; append a file of its new rows"):
+        append(kept, path)
+
+
+def test_other_versions_are_refused(root, later, monkeypatch):
+    monkeypatch.setattr("bertfeat.extraction.plan.__version__", "9.9")
+    with pytest.raises(PlanMismatch, match=r"other versions: the version of bertfeat was .*9.9.*install those"):
+        append(root, later[1])
 
 
 def stopped(monkeypatch):
@@ -206,23 +204,6 @@ def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later):
     assert result_files(root) == whole
 
 
-def test_types_of_columns_must_fit_those_of_the_store(tmp_path, settings):
-    rows = [{"id": "a", "text": "One.", "x": 0.5, "n": 1}]
-    kept = settings | {"keep_columns": "x,n", "inputs": write_rows(tmp_path / "a.jsonl", rows)}
-    root = extract(output=tmp_path / "k", **kept).path
-    store = append(root, write_rows(tmp_path / "b.jsonl", [{"id": "b", "text": "Two.", "x": 2, "n": None}]))
-    assert store.polars("sentence", ["x", "n"]).rows() == [(0.5, 1), (2.0, None)]
-    before = result_files(root)
-    for row, message in (
-        ({"x": 1.0, "n": 0.5}, r"kept column 'n' is double, in .*k it is int64"),
-        ({"x": "a", "n": 1}, r"kept column 'x' is string, in .*k it is double"),
-    ):
-        path = write_rows(tmp_path / "c.jsonl", [{"id": "c", "text": "Three."} | row])
-        with pytest.raises(InputError, match=message):
-            append(root, path)
-    assert result_files(root) == before
-
-
 def append_in_two(root: str, later: list[str]) -> None:
     append(root, later, workers=2)
 
@@ -249,36 +230,13 @@ def test_an_object_store_grows(settings, later):
     assert len(extract(output=url, **settings)) == 54
 
 
-def test_an_index_takes_the_new_rows(tmp_path, root, later):
-    bertfeat.build_index(root, tmp_path / "i", level="sentence", feature=-1, factory="Flat")
-    store = append(root, later)
-    with pytest.warns(BertfeatWarning, match="bertfeat index update"):
-        bertfeat.open_index(tmp_path / "i").search(store.numpy("sentence", -1)[:1], k=1)
-    index = bertfeat.open_index(tmp_path / "i").update(root)
-    hits = index.search(store.numpy("sentence", -1)[-1:].astype(np.float32), k=1)
-    assert "d53" in str(hits)
-
-
 def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     code, out, err = run_cli("extract", later[0], f"-o{root}", "--append")
     assert (code, err) == (0, [])
     assert "24 documents appended" in out
     assert "already complete; nothing to do" in run_cli("extract", later[0], f"-o{root}", "--append")[1]
-    code, out, err = run_cli("extract", later[1], f"-o{root}", "--append", "--layers=0")
-    assert (code, out, len(err)) == (2, "", 1)
-    assert "layers" in err[0]
     entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
     assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
     part_at(root, "word", 4).write_bytes(b"x")
     assert "append the same inputs, again to redo 1 shard" in run_cli("verify", str(root))[2][0]
     assert "damaged shards repeated" in run_cli("extract", later[0], f"-o{root}", "--append")[1]
-
-
-def test_a_file_that_has_grown_is_not_added_again(tmp_path, root):
-    path = write_rows(tmp_path / "log.jsonl", [{"id": "x", "text": "One."}])
-    append(root, path)
-    write_rows(tmp_path / "log.jsonl", [{"id": "x", "text": "One."}, {"id": "y", "text": "Two."}])
-    with pytest.raises(InputError, match=r"log.jsonl: was added before, and has grown; append a file of its new rows"):
-        append(root, path)
-    write_rows(tmp_path / "log.jsonl", [{"id": "y", "text": "Two, in a new file."}])
-    assert len(append(root, path)) == 26

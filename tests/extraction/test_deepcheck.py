@@ -48,15 +48,6 @@ def test_a_good_store_is_good_in_depth(tmp_path, settings, change):
     assert recheck(store.path, n_documents=10_000).n_rows == sum(n_rows.values())
 
 
-def test_sentences_with_context_are_compared_in_whole_documents(tmp_path, settings):
-    corpus = tmp_path / "news.conll"
-    blocks = [f"-DOCSTART- O\n\nthe O\nfox{n} B\n\nsea O\nshells O\nshore{n} O\n\n" for n in range(12)]
-    corpus.write_text("".join(blocks))
-    given = {**settings, "inputs": str(corpus), "id_column": None, "document_context": True, "levels": ["word"]}
-    store = extract(output=tmp_path / "s", **given)
-    assert recheck(store.path, n_documents=5).problems == ()
-
-
 def forge(store: Store, root: Path, feature: str) -> None:
     """Make a store with correct digests in which two rows of a shard have exchanged vectors."""
     plan = store.plan

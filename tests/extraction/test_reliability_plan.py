@@ -13,7 +13,6 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig
 from bertfeat.errors import PlanMismatch, RunError, UserError
-from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.run import ShardTask, extract
 from bertfeat.progress import Progress
@@ -48,14 +47,10 @@ def refused(root: Path, settings: dict[str, Any], said: str) -> set[str]:
         "combine": "none,concat",
         "prompt": "query: ",
         "levels": ["word"],
-        "word_pooling": "mean",
         "pooling": "max",
         "max_length": 12,
-        "stride": 2,
         "store_dtype": "float32",
-        "vector_encoding": "binary",
         "compute_dtype": "bfloat16",
-        "max_batch_tokens": 64,
         "id_column": None,
         "on_overlong": "truncate",
     }.items(),
@@ -154,20 +149,3 @@ def test_texts_are_not_encoded_with_another_configuration_for_a_probe_or_an_inde
         probe.predict(settings["inputs"], tmp_path / "o.parquet")
     # Rows of the store need no model.
     assert len(probe.predict(store)) == len(ids)
-
-
-def test_a_model_is_what_its_digests_say_under_any_name(made, tmp_path, monkeypatch):
-    folder, settings = made
-    monkeypatch.chdir(folder)
-    spelled = settings | {"model": "./model"}
-    extract(output=tmp_path / "s", **spelled)
-    whole = result_files(tmp_path / "s")
-    copied = spelled | {"model": str(shutil.copytree(folder / "model", tmp_path / "copied"))}
-    for file in (tmp_path / "s").rglob("*.parquet"):
-        file.unlink()
-    extract(output=tmp_path / "s", **copied)
-    assert result_files(tmp_path / "s") == whole
-    assert recheck(tmp_path / "s").is_good
-    (tmp_path / "copied" / "vocab.txt").write_text("another tokenizer")
-    said = ".*; the digest of the model's tokenizer was .*"
-    assert "model.tokenizer_sha256" in refused(tmp_path / "s", copied, said)
