@@ -76,9 +76,8 @@ def test_a_store_that_was_replaced_is_never_read_in_place_of_the_one_that_was_op
 def test_a_pass_ends_where_the_store_is_replaced(tmp_path, made):
     made()
     held = bertfeat.open_store(tmp_path / "s")
-    whole, found = held.numpy("sentence", -1), []
-    batches = held.batches("sentence", -1, batch_size=10)
-    found += [next(batches).vectors, next(batches).vectors]
+    whole, batches = held.numpy("sentence", -1), held.batches("sentence", -1, batch_size=10)
+    found = [next(batches).vectors, next(batches).vectors]
     made(pooling="cls", overwrite=True)
     # The part that is open is read to its end.
     with contextlib.suppress(StoreError):
