@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,15 +16,10 @@ from bertfeat.extraction.run import append, extract
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import mark_for_redoing, verify
 from tests.support.cli_runs import run_cli, three_shards
-from tests.support.drill import orphans, result_files, run_pooled, write_corpus
-from tests.support.store_fakes import part_at
+from tests.support.drill import orphans, result_files, write_corpus
+from tests.support.store_fakes import part_at, write_jsonl
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
-
-
-def write_rows(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 @pytest.fixture
@@ -106,9 +100,9 @@ def kept(tmp_path, model):
     """A store of two appends, with columns that are kept."""
     rows = [{"id": name, "text": "One.", "x": 0.5, "n": 1} for name in "abc"]
     settings = {"model": str(model), "levels": "sentence", "layers": "2", "id_column": "id", "keep_columns": "x,n"}
-    extract(write_rows(tmp_path / "a.jsonl", rows[:1]), tmp_path / "k", **settings)
-    append(tmp_path / "k", write_rows(tmp_path / "b.jsonl", rows[1:2]))
-    return append(tmp_path / "k", write_rows(tmp_path / "c.jsonl", rows[2:])).path
+    extract(write_jsonl(tmp_path / "a.jsonl", rows[:1]), tmp_path / "k", **settings)
+    append(tmp_path / "k", write_jsonl(tmp_path / "b.jsonl", rows[1:2]))
+    return append(tmp_path / "k", write_jsonl(tmp_path / "c.jsonl", rows[2:])).path
 
 
 def test_what_does_not_fit_the_store_is_refused_with_its_place(tmp_path, kept, tiny_folder):
@@ -126,17 +120,17 @@ def test_what_does_not_fit_the_store_is_refused_with_its_place(tmp_path, kept, t
         ([{}], {"model": str(tiny_folder)}, r"made with other settings: .*the digest of the model's weights was"),
     ):
         row = {"id": "y", "text": "Two.", "x": 1, "n": None}
-        path = write_rows(tmp_path / "x.jsonl", [row | changed for changed in rows])
+        path = write_jsonl(tmp_path / "x.jsonl", [row | changed for changed in rows])
         with pytest.raises(UserError, match=message):
             append(kept, path, **changes)
         assert result_files(kept) == before
 
 
 def test_values_that_fit_and_the_settings_of_the_store_may_be_given(tmp_path, kept):
-    path = write_rows(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}])
+    path = write_jsonl(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}])
     store = append(kept, path, layers="2", store_dtype="float16", workers=1)
     assert store.polars("sentence", ["doc_id", "x", "n"]).tail(1).rows() == [("y", 1.0, None)]
-    write_rows(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}, {"id": "z", "text": "Three."}])
+    write_jsonl(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}, {"id": "z", "text": "Three."}])
     with pytest.raises(InputError, match=r"x.jsonl: was added before, and has grown; append a file of its new rows"):
         append(kept, path)
 
@@ -202,20 +196,6 @@ def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later):
     assert verify(root).bad_shards == (4,)
     assert len(append(root, later)) == 54
     assert result_files(root) == whole
-
-
-def append_in_two(root: str, later: list[str]) -> None:
-    append(root, later, workers=2)
-
-
-def test_workers_give_the_bytes_of_one(tmp_path, root, later, warm):
-    shutil.copytree(root, tmp_path / "copy")
-    append(root, later)
-    (tmp_path / "pids").mkdir()
-    pids, copy = str(tmp_path / "pids"), str(tmp_path / "copy")
-    assert warm.run(run_pooled, warm.address, pids, copy, later, append_in_two) == 0
-    assert len(list((tmp_path / "pids").iterdir())) == 2
-    assert result_files(tmp_path / "copy") == result_files(root)
 
 
 @pytest.mark.usefixtures("s3")

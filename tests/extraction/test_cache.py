@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 import signal
 from dataclasses import replace
@@ -18,7 +17,7 @@ import bertfeat
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.records import Pack
 from bertfeat.store.reader import Store
-from tests.support.command_line import good, refused
+from tests.support.command_line import refused
 from tests.support.drill import Zygote, result_files, run_killed_at, run_pooled
 from tests.support.families import SENTENCES, build_model
 from tests.support.store_fakes import write_jsonl
@@ -237,15 +236,3 @@ def test_a_place_that_cannot_be_used_is_one_line(tmp_path: Path, monkeypatch: py
     ):
         assert said in refused("extract", "a.txt", "-o", "out", *flags)
     assert sorted(file.name for file in Path().iterdir()) == ["a.txt", "file"]
-
-
-def test_the_estimate_and_the_summary_say_what_is_in_the_cache(tmp_path: Path, model: Path) -> None:
-    flags = ["--model", str(model), "--level", "sentence", "--layers=-1", "--cache", tmp_path / "cache"]
-    first, second = corpus(tmp_path / "a.jsonl", TEXTS[:20]), corpus(tmp_path / "b.jsonl", TEXTS)
-    assert good("extract", second, *flags, "--dry-run", "--json").json["n_cached_documents"] == 0
-    assert not (tmp_path / "cache").exists()
-    good("extract", first, "-o", tmp_path / "a", *flags)
-    assert good("extract", second, *flags, "--dry-run", "--json").json["n_cached_documents"] == 23
-    said = good("extract", second, "-o", tmp_path / "b", *flags).out
-    assert re.search(r"documents from the cache +23\n", said)
-    assert good("inspect", tmp_path / "b", "--json").json["n_cached_documents"] == 23

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import resource
 import signal
 import time
@@ -99,37 +98,6 @@ def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings, warm):
     assert result_files(tmp_path / "s").items() < whole.items()
     extract(output=tmp_path / "s", **settings)
     assert result_files(tmp_path / "s") == whole
-
-
-def test_what_verify_names_the_same_command_does_again_and_nothing_else(tmp_path, settings):
-    root = extract(output=tmp_path / "s", **settings).path
-    whole = result_files(root)
-    parts = [name for name in whole if name.endswith(".parquet")]
-    rng = random.Random(5)
-    for trial in range(9):
-        name = rng.choice(parts)
-        data = bytearray(whole[name])
-        place = rng.randrange(len(data))
-        if trial % 3 == 2:
-            del data[place:]
-        else:
-            data[place] ^= 1 << rng.randrange(8)
-        status = (root / name).stat()
-        (root / name).write_bytes(bytes(data))
-        os.utime(root / name, ns=(status.st_atime_ns, status.st_mtime_ns))
-        shard = name[-22:-17]
-        # A new file may get the number of one that was removed, but not its time.
-        before = {receipt.name: identity(receipt) for receipt in receipt_files(root)}
-        exit_code, printed, errors = run_cli("verify", str(root))
-        assert (exit_code, printed.count("\n"), len(errors)) == (1, 1, 1)
-        assert printed.startswith(f"{name}: ")
-        assert "again to redo 1 shard" in errors[0]
-        assert run_cli("extract", *flags(settings), "-o", str(root), "--quiet") == (0, "", [])
-        again = {r.name for r in receipt_files(root) if identity(r) != before[r.name]}
-        assert again == {f"{shard}.json"}
-        assert result_files(root) == whole
-        assert orphans(root) == []
-    assert run_cli("verify", str(root))[0] == 0
 
 
 def run_and_wait(root: str, settings: dict[str, Any], ready: str) -> None:

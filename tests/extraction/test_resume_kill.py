@@ -18,7 +18,6 @@ import pytest
 
 from bertfeat.durable import steps
 from bertfeat.extraction.run import append, extract
-from bertfeat.progress import Progress
 from bertfeat.store.compaction import compact
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
@@ -133,33 +132,19 @@ def test_the_number_of_workers_does_not_change_a_byte(tmp_path, settings, warm):
         assert orphans(root) == []
 
 
-class KillsAWorker(Progress):
-    """Kills one of two workers when the first shard is done."""
-
-    def __init__(self, pids: Path) -> None:
-        self.pids, self.has_killed = pids, False
-
-    def committed(self, receipt):
-        if not self.has_killed:
-            os.kill(int(min(self.pids.iterdir()).name), signal.SIGKILL)
-            self.has_killed = True
+def append_in_two(root: str, inputs: str) -> None:
+    append(root, inputs, workers=2)
 
 
-def run_and_kill_a_worker(root: str, settings: dict[str, Any]) -> None:
-    extract(output=root, progress=KillsAWorker(Path(root).parent / "pids"), **settings)
-
-
-def test_a_worker_that_is_killed_is_replaced(tmp_path, quick, warm):
-    many = quick | {"shard_bytes": 1_500}
-    whole = extract(output=tmp_path / "whole", **many)
-    assert len(whole.plan.shards) > 12
-    pids = tmp_path / "pids"
+@pytest.mark.numeric
+def test_appends_by_several_workers_give_the_bytes_of_one(tmp_path, settings, inputs, warm):
+    root, pids = extract(output=tmp_path / "s", **settings).path, tmp_path / "pids"
+    shutil.copytree(root, tmp_path / "whole")
+    append(tmp_path / "whole", inputs[1])
     pids.mkdir()
-    pooled = (warm.address, str(pids), str(tmp_path / "s"), many | {"workers": 2}, run_and_kill_a_worker)
-    assert warm.run(run_pooled, *pooled) == 0
-    assert len(list(pids.iterdir())) == 3
-    assert result_files(tmp_path / "s") == result_files(whole.path)
-    assert orphans(tmp_path / "s") == []
+    assert warm.run(run_pooled, warm.address, str(pids), str(root), inputs[1], append_in_two) == 0
+    assert len(list(pids.iterdir())) == 2
+    assert result_files(root) == result_files(tmp_path / "whole")
 
 
 class Drill:
@@ -213,22 +198,16 @@ class Drill:
             self.counts["unreadable"] += not verify(root).is_good
 
 
-def append_in_two(root: str, inputs: str) -> None:
-    append(root, inputs, workers=2)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["runs", "appends"])
 def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, settings, inputs, warm, capsys, kind):
-    stages: list[tuple[Callable[..., None], Any]] = [(run_extract, settings | {"workers": 2})]
-    if kind == "appends":
-        stages += [(append_in_two, path) for path in inputs[1:]]
-    else:
-        corpus = write_corpus(tmp_path / "corpus.jsonl", 400)
-        changes = {"inputs": str(corpus), "levels": ["token", "sentence"], "layers": "-1,-2", "shard_bytes": 40_000}
-        stages = [(run_extract, settings | changes | {"workers": 2})]
+    many = settings | {"workers": 2}
+    if kind == "runs":
+        many |= {"inputs": str(write_corpus(tmp_path / "corpus.jsonl", 400)), "levels": ["token", "sentence"]}
+    appends = [(append_in_two, path) for path in inputs[1:]] if kind == "appends" else []
+    stages = [(run_extract, many), *appends]
     drill = Drill(warm, tmp_path, stages)
-    alone = extract(output=tmp_path / "alone", **stages[0][1] | {"workers": 1})
+    alone = extract(output=tmp_path / "alone", **many | {"workers": 1})
     assert result_files(alone.path) == drill.wholes[0]
     while drill.counts["kills"] < N_KILLS:
         drill.one_store()

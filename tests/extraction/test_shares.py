@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from tests.support.cli_runs import flags, run_cli
 from tests.support.drill import orphans, result_files, run_extract, run_killed_at, write_corpus
-from tests.support.places import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -55,21 +51,6 @@ def test_four_shares_at_once_one_of_them_killed_and_run_again(tmp_path, settings
     assert warm.run(run_extract, str(root), shares[1]) == 0
     assert result_files(root) == whole
     assert verify(root).is_good
-
-
-def test_the_loop_of_the_example_runs_shares_and_fails_with_one_that_is_killed(tmp_path, settings, whole):
-    script = tmp_path / "bertfeat"
-    script.write_text(f'#!/bin/bash\n[ "${{@: -1}}" = 2/2 ] && kill -9 $$\nexec {sys.executable} -m bertfeat "$@"\n')
-    script.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = ["bash", str(ROOT / "examples/cluster/loop.sh"), "2", *flags(settings), "-o", str(tmp_path / "s")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 137, done.stderr
-    assert "share 1/2 is done; " in done.stdout
-    assert not open_store(tmp_path / "s", allow_incomplete=True).is_complete
-    extract(output=tmp_path / "s", **settings, shards="2/2")
-    assert result_files(tmp_path / "s") == whole
 
 
 def test_an_append_is_shared_too(tmp_path, settings):

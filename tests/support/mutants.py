@@ -210,14 +210,14 @@ MUTANTS = [
         "store/receipts.py",
         "return receipt is not None and all(there[file.path].modified <= receipt.modified for file in shard.files)",
         "return receipt is not None",
-        "store/test_store_writer.py store/test_verification.py extraction/test_reliability.py",
+        "store/test_store_writer.py store/test_verification.py",
     ),
     Mutant(
         "a part of another size is written again",
         "store/receipts.py",
         "info.oddity is None and info.n_bytes == n_bytes for",
         "info.oddity is None for",
-        "store/test_store_writer.py store/test_verification.py extraction/test_reliability.py",
+        "store/test_store_writer.py store/test_verification.py",
     ),
     # Damage
     Mutant(
