@@ -113,7 +113,7 @@ def test_a_part_of_the_configuration_that_decides_no_vector_may_change(made, tmp
 
 
 def test_a_worker_needs_the_model_of_the_plan(made, tmp_path, monkeypatch):
-    """Vectors of another model would stand in the store: a folder may change, or differ on another machine."""
+    """Else vectors of another model would be in the store: a folder may change, or differ on another machine."""
     folder, settings = made
     model = shutil.copytree(folder / "model", tmp_path / "model")
     values = {name: value for name, value in settings.items() if name != "inputs"}
