@@ -14,8 +14,7 @@ from tests.support.places import ROOT
 @pytest.mark.long
 def test_twenty_times_the_corpus_takes_no_more_memory(capsys):
     command = [sys.executable, "-m", "benchmarks.memory", "--quick"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    measured = json.loads(done.stdout)
+    measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout)
     with capsys.disabled():
         print(f"\npeak memory on a corpus and on 20 times as much: {measured}")
     assert measured["twenty_times"]["n_lines"] == 20 * measured["one"]["n_lines"]
