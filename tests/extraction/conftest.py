@@ -1,4 +1,4 @@
-"""A tiny model for whole extractions, and the settings of a small one."""
+"""Small models for whole extractions, and the settings of a small one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import Any
 import pytest
 
 from tests.support.cli_runs import three_shards
-from tests.support.families import build_model
+from tests.support.families import SENTENCES, build_model
+from tests.support.static_files import write_vectors
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random BERT of two layers, which no test may change."""
     return build_model("bert", tmp_path_factory.mktemp("model") / "bert", num_hidden_layers=2)
+
+
+@pytest.fixture(scope="session")
+def glove(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Vectors for the words of `SENTENCES`, which load in a moment."""
+    words = sorted({word for sentence in SENTENCES for word in sentence.split()})
+    vectors = {word: [number + k / 8 for k in range(32)] for number, word in enumerate(words)}
+    return write_vectors(tmp_path_factory.mktemp("vectors") / "glove.txt", vectors)
 
 
 @pytest.fixture

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-import bertfeat
 from bertfeat.durable import steps
-from bertfeat.errors import BertfeatWarning, ConfigError, InputError, PlanMismatch, RunError, StoreError, UserError
+from bertfeat.errors import InputError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import mark_for_redoing, verify
 from tests.support.cli_runs import run_cli, three_shards
-from tests.support.drill import orphans, result_files, run_pooled, write_corpus
-from tests.support.store_fakes import part_at
+from tests.support.drill import orphans, result_files, write_corpus
+from tests.support.store_fakes import part_at, write_jsonl
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
-
-
-def write_rows(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 @pytest.fixture
@@ -52,18 +45,16 @@ def root(tmp_path, base):
 
 def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, settings, root, later):
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in root.rglob("*.parquet")}
-    n_old = len(open_store(root).plan.shards)
     for number, inputs in enumerate(later):
         store = append(root, inputs)
         apart = extract(output=tmp_path / f"apart{number}", **settings | {"inputs": inputs})
         before_it, after_it = store.manifest.history[-2:]
         assert after_it.n_shards - before_it.n_shards == len(store.plan.shards) == len(apart.plan.shards)
-        assert store.version == number + 1
         for level in apart.levels:
             n_rows = apart.n_rows(level)
             assert store.polars(level).tail(n_rows).equals(apart.polars(level))
             assert np.array_equal(store.numpy(level, -1)[-n_rows:], apart.numpy(level, -1), equal_nan=True)
-    assert n_old == store.manifest.history[0].n_shards > 1
+    assert store.manifest.history[0].n_shards > 1
     for version, n_documents in enumerate((24, 48, 54)):
         earlier = open_store(root, version=version)
         assert (len(earlier), earlier.version) == (n_documents, version)
@@ -74,7 +65,6 @@ def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, sett
         assert pl.read_parquet(root / level / "*.parquet").equals(store.polars(level))
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in before} == before
     assert store.polars("sentence")["doc_id"].to_list() == [f"d{n}" for n in range(54)]
-    assert len(store) == 54
     assert verify(root).is_good
     assert recheck(root, n_documents=12).is_good
     assert orphans(root) == []
@@ -105,119 +95,84 @@ def test_row_numbers_go_on_over_documents_and_bad_rows(tmp_path, settings):
     assert store.manifest.totals.n_bad_rows == 6
 
 
-def test_an_id_that_is_there_is_refused_with_its_place(tmp_path, root, later):
-    append(root, later[0])
-    append(root, later[1])
-    before = result_files(root)
-    for old in ("d0", "d30", "d53"):
-        path = write_rows(tmp_path / "twice.jsonl", [{"id": "new", "text": "One."}, {"id": old, "text": "Two."}])
-        with pytest.raises(InputError, match=rf"twice.jsonl:2: id '{old}' is in .*s already; leave out"):
-            append(root, path)
-    path = write_rows(tmp_path / "twice.jsonl", [{"id": "new", "text": "One."}, {"id": "new", "text": "Two."}])
-    with pytest.raises(InputError, match=r"twice.jsonl:2: id 'new' appears twice, first at .*twice.jsonl:1"):
-        append(root, path)
-    assert result_files(root) == before
+@pytest.fixture
+def kept(tmp_path, model):
+    """A store of two appends, with columns that are kept."""
+    rows = [{"id": name, "text": "One.", "x": 0.5, "n": 1} for name in "abc"]
+    settings = {"model": str(model), "levels": "sentence", "layers": "2", "id_column": "id", "keep_columns": "x,n"}
+    extract(write_jsonl(tmp_path / "a.jsonl", rows[:1]), tmp_path / "k", **settings)
+    append(tmp_path / "k", write_jsonl(tmp_path / "b.jsonl", rows[1:2]))
+    return append(tmp_path / "k", write_jsonl(tmp_path / "c.jsonl", rows[2:])).path
 
 
-def test_a_frame_is_appended_and_settings_are_those_of_the_store(root):
-    store = append(root, pl.DataFrame({"id": ["x", "y"], "text": ["One text.", "Another."]}))
-    assert store.polars("sentence", ["doc_id", "text"]).tail(2).rows() == [("x", "One text."), ("y", "Another.")]
-    assert verify(root).is_good
+def test_what_does_not_fit_the_store_is_refused_with_its_place(tmp_path, kept, tiny_folder):
+    before = result_files(kept)
+    for rows, changes, message in (
+        ([{"id": "y"}, {"id": "a"}], {}, r"x.jsonl:2: id 'a' is in .*k already; leave out"),
+        ([{"id": "y"}, {"id": "c"}], {}, r"x.jsonl:2: id 'c' is in .*k already; leave out"),
+        ([{"id": "y"}, {"id": "y"}], {}, r"x.jsonl:2: id 'y' appears twice, first at .*x.jsonl:1"),
+        ([{"id": 7}], {}, "id 7 is int64, ids before are string"),
+        ([{"n": 0.5}], {}, r"kept column 'n' is double, in .*k it is int64"),
+        ([{"x": "a"}], {}, r"kept column 'x' is string, in .*k it is double"),
+        ([{}], {"layers": "0"}, r"made with other settings: `layers` was 2, now 0"),
+        ([{}], {"levels": "word,sentence"}, r"`levels` was sentence, now word,sentence"),
+        ([{}], {"id_column": None}, r"`id_column` was 'id', now not set"),
+        ([{}], {"model": str(tiny_folder)}, r"made with other settings: .*the digest of the model's weights was"),
+    ):
+        row = {"id": "y", "text": "Two.", "x": 1, "n": None}
+        path = write_jsonl(tmp_path / "x.jsonl", [row | changed for changed in rows])
+        with pytest.raises(UserError, match=message):
+            append(kept, path, **changes)
+        assert result_files(kept) == before
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layers": "0"}, r"made with other settings: `layers` was 2, now 0"),
-        ({"levels": "token"}, "levels"),
-        ({"store_dtype": "float32"}, "store_dtype"),
-        ({"id_column": None}, "id_column"),
-        ({"colour": "red"}, "colour"),
-    ],
-)
-def test_other_settings_are_refused_and_those_of_the_store_are_not(root, later, changes, message):
-    before = result_files(root)
-    with pytest.raises(UserError, match=message):
-        append(root, later[0], **changes)
-    assert result_files(root) == before
-    assert len(append(root, later[0], layers="2", store_dtype="float16", workers=1)) == 48
+def test_values_that_fit_and_the_settings_of_the_store_may_be_given(tmp_path, kept):
+    path = write_jsonl(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}])
+    store = append(kept, path, layers="2", store_dtype="float16", workers=1)
+    assert store.polars("sentence", ["doc_id", "x", "n"]).tail(1).rows() == [("y", 1.0, None)]
+    write_jsonl(tmp_path / "x.jsonl", [{"id": "y", "text": "Two.", "x": 1, "n": None}, {"id": "z", "text": "Three."}])
+    with pytest.raises(InputError, match=r"x.jsonl: was added before, and has grown; append a file of its new rows"):
+        append(kept, path)
 
 
-def test_another_model_and_other_versions_are_refused(tmp_path, root, later, monkeypatch, tiny_folder):
-    with pytest.raises(PlanMismatch, match=r"made with other settings: .*the digest of the model's weights was"):
-        append(root, later[0], model=str(tiny_folder))
-    moved = tmp_path / "moved"
-    shutil.copytree(open_store(root).metadata["model"], moved)
-    config = json.loads((moved / "config.json").read_text())
-    (moved / "config.json").write_text(json.dumps({**config, "hidden_act": "relu"}))
-    with pytest.raises(PlanMismatch, match=r"made with other settings: the digest of the model's config.json was"):
-        append(root, later[0], model=str(moved))
-    (moved / "config.json").write_text(json.dumps({**config, "id2label": {}}))
-    assert len(append(root, later[0], model=str(moved))) == 48
-    with monkeypatch.context() as patch:
-        patch.setattr("bertfeat.extraction.plan.__version__", "9.9")
-        assert len(append(root, later[0])) == 48
-        with pytest.raises(PlanMismatch, match=r"other versions: the version of bertfeat was .*9.9.*install those"):
-            append(root, later[1])
+def test_other_versions_are_refused(root, later, monkeypatch):
+    monkeypatch.setattr("bertfeat.extraction.plan.__version__", "9.9")
+    with pytest.raises(PlanMismatch, match=r"other versions: the version of bertfeat was .*9.9.*install those"):
+        append(root, later[1])
+
+
+def stopped(monkeypatch):
+    """Stop a run after its first shard, as a system error does."""
+
+    def hook(name: str) -> None:
+        if name == "receipt.durable":
+            steps.hook = lambda name: None
+            raise RunError("stopped")
+
+    monkeypatch.setattr(steps, "hook", hook)
+    return pytest.raises(RunError)
 
 
 def test_only_a_finished_store_with_documents_grows(tmp_path, settings, later, monkeypatch):
     with pytest.raises(StoreError, match="no such store; leave out `append`"):
         append(tmp_path / "none", later)
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreError, match="not a bertfeat store"):
-        append(tmp_path / "folder", later)
     (tmp_path / "none.csv").write_text("id,text\n")
     empty = extract(output=tmp_path / "empty", **settings | {"inputs": str(tmp_path / "none.csv")})
     with pytest.raises(StoreError, match="has no documents"):
         append(empty, later)
-    with stopped(monkeypatch, "receipt.durable"):
+    with stopped(monkeypatch):
         extract(output=tmp_path / "half", **settings)
     with pytest.raises(StoreError, match="not complete, 1 of 3 shards are done"):
         append(tmp_path / "half", later)
-
-
-def stopped(monkeypatch, step: str, n: int = 1):
-    """Stop runs at the n-th time of a step, as a system error does."""
-    context = pytest.raises(RunError)
-    left = n
-
-    def hook(name: str) -> None:
-        nonlocal left
-        left -= name == step
-        if left == 0 and name == step:
-            steps.hook = lambda name: None
-            raise RunError("stopped")
-
-    monkeypatch.setattr(steps, "hook", hook)
-    return context
-
-
-def test_an_append_without_documents_is_recorded(settings, tmp_path, root):
-    (tmp_path / "none.csv").write_text("id,text\n")
-    store = append(root, str(tmp_path / "none.csv"))
-    assert len(store) == 24
-    assert [state.n_inputs for state in store.manifest.history] == [1, 2]
-    assert verify(root).is_good
-    # A writer of the first plan needs the plan of the append, which has no shard.
-    assert extract(output=root, **settings).manifest == store.manifest
-    grown = append(root, write_rows(tmp_path / "one.jsonl", [{"id": "x", "text": "One."}]))
-    assert len(grown) == 25
-    assert [len(plan.inputs) for plan in grown.plans] == [1, 1, 1]
-    assert recheck(root, n_documents=25).is_good
-    assert verify(root).is_good
-    with pytest.raises(ConfigError, match="`overwrite` does not go with `shards`"):
-        append(root, str(tmp_path / "none.csv"), overwrite=True, shards="1/2")
 
 
 def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inputs_only(
     settings, root, later, monkeypatch
 ):
     before = open_store(root).manifest
-    with stopped(monkeypatch, "receipt.durable", 2):
+    with stopped(monkeypatch):
         append(root, later[0])
     assert open_store(root).manifest == before
-    assert len(open_store(root).plan.shards) == 3
     assert verify(root).is_good
     assert recheck(root, n_documents=3).is_good
     assert extract(output=root, **settings).manifest == before
@@ -229,102 +184,18 @@ def test_an_unfinished_append_leaves_the_old_store_and_goes_on_with_its_own_inpu
     assert verify(root).is_good
 
 
-def test_an_unfinished_append_can_be_replaced_by_another(tmp_path, settings, root, later, monkeypatch):
-    shutil.copytree(root, tmp_path / "clean")
-    wanted = append(tmp_path / "clean", later[1])
-    with stopped(monkeypatch, "receipt.durable", 2):
-        append(root, later[0])
-    assert len(append(root, later[1], overwrite=True)) == 30
-    assert result_files(root) == result_files(wanted.path)
-    # A finished append is never replaced.
-    assert len(append(root, later[0], overwrite=True)) == 54
-    assert len(extract(output=root, **settings)) == 54
-
-
-def test_an_error_before_the_first_part_takes_the_append_back(tmp_path, root, monkeypatch):
-    before = result_files(root)
-    path = write_rows(tmp_path / "x.jsonl", [{"id": "x", "text": "One."}])
-
-    def refuse(*_, **__):
-        raise UserError("no")
-
-    monkeypatch.setattr("bertfeat.extraction.run.run_shards", refuse)
-    with pytest.raises(UserError, match=r"^no$"):
-        append(root, path)
-    assert result_files(root) == before
-
-
-@pytest.mark.parametrize("through", ["extract", "append"])
-def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later, through):
+def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later):
     append(root, later)
     whole = result_files(root)
     for shard in (1, 4):
         part = part_at(root, "word", shard)
         part.write_bytes(part.read_bytes()[:-1] + b"x")
     assert mark_for_redoing(root, verify(root)) == (1, 4)
-    if through == "extract":
-        # It repeats the shard of its own inputs; the other one stays marked.
-        assert len(extract(output=root, **settings)) == 54
-        assert verify(root).bad_shards == (4,)
+    # A run repeats the shard of its own inputs; the other one stays marked.
+    assert len(extract(output=root, **settings)) == 54
+    assert verify(root).bad_shards == (4,)
     assert len(append(root, later)) == 54
     assert result_files(root) == whole
-    assert verify(root).is_good
-
-
-def test_a_damaged_shard_needs_its_input_unchanged(tmp_path, settings, later):
-    root = extract(output=tmp_path / "s", **settings).path
-    append(root, later)
-    part_at(root, "word", 1).unlink()
-    assert mark_for_redoing(root, verify(root)) == (1,)
-    Path(settings["inputs"]).write_text('{"id": "d0", "text": "Other."}\n')
-    with pytest.raises(InputError, match=r"corpus.jsonl: has changed since the store was made"):
-        append(root, later)
-
-
-def test_types_of_columns_must_fit_those_of_the_store(tmp_path, settings):
-    rows = [{"id": "a", "text": "One.", "x": 0.5, "n": 1}]
-    kept = settings | {"keep_columns": "x,n", "inputs": write_rows(tmp_path / "a.jsonl", rows)}
-    root = extract(output=tmp_path / "k", **kept).path
-    store = append(root, write_rows(tmp_path / "b.jsonl", [{"id": "b", "text": "Two.", "x": 2, "n": None}]))
-    assert store.polars("sentence", ["x", "n"]).rows() == [(0.5, 1), (2.0, None)]
-    before = result_files(root)
-    for row, message in (
-        ({"x": 1.0, "n": 0.5}, r"kept column 'n' is double, in .*k it is int64"),
-        ({"x": "a", "n": 1}, r"kept column 'x' is string, in .*k it is double"),
-        ({"x": 1.0, "n": 1, "id": 7}, "id 7 is int64, ids before are string"),
-    ):
-        path = write_rows(tmp_path / "c.jsonl", [{"id": "c", "text": "Three."} | row])
-        with pytest.raises(InputError, match=message):
-            append(root, path)
-    frame = pl.DataFrame({"id": ["c"], "text": ["Three."], "x": [1], "n": [1]})
-    with pytest.raises(InputError, match=r"kept column 'x' is int64 .*, in .*k it is double"):
-        append(root, frame)
-    assert result_files(root) == before
-
-
-def test_word_columns_must_be_those_of_the_store(tmp_path, settings):
-    (tmp_path / "a.conllu").write_text("1\tOne\tone\tNUM\t_\t_\t0\troot\t_\t_\n\n")
-    (tmp_path / "b.conll").write_text("Two B-X\n\n")
-    words = settings | {"inputs": str(tmp_path / "a.conllu"), "id_column": None, "levels": "word"}
-    root = extract(output=tmp_path / "w", **words).path
-    with pytest.raises(InputError, match=r"b.conll: word columns: .*; in .*w: "):
-        append(root, str(tmp_path / "b.conll"))
-    (tmp_path / "c.conllu").write_text("1\tTwo\ttwo\tNUM\t_\t_\t0\troot\t_\t_\n\n")
-    assert append(root, str(tmp_path / "c.conllu")).polars("word")["word"].to_list() == ["One", "Two"]
-
-
-def append_in_two(root: str, later: list[str]) -> None:
-    append(root, later, workers=2)
-
-
-def test_workers_give_the_bytes_of_one(tmp_path, root, later, warm):
-    shutil.copytree(root, tmp_path / "copy")
-    append(root, later)
-    (tmp_path / "pids").mkdir()
-    pids, copy = str(tmp_path / "pids"), str(tmp_path / "copy")
-    assert warm.run(run_pooled, warm.address, pids, copy, later, append_in_two) == 0
-    assert len(list((tmp_path / "pids").iterdir())) == 2
-    assert result_files(tmp_path / "copy") == result_files(root)
 
 
 @pytest.mark.usefixtures("s3")
@@ -339,108 +210,13 @@ def test_an_object_store_grows(settings, later):
     assert len(extract(output=url, **settings)) == 54
 
 
-def test_lines_are_added_to_a_store_of_a_column(tmp_path, settings):
-    read = {"text_column": "body", "id_column": None, "levels": "sentence"}
-    rows = write_rows(tmp_path / "a.jsonl", [{"body": "One."}])
-    root = extract(output=tmp_path / "s", **{**settings, **read, "inputs": rows}).path
-    (tmp_path / "b.txt").write_text("Two.\n")
-    assert append(root, str(tmp_path / "b.txt")).arrow("sentence", ["text"]).column(0).to_pylist() == ["One.", "Two."]
-
-
-def test_an_index_takes_the_new_rows(tmp_path, root, later):
-    bertfeat.build_index(root, tmp_path / "i", level="sentence", feature=-1, factory="Flat")
-    store = append(root, later)
-    with pytest.warns(BertfeatWarning, match="bertfeat index update"):
-        bertfeat.open_index(tmp_path / "i").search(store.numpy("sentence", -1)[:1], k=1)
-    index = bertfeat.open_index(tmp_path / "i").update(root)
-    hits = index.search(store.numpy("sentence", -1)[-1:].astype(np.float32), k=1)
-    assert "d53" in str(hits)
-
-
 def test_the_command_line_appends_with_the_settings_of_the_store(root, later):
     code, out, err = run_cli("extract", later[0], f"-o{root}", "--append")
     assert (code, err) == (0, [])
     assert "24 documents appended" in out
     assert "already complete; nothing to do" in run_cli("extract", later[0], f"-o{root}", "--append")[1]
-    code, out, err = run_cli("extract", later[1], f"-o{root}", "--append", "--layers=0")
-    assert (code, out, len(err)) == (2, "", 1)
-    assert "layers" in err[0]
-    assert later[0] in run_cli("inspect", str(root))[1]
     entries = json.loads(run_cli("inspect", str(root), "--json")[1])["appends"]
     assert [(entry["n_documents"], entry["inputs"]) for entry in entries] == [(24, [later[0]])]
     part_at(root, "word", 4).write_bytes(b"x")
     assert "append the same inputs, again to redo 1 shard" in run_cli("verify", str(root))[2][0]
     assert "damaged shards repeated" in run_cli("extract", later[0], f"-o{root}", "--append")[1]
-
-
-def test_a_refused_append_leaves_a_damaged_store_readable(tmp_path, settings, later):
-    root = extract(output=tmp_path / "s", **settings).path
-    append(root, later[0])
-    part_at(root, "word", 1).write_bytes(b"x")
-    assert mark_for_redoing(root, verify(root)) == (1,)
-    corpus = Path(settings["inputs"])
-    corpus.rename(tmp_path / "moved.jsonl")
-    with pytest.raises(InputError, match=r"corpus.jsonl: no such file"):
-        append(root, later[1])
-    assert len(open_store(root)) == 48
-    (tmp_path / "moved.jsonl").rename(corpus)
-    assert len(append(root, later[1])) == 54
-    assert verify(root).is_good
-
-
-def test_the_first_inputs_repair_their_own_shards_and_leave_the_others_marked(settings, root, later):
-    append(root, later[0])
-    append(root, later[1])
-    whole = result_files(root)
-    shard = open_store(root, version=0).manifest.totals.n_shards
-    part_at(root, "word", shard).write_bytes(b"x")
-    assert mark_for_redoing(root, verify(root)) == (shard,)
-    assert len(extract(output=root, **settings)) == 54
-    assert len(append(root, later[0])) == 54
-    assert result_files(root) == whole
-    next(root.glob(f"_bertfeat/work/*/{shard:05d}.json")).unlink()
-    assert mark_for_redoing(root, verify(root)) == (shard,)
-    append(root, later[0])
-    assert verify(root).is_good
-
-
-def test_a_damaged_manifest_of_a_grown_store_is_written_again_by_an_append(root, later):
-    append(root, later)
-    whole = result_files(root)
-    (root / "manifests/00001.json").write_bytes(whole["manifests/00001.json"][:-9])
-    with pytest.raises(StoreError, match="damaged or edited"):
-        open_store(root)
-    assert len(append(root, later)) == 54
-    assert result_files(root) == whole
-
-
-def test_a_repair_that_was_stopped_is_finished_by_the_same_call(root, later, monkeypatch):
-    append(root, later)
-    whole = result_files(root)
-    for number in (3, 4):
-        part_at(root, "word", number).write_bytes(b"x")
-    mark_for_redoing(root, verify(root))
-    with stopped(monkeypatch, "receipt.durable"):
-        append(root, later)
-    assert len(append(root, later)) == 54
-    assert result_files(root) == whole
-
-
-def test_a_file_that_has_grown_is_not_added_again(tmp_path, root):
-    path = write_rows(tmp_path / "log.jsonl", [{"id": "x", "text": "One."}])
-    append(root, path)
-    write_rows(tmp_path / "log.jsonl", [{"id": "x", "text": "One."}, {"id": "y", "text": "Two."}])
-    with pytest.raises(InputError, match=r"log.jsonl: was added before, and has grown; append a file of its new rows"):
-        append(root, path)
-    write_rows(tmp_path / "log.jsonl", [{"id": "y", "text": "Two, in a new file."}])
-    assert len(append(root, path)) == 26
-
-
-def test_settings_that_need_each_other_may_be_repeated_alone(tmp_path, settings):
-    rows = [{"id": "a", "text": "One.", "n": 1}]
-    kept = settings | {"keep_columns": "n", "levels": "sentence", "inputs": write_rows(tmp_path / "a.jsonl", rows)}
-    root = extract(output=tmp_path / "k", **kept).path
-    later = write_rows(tmp_path / "b.jsonl", [{"id": "b", "text": "Two.", "n": 2}])
-    assert run_cli("extract", later, f"-o{root}", "--append", "--keep-columns=n")[0] == 0
-    code, out, err = run_cli("extract", later, f"-o{root}", "--append", "--dry-run")
-    assert (code, out, len(err)) == (2, "", 1)

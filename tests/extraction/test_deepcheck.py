@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from bertfeat.encoder.device_copies import Fetches
 from bertfeat.errors import InputError, PlanMismatch
-from bertfeat.extraction import deep_check
 from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import extract
 from bertfeat.records import LevelTable, ShardResult
@@ -22,7 +18,6 @@ from bertfeat.store.reader import Store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
 from tests.support.cli_runs import run_cli, three_shards
-from tests.support.store_fakes import rewrite_manifest
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +34,8 @@ def made(tmp_path_factory, settings) -> Store:
 @pytest.mark.parametrize(
     "change",
     [
-        {},
-        {"store_dtype": "float32", "vector_encoding": "binary"},
-        {"compute_dtype": "bfloat16"},
-        {"on_overlong": "truncate"},
-        {"id_column": None, "pooling": "cls"},
+        {"store_dtype": "float32", "vector_encoding": "binary", "id_column": None},
+        {"compute_dtype": "bfloat16", "on_overlong": "truncate", "pooling": "cls"},
     ],
 )
 def test_a_good_store_is_good_in_depth(tmp_path, settings, change):
@@ -54,36 +46,6 @@ def test_a_good_store_is_good_in_depth(tmp_path, settings, change):
     n_rows = {str(level): store.n_rows(level) for level in store.levels}
     assert 7 < report.n_rows < sum(n_rows.values())
     assert recheck(store.path, n_documents=10_000).n_rows == sum(n_rows.values())
-
-
-def test_vectors_are_compared_when_a_device_has_copied_them(made, monkeypatch):
-    """As on a GPU: the arrays hold other values until `wait`."""
-    fetched = []
-    fetch, wait = Fetches.fetch, Fetches.wait
-
-    def late_fetch(self, tensor):
-        array = np.zeros(tensor.shape, fetch(self, tensor).dtype)
-        fetched.append((array, fetch(self, tensor)))
-        return array
-
-    def late_wait(self):
-        while fetched:
-            array, values = fetched.pop()
-            array[:] = values
-        return wait(self)
-
-    monkeypatch.setattr(Fetches, "fetch", late_fetch)
-    monkeypatch.setattr(Fetches, "wait", late_wait)
-    assert recheck(made.path, n_documents=4).problems == ()
-
-
-def test_sentences_with_context_are_compared_in_whole_documents(tmp_path, settings):
-    corpus = tmp_path / "news.conll"
-    blocks = [f"-DOCSTART- O\n\nthe O\nfox{n} B\n\nsea O\nshells O\nshore{n} O\n\n" for n in range(12)]
-    corpus.write_text("".join(blocks))
-    given = {**settings, "inputs": str(corpus), "id_column": None, "document_context": True, "levels": ["word"]}
-    store = extract(output=tmp_path / "s", **given)
-    assert recheck(store.path, n_documents=5).problems == ()
 
 
 def forge(store: Store, root: Path, feature: str) -> None:
@@ -109,24 +71,12 @@ def test_vectors_of_another_row_are_found_though_every_digest_is_right(made, tmp
     assert verify(tmp_path / "forged").is_good
     problems = recheck(tmp_path / "forged").problems
     assert [(p.shard, p.part) for p in problems] == [(0, made.parts("word")[0].path)]
-    assert problems[0].reason.startswith("layer_02 differs by")
     exit_code, printed, errors = run_cli("verify", str(tmp_path / "forged"), "--deep")
     assert (exit_code, len(errors)) == (1, 1)
     assert printed.startswith(f"{made.parts('word')[0].path}: layer_02 differs by")
-    exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3")
+    exit_code, printed, errors = run_cli("verify", str(made.path), "--deep", "--documents", "3", "--json")
     assert (exit_code, errors) == (0, [])
-    assert printed.startswith(f"{made.path}: good\n")
-    found = json.loads(run_cli("verify", str(made.path), "--deep", "--documents", "3", "--json")[1])
-    assert (found["n_rows"], found["n_parts"]) == (verify(made.path).n_rows, verify(made.path).n_parts)
-    assert found["n_rows_encoded_again"] > 0
-    assert json.loads(run_cli("verify", str(made.path), "--json")[1])["n_rows_encoded_again"] is None
-
-
-@pytest.mark.parametrize("flags", [["--documents", "3"], ["--input", "corpus.jsonl"]])
-def test_flags_of_a_deep_check_need_one(made, flags):
-    code, out, err = run_cli("verify", str(made.path), *flags)
-    assert (code, out, len(err)) == (2, "", 1)
-    assert f"{flags[0]} goes with --deep; add it" in err[0]
+    assert json.loads(printed)["n_rows_encoded_again"] > 0
 
 
 def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
@@ -135,37 +85,9 @@ def test_inputs_that_are_gone_moved_or_changed(made, settings, tmp_path):
     try:
         with pytest.raises(InputError, match=f"{corpus}: no such file"):
             recheck(made.path)
-        assert run_cli("verify", str(made.path), "--deep")[0] == 2
         assert recheck(made.path, [kept]).is_good
-        assert run_cli("verify", str(made.path), "--deep", "--input", str(kept))[0] == 0
         corpus.write_text(kept.read_text().replace("the", "thE", 1))
         with pytest.raises(PlanMismatch, match=r"inputs or the model changed: .*corpus.jsonl has changed since"):
             recheck(made.path)
     finally:
         shutil.move(kept, corpus)
-
-
-def test_a_store_from_standard_input_needs_its_text(made, tmp_path):
-    root = Path(shutil.copytree(made.path, tmp_path / "s"))
-    rewrite_manifest(root, lambda m: replace(m, inputs=(replace(m.inputs[0], path="-"),)))
-    with pytest.raises(InputError, match="from standard input; name a file with the same text with `inputs`"):
-        recheck(root)
-    assert recheck(root, [made.plan.inputs[0].path]).is_good
-
-
-def test_which_documents_are_taken_depends_on_the_plan_alone(made, monkeypatch):
-    seen: list[list[int]] = []
-    sample = deep_check._sample
-
-    def noting(*arguments: Any) -> Any:
-        rows = sample(*arguments)
-        seen.append([row.index for row in rows])
-        return rows
-
-    monkeypatch.setattr(deep_check, "_sample", noting)
-    for _ in range(2):
-        recheck(made.path, n_documents=5)
-    first, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-    assert first == again
-    taken = [row for rows in first for row in rows]
-    assert len(taken) == len(set(taken)) == 5

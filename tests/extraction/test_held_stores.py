@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import bertfeat
 from bertfeat.errors import StoreError
 from bertfeat.store.reader import Store
+from tests.support.store_fakes import write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
@@ -40,21 +40,15 @@ BUILDS: dict[str, Callable[[Store, Any], Any]] = {
 
 
 @pytest.fixture
-def corpus(tmp_path):
-    """Texts that give parts of the same size in either order."""
+def made(tmp_path, tiny_folder):
+    """Make the store, or replace it; `b.jsonl` gives parts of the same size as `a.jsonl`."""
     rows = [{"text": f"one two {n % 7} of the {n:02d}", "label": "ab"[n % 2]} for n in range(40)]
-    for name, some in {"a": rows, "b": rows[::-1]}.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-    return tmp_path / "a.jsonl"
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    write_jsonl(tmp_path / "b.jsonl", rows[::-1])
 
-
-@pytest.fixture
-def made(tmp_path, corpus, tiny_folder):
-    """Make the store, or replace it."""
-
-    def make(inputs=corpus, **settings):
-        settings = {"pooling": "max", "layers": -1, "keep_columns": "label", **settings}
-        return bertfeat.extract(inputs, tmp_path / "s", model=str(tiny_folder), levels="sentence", **settings)
+    def make(inputs="a.jsonl", **settings):
+        settings = {"pooling": "max", "layers": -1, "keep_columns": "label", "levels": "sentence", **settings}
+        return bertfeat.extract(tmp_path / inputs, tmp_path / "s", model=str(tiny_folder), **settings)
 
     return make
 
@@ -64,7 +58,6 @@ def test_a_store_that_was_replaced_is_never_read_in_place_of_the_one_that_was_op
     made()
     held = {name: bertfeat.open_store(tmp_path / "s") for name in [*READS, *BUILDS]}
     expected = READS["valid"](held["valid"])
-    change = {name: tmp_path / value if name == "inputs" else value for name, value in change.items()}
     made(**change, overwrite=True)
     for name in set(READS) - {"valid", "receipts", "bad_rows"}:
         # Not only the first time.
@@ -83,9 +76,8 @@ def test_a_store_that_was_replaced_is_never_read_in_place_of_the_one_that_was_op
 def test_a_pass_ends_where_the_store_is_replaced(tmp_path, made):
     made()
     held = bertfeat.open_store(tmp_path / "s")
-    whole, found = held.numpy("sentence", -1), []
-    batches = held.batches("sentence", -1, batch_size=10)
-    found += [next(batches).vectors, next(batches).vectors]
+    whole, batches = held.numpy("sentence", -1), held.batches("sentence", -1, batch_size=10)
+    found = [next(batches).vectors, next(batches).vectors]
     made(pooling="cls", overwrite=True)
     # The part that is open is read to its end.
     with contextlib.suppress(StoreError):
