@@ -197,13 +197,6 @@ def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_digests.hashlib, "sha256", lambda: pytest.fail("read the file again"))
 
 
-def test_digests_of_young_files_are_not_cached(folder: Path, cache: Path) -> None:
-    weights = folder / "model.safetensors"
-    os.utime(weights)
-    file_digests.weights_digest([weights])
-    assert not cache.exists()
-
-
 @pytest.mark.parametrize("spoilt", ["", "{", "another digest", None])
 def test_spoilt_or_unwritable_cache_is_harmless(
     folder: Path, cache: Path, spoilt: str | None, monkeypatch: pytest.MonkeyPatch

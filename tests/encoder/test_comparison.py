@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
-from bertfeat.encoder import attention, comparison, encoder, loading
+from bertfeat.encoder import attention, comparison, encoder
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
@@ -74,15 +73,6 @@ def test_what_differs_in_every_way_is_refused(tmp_path: Path, monkeypatch: pytes
         load_encoder(checkpoint, [N_LAYERS])
 
 
-def test_a_model_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = open_checkpoint(str(build_model("llama", tmp_path / "model")))
-    first = load_encoder(checkpoint, [2])
-    monkeypatch.setattr(loading, "Comparison", None)
-    again = load_encoder(checkpoint, [2])
-    assert (first.path, first.n_blocks) == (again.path, again.n_blocks) == ("packed", 2)
-    assert count(again) == count(first)
-
-
 def change_bias(folder: Path, value: float) -> str:
     """Set a value in the last weights of the second block of a BERT."""
     weights = load_file(folder / "model.safetensors")
@@ -99,29 +89,6 @@ def test_other_weights_and_longer_windows_are_compared_again(tmp_path: Path, mon
     assert load_encoder(checkpoint, [2]).path == "equal-length"
     assert load_encoder(dataclasses.replace(checkpoint, max_length=20), [2]).path == "packed"
     assert load_encoder(open_checkpoint(change_bias(tmp_path / "model", 0.5)), [2]).path == "packed"
-
-
-def test_a_window_without_finite_vectors_shows_nothing(tmp_path: Path) -> None:
-    """Then the model is not packed, and no block is cut off."""
-    folder = change_bias(build_model("bert", tmp_path / "model"), float("nan"))
-    found = [load_encoder(open_checkpoint(folder), [layer]) for layer in (1, 2)]
-    assert [(encoder.path, len(encoder._model.encoder.layer)) for encoder in found] == [  # type: ignore[attr-defined]
-        ("packed", 1),
-        ("equal-length", 3),
-    ]
-
-
-def test_vectors_that_are_finite_in_transformers_alone_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a lower layer: the layers above are compared later."""
-    plain = PackEncoder._forward
-
-    def spoilt(self: PackEncoder, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-        return plain(self, inputs) | {1: torch.full_like(plain(self, inputs)[1], torch.nan)}
-
-    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "model")))
-    monkeypatch.setattr(PackEncoder, "_forward", spoilt)
-    with pytest.raises(CheckpointError, match="by inf of the length of a vector in layer 1"):
-        load_encoder(checkpoint, [N_LAYERS])
 
 
 PASSING = [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error"), RunError("ours")]
@@ -157,28 +124,9 @@ def test_a_lack_of_memory_or_a_failed_device_decides_nothing(
     assert (encoder.path, len(encoder._model.layers)) == ("packed", 2)  # type: ignore[arg-type]
 
 
-def test_a_model_that_cannot_be_cut_keeps_its_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_at(monkeypatch, comparison.Comparison, "_alone", 4, ValueError("no"))
-    model: Any = load_encoder(open_checkpoint(str(build_model("llama", tmp_path / "model"))), [2])._model
-    assert len(model.layers) == 3
-    assert not isinstance(model.norm, nn.Identity)
-
-
 def test_a_model_that_takes_no_packs_runs_in_equal_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(monkeypatch, PackEncoder, "encode", 1, TypeError("no such argument"))
     assert load_encoder(open_checkpoint(str(build_model("llama", tmp_path / "model"))), [2]).path == "equal-length"
-
-
-def count(encoder: Any) -> int:
-    return sum(parameter.numel() for parameter in encoder._model.parameters())
-
-
-def test_windows_and_chunks_are_short_only_during_the_comparison(tmp_path: Path) -> None:
-    folder = build_model("mistral", tmp_path / "model", sliding_window=20)
-    model = load_encoder(open_checkpoint(str(folder)), [N_LAYERS])._model
-    with comparison._short_windows(model):
-        assert model.config.sliding_window == 3
-    assert model.config.sliding_window == 20
 
 
 def test_layers_that_are_not_vectors_of_one_width_are_refused(tmp_path: Path) -> None:

@@ -52,10 +52,6 @@ def test_weights_in_bfloat16_stay_in_bfloat16(in_bfloat16: Path, tmp_path: Path)
     assert not np.array_equal(vectors["auto"], vectors["float32"])
 
 
-def test_weights_in_float32_are_computed_in_float32(minilm_folder: Path) -> None:
-    assert not open_checkpoint(str(minilm_folder)).is_bfloat16
-
-
 def test_weights_of_the_type_of_the_file_are_not_copied(in_bfloat16: Path) -> None:
     checkpoint = open_checkpoint(str(in_bfloat16))
     half = load_encoder(checkpoint, [2], compute_dtype=torch.bfloat16)._model

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
-import weakref
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +11,14 @@ import torch
 
 from bertfeat.encoder import attention
 from bertfeat.encoder.attention import (
-    Group,
-    cumulative_lengths,
-    find_groups,
-    fits_varlen,
-    has_varlen,
     make_layout,
     packed,
     packed_attention,
 )
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import HiddenStates, encode_packs, fill, halve
+from bertfeat.encoder.encoder import halve
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import ConfigError, RunError, is_out_of_memory
-from bertfeat.extraction.flow import Stopwatch
-from bertfeat.records import Pack
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
@@ -85,29 +74,6 @@ class TestOutOfMemory:
             torch.testing.assert_close(states.layer(layer), expected.layer(layer))
         torch.testing.assert_close(states.pooler(), expected.pooler())
 
-    def test_the_states_of_a_part_are_let_go_before_the_next(
-        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        encoder = load_encoder(checkpoint, [1])
-        monkeypatch.setattr(encoder, "n_lanes", 1)
-        run = encoder._run
-        alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
-
-        def short_of_memory(pack: Pack) -> HiddenStates:
-            assert not alive
-            if len(pack.lengths) > 1:
-                raise MemoryError
-            return run(pack)
-
-        monkeypatch.setattr(encoder, "_run", short_of_memory)
-        found = []
-        packs = [random_pack([9, 8, 7]), random_pack([3])]
-        for part, states in Stopwatch().each("encode", encode_packs(encoder, packs)):
-            alive.add(states.layer(1))
-            found.append(part.lengths.tolist())
-            del states
-        assert found == [[9], [8], [7], [3]]
-
     @pytest.mark.parametrize("model", ["checkpoint", "xlnet"])
     def test_single_window_that_does_not_fit(
         self, model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -143,22 +109,6 @@ class TestOutOfMemory:
 
 
 class TestFill:
-    @pytest.mark.parametrize("lengths", [[3], [9, 8, 7], [40] * 8, [500, 3]])
-    def test_sizes_are_multiples_and_all_positions_are_those_of_windows(self, lengths: list[int]) -> None:
-        pack = random_pack(lengths)
-        filled = fill(pack)
-        n, n_more = pack.n_tokens, filled.n_tokens - pack.n_tokens
-        step = 32 if n > 256 else 8
-        assert filled.n_tokens % step == 0
-        assert 0 <= n_more < step
-        assert filled.lengths.sum() == filled.n_tokens == len(filled.position_ids) == len(filled.type_ids)
-        for name in ("input_ids", "position_ids", "type_ids", "lengths"):
-            assert np.array_equal(getattr(filled, name)[: len(getattr(pack, name))], getattr(pack, name))
-        positions = np.concatenate([np.arange(length) for length in filled.lengths])
-        assert filled.position_ids.tolist() == positions.tolist()
-        assert filled.lengths.max() == max(lengths)
-        assert set(filled.input_ids) == set(pack.input_ids)
-
     def test_states_are_those_of_the_pack_alone(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
         encoder, pack = load_encoder(checkpoint, LAYERS, with_pooler=True), random_pack([9, 8, 4])
         states = encoder.encode(pack)
@@ -171,31 +121,6 @@ class TestFill:
 
 
 class TestHiddenStates:
-    def test_only_the_layers_asked_for(self, checkpoint: Checkpoint) -> None:
-        states = load_encoder(checkpoint, [3, 1, 3]).encode(random_pack([4]))
-        assert sorted(states.states) == [1, 3]
-        with pytest.raises(KeyError):
-            states.layer(2)
-
-    def test_no_gradients(self, checkpoint: Checkpoint) -> None:
-        encoder = load_encoder(checkpoint, [1])
-        assert not any(parameter.requires_grad for parameter in encoder._model.parameters())
-        assert not encoder._model.training
-        assert encoder.encode(random_pack([4])).layer(1).is_inference()
-
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("model", ["checkpoint", "xlnet"])
-    def test_half_precision_is_near(self, model: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
-        found = request.getfixturevalue(model)
-        pack = random_pack([9, 8, 8, 3])
-        half = load_encoder(found, [N_LAYERS], compute_dtype=dtype)
-        assert half.compute_dtype == dtype
-        states = half.encode(pack).layer(N_LAYERS)
-        assert states.dtype == dtype
-        whole = load_encoder(found, [N_LAYERS]).encode(pack).layer(N_LAYERS)
-        cosine = torch.nn.functional.cosine_similarity(states.float(), whole, dim=1)
-        assert cosine.min() > 0.999
-
     def test_layers_out_of_range(self, checkpoint: Checkpoint) -> None:
         for layers in ([], [5], [-1]):
             with pytest.raises(ConfigError, match="not in 0 to 4"):
@@ -203,22 +128,6 @@ class TestHiddenStates:
 
 
 class TestAttention:
-    @pytest.mark.parametrize(
-        ("lengths", "groups"),
-        [
-            ([5], [Group(0, 1, 5)]),
-            ([5, 5, 3, 1, 1], [Group(0, 2, 5), Group(10, 1, 3), Group(13, 2, 1)]),
-            ([1, 2, 1], [Group(0, 1, 1), Group(1, 1, 2), Group(3, 1, 1)]),
-        ],
-    )
-    def test_groups_and_bounds(self, lengths: list[int], groups: list[Group]) -> None:
-        array = np.array(lengths, dtype=np.int64)
-        assert list(find_groups(array)) == groups
-        bounds = cumulative_lengths(array, torch.device("cpu"))
-        assert bounds.dtype == torch.int32
-        assert bounds.tolist() == [0, *np.cumsum(array).tolist()]
-        assert make_layout(array, torch.device("cpu")).max_length == max(lengths)
-
     @pytest.mark.parametrize("causal", [False, True])
     @pytest.mark.parametrize("sliding_window", [None, 1, 3, 20])
     @pytest.mark.parametrize("n_key_heads", [4, 2])
@@ -262,15 +171,6 @@ class TestAttention:
             expected = expected.flatten(2, 3).transpose(1, 2)
             torch.testing.assert_close(mixed.float(), expected, atol=atol, rtol=0)
 
-    def test_keys_are_filled_up_where_many_are_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attention, "_has_avx512", lambda: True)
-        single, half = torch.empty(0), torch.empty(0, dtype=torch.bfloat16)
-        found = [[attention._keys_to_fill(n, states) for n in (16, 20, 21, 26, 399)] for states in (single, half)]
-        assert found == [[0, 0, 0, 6, 0], [0, 0, 11, 6, 0]]
-        assert attention._keys_to_fill(26, torch.empty(0, dtype=torch.float16)) == 0
-        monkeypatch.setattr(attention, "_has_avx512", lambda: False)
-        assert attention._keys_to_fill(26, single) == 0
-
     def test_equals_arithmetic_with_capped_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Queries are done a few at a time, and causal attention over a window is the same as over all tokens."""
         monkeypatch.setattr(attention, "_MAX_SCORES", 4 * 9 * 2)
@@ -292,73 +192,6 @@ class TestAttention:
             for others in ({"s_aux": torch.zeros(1)}, {"dropout": 0.1}, {"position_bias": states}):
                 with pytest.raises(ConfigError, match=r"Module asks for attention with `[a-z_]+`, which is not"):
                     packed_attention(torch.nn.Module(), states, states, states, None, **others)
-
-    def test_heads_for_the_variable_length_kernel(self) -> None:
-        assert fits_varlen(torch.bfloat16, 64)
-        assert fits_varlen(torch.float16, 256)
-        assert not fits_varlen(torch.float32, 64)
-        assert not fits_varlen(torch.bfloat16, 26)
-        assert not fits_varlen(torch.bfloat16, 264)
-
-    @pytest.mark.parametrize(("built", "capability", "runs"), [(1, (8, 0), 1), (1, (7, 5), 0), (0, (9, 0), 0)])
-    def test_where_the_variable_length_kernel_runs(
-        self, built: int, capability: tuple[int, int], runs: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: bool(built))
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        has_varlen.cache_clear()
-        try:
-            assert has_varlen(torch.device("cuda")) == bool(runs)
-            assert not has_varlen(torch.device("cpu"))
-        finally:
-            has_varlen.cache_clear()
-
-    def test_outside_a_pack_it_is_refused(self) -> None:
-        states = torch.zeros(1, 1, 2, 4)
-        with pytest.raises(RuntimeError, match="inside"):
-            packed_attention(torch.nn.Module(), states, states, states, None)
-
-    def test_module_decides_on_causality(self) -> None:
-        module = torch.nn.Module()
-        module.is_causal = True  # type: ignore[assignment]
-        states = torch.randn(1, 1, 3, 4)
-        with packed(make_layout(np.array([3]), torch.device("cpu"))):
-            mixed, _ = packed_attention(module, states, states, states, None)
-        torch.testing.assert_close(mixed[0, 0, 0], states[0, 0, 0])
-
-    def test_cuda_path_hands_over_bounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The kernel itself needs a GPU: a function with its signature takes its place and shows its arguments."""
-        varlen = pytest.importorskip("torch.nn.attention.varlen")
-        given: dict[str, object] = {}
-
-        def stand_in(query, key, value, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa):  # type: ignore[no-untyped-def]
-            given.update(shape=query.shape, bounds=cu_q.tolist(), longest=(max_q, max_k), window=window_size)
-            given.update(scale=scale, shared=enable_gqa)
-            return query
-
-        monkeypatch.setattr(varlen, "varlen_attn", stand_in)
-        lengths = np.array([3, 2])
-        layout = attention.Layout(find_groups(lengths), 3, cumulative_lengths(lengths, torch.device("cpu")))
-        query, key = torch.zeros(1, 4, 5, 8).bfloat16(), torch.zeros(1, 2, 5, 8).bfloat16()
-        with packed(layout):
-            mixed, _ = packed_attention(torch.nn.Module(), query, key, key, None, scaling=0.5, sliding_window=3)
-        assert mixed.shape == (1, 5, 4, 8)
-        expected = {"shape": (5, 4, 8), "bounds": [0, 3, 5], "longest": (3, 3), "window": (2, 2)}
-        assert given == expected | {"scale": 0.5, "shared": True}
-
-
-def test_a_model_that_was_seen_before_is_opened_without_torch() -> None:
-    open_checkpoint("minilm")
-    code = (
-        "import sys\n"
-        "from bertfeat.encoder import packaged, layers, families\n"
-        "from bertfeat.encoder.checkpoint import open_checkpoint\n"
-        "open_checkpoint('minilm')\n"
-        "print([name for name in ('torch', 'transformers') if name in sys.modules])\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(minilm_folder: Path) -> None:

@@ -19,7 +19,6 @@ from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.torch_modules import keep_float32
-from bertfeat.errors import RunError
 from tests.support.fake_cuda import CUDA, fake_cuda
 from tests.support.families import build_model, random_pack
 from tests.support.varlen_reference import register_on_cpu
@@ -59,11 +58,6 @@ def test_words_and_tokens_stay_on_the_device(settings: dict[str, str]) -> None:
     assert {device for device, _ in calls["fetched"]} == {CUDA}
     # The kernel takes half precision only.
     assert bool(calls["attended"]) == ("compute_dtype" not in settings)
-
-
-def test_a_mix_of_devices_is_an_error() -> None:
-    with fake_cuda(), pytest.raises(RuntimeError, match="device"):
-        torch.ones(3, device=CUDA) + torch.ones(3)
 
 
 @pytest.mark.numeric
@@ -106,17 +100,6 @@ def test_a_pack_of_too_many_windows_is_run_in_parts(monkeypatch: pytest.MonkeyPa
     assert [lengths for lengths, _ in parts] == [[9, 8], [8], [7, 3]]
     torch.testing.assert_close(torch.cat([states for _, states in parts]), expected)
     assert made.n_halvings == 0, "memory did not run out"
-
-
-def test_pinned_memory_that_runs_out_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = bertfeat.Encoder("minilm", device="cpu")
-
-    def no_memory(*arguments: object) -> None:
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr("bertfeat.extraction.flow.Fetches.fetch", no_memory)
-    with pytest.raises(RunError, match="out of memory on cpu while pooling"):
-        made.encode(["a text"])
 
 
 class Convolutions(TorchDispatchMode):

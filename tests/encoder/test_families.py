@@ -308,12 +308,6 @@ def test_windows_of_longrope_end_where_its_frequencies_change(tmp_path: Path, mo
     assert open_checkpoint(str(folder)).max_length == 12
 
 
-def test_bart_and_t5_load_no_decoder(folders: dict[str, Path]) -> None:
-    for model_type in ("bart", "t5"):
-        encoder = load_encoder(checkpoint_of(folders, model_type), [N_LAYERS])
-        assert not any("decoder" in name for name, _ in encoder._model.named_parameters())
-
-
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
@@ -399,23 +393,3 @@ def changed(folder: Path, tmp_path: Path, changes: dict[str, object]) -> Path:
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, **changes}))
     return copy
-
-
-def test_luke_keeps_no_table_of_entities_and_esm_no_contact_head(folders: dict[str, Path]) -> None:
-    for model_type, unused in (("luke", "entity_embeddings"), ("esm", "contact_head")):
-        encoder = load_encoder(checkpoint_of(folders, model_type), [N_LAYERS])
-        assert not any(unused in name for name, _ in encoder._model.named_parameters())
-
-
-def test_minilm_equals_transformers_on_every_layer() -> None:
-    from transformers import AutoModel
-
-    checkpoint = open_checkpoint("minilm")
-    encoder = load_encoder(checkpoint, range(7))
-    lengths = [512, 300, 64, 64, 63, 17, 17, 17, 8, 3, 2, 1]
-    pack = random_pack(lengths, seed=9, least_id=1000, most_id=30_000)
-    reference = AutoModel.from_pretrained(checkpoint.folder).eval()
-    expected = reference_states(reference, pack, type_ids=True)
-    states = encoder.encode(pack)
-    for layer in range(7):
-        assert_close(states.layer(layer), expected[layer], f"layer {layer}")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -116,17 +113,6 @@ def _raise(error: Exception, *_: Any, **__: Any) -> NoReturn:
     raise error
 
 
-def test_an_endpoint_that_is_not_a_url_is_one_line(tmp_path: Path) -> None:
-    """In a process of its own: the hub's library reads it once."""
-    code = f"from bertfeat.encoder.hub import fetch; fetch({NAME!r}, None)"
-    environment = {**os.environ, "HF_ENDPOINT": "http://proxy:port", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"bertfeat.errors.CheckpointError: model {NAME}: ")
-    assert "and the hub cannot give it (ValueError: Port could not be cast" in last
-    assert "see HF_HUB_OFFLINE, HF_ENDPOINT" in last
-
-
 def test_convert_fetches_the_pickle_files_of_the_commit(there: Hub, tmp_path: Path) -> None:
     made = convert(NAME, tmp_path / "made")
     assert made.revision == OWN
@@ -144,15 +130,3 @@ def test_pickle_files_that_do_not_download_are_one_line(there: Hub, tmp_path: Pa
     with pytest.raises(CheckpointError, match=r"the hub cannot be reached \(LocalEntryNotFoundError: .* no network"):
         convert(NAME, tmp_path / "made")
     assert not (tmp_path / "made").exists()
-
-
-def test_a_model_without_weights_that_can_be_read(there: Hub, tmp_path: Path) -> None:
-    (there.commits[OWN] / "pytorch_model.bin").rename(there.commits[OWN] / "tf_model.h5")
-    with pytest.raises(CheckpointError, match=r"no model.safetensors in it; for pickle weights, run"):
-        open_checkpoint(NAME)
-    with pytest.raises(CheckpointError, match=r"no model.safetensors and no pytorch_model.bin in it"):
-        convert(NAME, tmp_path / "made")
-
-
-def test_patterns_name_no_pickle_and_no_code() -> None:
-    assert not any(pattern.endswith((".bin", ".py", "*")) for pattern in hub._WANTED)

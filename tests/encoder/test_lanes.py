@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier
 
 import pytest
 import torch
 
 import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.encoder import HiddenStates, PackEncoder, encode_packs, lanes, pack_budget
+from bertfeat.encoder.encoder import HiddenStates, PackEncoder, encode_packs
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import RunError
 from bertfeat.records import Pack
@@ -93,55 +91,6 @@ class TestLanes:
         with pytest.raises(RunError, match="out of memory on cpu with a single window of 2 tokens"):
             list(encode_packs(encoder, PACKS))
 
-    def test_the_threads_stay(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-        used, run = set(), encoder._run
-
-        def note(pack: Pack) -> HiddenStates:
-            used.add(threading.get_ident())
-            return run(pack)
-
-        monkeypatch.setattr(encoder, "_run", note)
-        monkeypatch.setattr(encoder, "n_lanes", 2)
-        for _ in range(4):
-            list(encode_packs(encoder, PACKS))
-        assert len(used) <= 2
-        # A forked process has none of them.
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        list(encode_packs(encoder, PACKS))
-        assert len(used) > 2
-
-    def test_an_error_waits_for_the_packs_that_run(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-        running: set[int] = set()
-        run = encoder._run
-
-        def count(pack: Pack) -> HiddenStates:
-            running.add(id(pack))
-            states = run(pack)
-            running.remove(id(pack))
-            return states
-
-        monkeypatch.setattr(encoder, "_run", count)
-        monkeypatch.setattr(encoder, "n_lanes", 2)
-        states = encode_packs(encoder, PACKS)
-        next(states)
-        states.close()  # type: ignore[attr-defined]
-        assert not running
-
-    def test_an_error_does_not_wait_for_packs_of_others(
-        self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def broken() -> Iterator[Pack]:
-            yield from PACKS[:2]
-            raise ValueError("a bad row")
-
-        monkeypatch.setattr(encoder, "n_lanes", 2)
-        gate = Event()
-        others = [lanes(2, os.getpid()).submit(gate.wait, 20) for _ in range(2)]
-        with pytest.raises(ValueError, match="a bad row"):
-            list(encode_packs(encoder, broken()))
-        assert not any(other.done() for other in others)
-        gate.set()
-
     def test_a_store_does_not_depend_on_the_lanes(self, tmp_path: Path) -> None:
         corpus = tmp_path / "corpus.txt"
         corpus.write_text("".join(f"{'word ' * (i % 40)}number {i}\n" for i in range(120)), encoding="utf-8")
@@ -151,13 +100,3 @@ class TestLanes:
             store = bertfeat.extract(corpus, tmp_path / str(n_lanes), layers="2,-1", levels=["token", "sentence"])
             digests.append([part.digest for level in store.levels for part in store.parts(level)])
         assert digests[0] == digests[1]
-
-
-def test_budgets() -> None:
-    cpu = torch.device("cpu")
-    assert pack_budget(0, 2048, cpu) == 512
-    assert pack_budget(16_000, 2048, cpu) == 1000
-    assert pack_budget(10**9, 2048, cpu) == 2048
-    # What the user asks for is never exceeded.
-    assert pack_budget(10**9, 64, cpu) == 64
-    assert pack_budget(10, 65_536, torch.device("cuda")) == 65_536

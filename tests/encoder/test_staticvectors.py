@@ -76,15 +76,6 @@ def test_odd_words_are_read_or_left_out(tmp_path: Path) -> None:
     assert not words_of(path).is_uncased
 
 
-@pytest.mark.parametrize("content", ["2 2\nthe 1 2\nof 3 4\n", "the 1 2\r\nof 3 4\r\n"])
-def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "vectors.txt.gz"
-    # Files that are packed apart may be joined.
-    data = content.encode("utf-8-sig")
-    path.write_bytes(gzip.compress(data[:9]) + gzip.compress(data[9:]))
-    assert read(path) == {"the": [1, 2], "of": [3, 4]}
-
-
 def test_bytes_that_look_like_text_or_line_ends(tmp_path: Path) -> None:
     # The bytes of these numbers are line ends, digits and spaces.
     values = np.frombuffer(b"\n\n\n\n1234\n  \n", "<f4").tolist()
@@ -148,23 +139,6 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert read(path) == {"b": [3, 4, 5]}
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
-    path = write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
-    find = static_vectors._find_layout
-
-    def change_before(place: Path) -> object:
-        write_vectors(path, {"a": [1, 2], "b": [3, 4]})
-        return find(place)
-
-    monkeypatch.setattr(static_vectors, "_find_layout", change_before)
-    with pytest.raises(CheckpointError, match=r"glove\.txt: changes while it is read"):
-        read(path)
-    assert list((tmp_path / "cache" / "words-1").iterdir()) == []
-    monkeypatch.undo()
-    assert read(path) == {"a": [1, 2], "b": [3, 4]}
-
-
 def test_the_folder_of_a_file_is_made_once_and_damage_of_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,11 +198,3 @@ def test_a_damaged_model2vec_folder_is_refused(tmp_path: Path, settings: dict[st
         load()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_name_without_a_slash_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
-    assert words_of(Path("glove.txt")).n_words == 1
-    with pytest.raises(CheckpointError, match="is not a hub model; drop `revision`"):
-        open_checkpoint("glove.txt", "main")

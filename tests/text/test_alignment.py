@@ -69,13 +69,6 @@ def test_given_words_that_vanish_keep_their_row() -> None:
     assert found.places("sentence") == [1002, None, None, 1001]
 
 
-def test_a_given_word_with_a_space_inside_is_one_word() -> None:
-    found = run(word_lists(["New York", "x"]), letters(given_words=True), word_pooling="mean")
-    assert found.column("word", "word") == ["New York", "x"]
-    assert found.column("word", "n_tokens") == [7, 1]
-    assert found.column("token", "char_start")[1:-1] == [0, 1, 2, 4, 5, 6, 7, 9]
-
-
 def columns(path: Path, *, word: int, label: int) -> Iterator[list[tuple[str, str]]]:
     """Read a column file in the plainest way: a list of words and labels for each sentence."""
     sentence: list[tuple[str, str]] = []

@@ -21,7 +21,7 @@ from bertfeat.extraction.estimation import estimate
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
-from tests.support.fakes import pairs, texts, word_lists
+from tests.support.fakes import pairs, texts
 from tests.support.families import SENTENCES, build_tokenizer
 
 PANICS = "^(a|a|aa)+$"
@@ -45,13 +45,6 @@ def test_a_novel_in_windows_has_the_tokens_of_the_whole_text(kind: str, tmp_path
     windows = cut_windows(tokens, made, WindowLimits(512, 64), documents)
     assert windows.lengths.max() == 512
     assert windows.source[windows.kept & (windows.source >= 0)].tolist() == list(range(len(tokens.ids)))
-
-
-def test_given_words_of_a_novel(tmp_path: Path) -> None:
-    words = NOVEL.split()
-    tokens = Tokenizer.load(build_tokenizer("wordpiece", tmp_path / "t"), given_words=True).encode(word_lists(words))
-    assert tokens.word.max() == len(words) - 1
-    assert tokens.char_end.max() == len(" ".join(words))
 
 
 def refusals(folder: Path, model: Path, **settings: Any) -> list[str]:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, EsmTokenizer, GemmaTokenizer, LlamaTokenizer
 
-from bertfeat.errors import CheckpointError
 from bertfeat.text.backend import load_backend
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import texts
@@ -68,22 +67,6 @@ def test_ids_of_esm_equal_transformers(tmp_path: Path, vocabulary: list[str]) ->
         if words:
             given = reference(words, is_split_into_words=True)["input_ids"]
             assert backend.encode(words, is_pretokenized=True).ids == given, words
-
-
-def test_each_amino_acid_is_a_token_with_its_place(tmp_path: Path) -> None:
-    text = "MKT <mask>V jj\x1cA"
-    tokens = Tokenizer.load(esm(tmp_path / "esm")).encode(texts(text))
-    slices = [text[start:end] for start, end in zip(tokens.char_start, tokens.char_end, strict=True)]
-    assert slices == ["M", "K", "T", "<mask>", "V", "jj", "A"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [({"eos_token": None}, "needs cls_token, eos_token"), ({"split_special_tokens": True}, "split_special_tokens")],
-)
-def test_other_settings_of_esm_are_refused(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(CheckpointError, match=reason):
-        load_backend(esm(tmp_path / "esm", **settings))
 
 
 @pytest.mark.parametrize("build", [splinter, luke])

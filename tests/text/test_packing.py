@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
 
-from bertfeat.text.packing import make_pack, pack_windows
+from bertfeat.text.packing import pack_windows
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
@@ -52,13 +52,6 @@ def test_every_window_is_packed_once_under_the_budget(lengths: list[int], budget
         assert pack.lengths[-1] >= following.lengths[0]
 
 
-def test_equal_lengths_keep_the_order_of_the_corpus() -> None:
-    documents = texts("ab", "abcde", "ba", "edcba", "cc")
-    windows = cut_windows(LETTERS.encode(documents), LETTERS, WindowLimits(20, 4), documents)
-    packs = list(pack_windows(windows, 1000))
-    assert [pack.windows.tolist() for pack in packs] == [[1, 3, 0, 2, 4]]
-
-
 def test_windows_that_repeat_others_are_copies_in_their_packs() -> None:
     packs = list(pack_windows(windows_of([2, 5, 2, 3, 5, 2]), 9))
     assert [pack.windows.tolist() for pack in packs] == [[1], [3, 0]]
@@ -94,10 +87,3 @@ def test_windows_without_tokens_are_in_no_pack() -> None:
     assert found.places("sentence") == [None, 1000.5, None]
     assert found.column("sentence", "n_windows") == [0, 1, 0]
     assert run(texts("", ""), Tokenizer(backend, cls_id=None)).packs == []
-
-
-def test_a_pack_of_chosen_windows() -> None:
-    windows = windows_of([1, 2, 3])
-    pack = make_pack(windows, np.array([2, 0]))
-    assert pack.input_ids.tolist() == [*windows.input_ids[7:12].tolist(), *windows.input_ids[0:3].tolist()]
-    assert pack.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]

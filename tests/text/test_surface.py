@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sentencepiece
 from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
@@ -15,9 +13,8 @@ from tokenizers import Tokenizer as BackendTokenizer
 from transformers import AlbertTokenizer, AutoTokenizer
 
 from bertfeat.errors import CheckpointError
-from bertfeat.text import tokenizer as tokenizer_module
 from bertfeat.text.tokenizer import Tokenizer
-from tests.support.fakes import letters_backend, pairs, texts, word_lists
+from tests.support.fakes import texts, word_lists
 from tests.support.families import SENTENCES, build_tokenizer
 
 
@@ -62,25 +59,12 @@ def test_a_decomposed_accent_belongs_to_its_letter(minilm_folder: Path) -> None:
     assert surface(bert, "\u0301a \u0301b") == [("a", "a"), ("b", "b")]
 
 
-def test_marks_stay_in_their_text(minilm_folder: Path) -> None:
-    tokens = Tokenizer.load(minilm_folder).encode([*texts("cafe", "\u0301"), *pairs(("cafe", "\u0301\u0301 x"))])
-    assert tokens.char_start.tolist() == [0, 0, 3]
-    assert tokens.char_end.tolist() == [4, 4, 4]
-
-
 def test_composed_characters_keep_all_that_they_were_made_of() -> None:
     nfkc = unigram("é 한 ガ f i x", normalizers.NFKC())
     assert surface(nfkc, "e\u0301x") == [("▁", ""), ("é", "e\u0301"), ("x", "x")]
     assert surface(nfkc, "\u1112\u1161\u11abx") == [("▁", ""), ("한", "\u1112\u1161\u11ab"), ("x", "x")]
     assert surface(nfkc, "ｶﾞx") == [("▁", ""), ("ガ", "ｶﾞ"), ("x", "x")]
     assert surface(nfkc, "ﬁx") == [("▁", ""), ("f", "ﬁ"), ("i", "ﬁ"), ("x", "x")]
-
-
-def test_two_quotes_that_became_one_are_both_in_its_surface() -> None:
-    albert = unigram('" a', normalizers.Sequence([normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]))
-    assert surface(albert, "a ``a''") == [("▁", ""), ("a", "a"), ("▁", " "), ('"', "``"), ("a", "a"), ('"', "''")]
-    assert surface(albert, "''''") == [("▁", ""), ('"', "''"), ('"', "''")]
-    assert surface(albert, 'a "a') == [("▁", ""), ("a", "a"), ("▁", " "), ('"', '"'), ("a", "a")]
 
 
 def test_spaces_are_trimmed_and_whitespace_tokens_keep_theirs(tmp_path: Path) -> None:
@@ -91,11 +75,6 @@ def test_spaces_are_trimmed_and_whitespace_tokens_keep_theirs(tmp_path: Path) ->
     assert tokens.is_blank.tolist() == [False, True, False, False, True]
 
 
-def test_the_character_for_a_space_in_the_text_is_itself() -> None:
-    nothing = unigram("a", normalizers.NFC())
-    assert surface(nothing, "▁a") == [("▁", "▁"), ("a", "a")]
-
-
 def test_byte_level_offsets_of_given_words_are_not_trimmed_twice() -> None:
     # The library would trim a space that is in the prefix but not in the text: "ab" would start at its b.
     tokenizer = Tokenizer(roberta_like(), cls_id=0, given_words=True)
@@ -103,13 +82,6 @@ def test_byte_level_offsets_of_given_words_are_not_trimmed_twice() -> None:
     expected = [before, ("a", "a"), ("b", "b"), before, ('"', '"'), before, ("Ã", "é"), ("©", "é")]
     assert surface(tokenizer, ["ab", '"', "", "é"]) == expected
     assert surface(Tokenizer(roberta_like(), cls_id=0), "a b") == [("a", "a"), ("Ġ", " "), ("b", "b")]
-
-
-def test_the_special_tokens_stay_when_trimming_is_switched_off() -> None:
-    tokenizer = Tokenizer(roberta_like(), cls_id=0)
-    assert tokenizer.single.prefix.ids.tolist() == [0]
-    assert tokenizer.single.suffix.ids.tolist() == [1]
-    assert tokenizer.pair.middle.ids.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -154,31 +126,10 @@ def test_given_words_equal_transformers_with_prefix_space(tmp_path: Path) -> Non
     assert tokens.word.tolist() == peer.word_ids()
 
 
-def test_no_space_is_beyond_the_table() -> None:
-    assert max(code for code in range(0x110000) if chr(code).isspace()) == 0x3000
-
-
-def test_ids_may_have_holes() -> None:
-    backend = BackendTokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
-    assert Tokenizer(backend, cls_id=None).vocabulary.tolist() == ["a", *[""] * 6, "b"]
-
-
 def test_a_tokenizer_that_knows_nothing_is_refused() -> None:
     backend = BackendTokenizer(models.BPE())
     with pytest.raises(CheckpointError, match="no text into a token"):
         Tokenizer(backend, cls_id=None)
-
-
-def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = texts(*("abc " * (i % 7) for i in range(50)))
-    plain = Tokenizer(letters_backend(), cls_id=2)
-    whole = plain.encode(documents)
-    monkeypatch.setattr(tokenizer_module, "_BATCH_CHARS", 20)
-    monkeypatch.setattr(tokenizer_module, "_BATCH_TEXTS", 3)
-    parts = plain.encode(documents)
-    for field in dataclasses.fields(whole):
-        np.testing.assert_array_equal(getattr(whole, field.name), getattr(parts, field.name))
-    assert plain.count(documents).tolist() == np.diff(whole.starts).tolist()
 
 
 def test_a_sentencepiece_model_is_converted_and_keeps_its_offsets(tmp_path: Path) -> None:

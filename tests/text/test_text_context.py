@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import bertfeat
 from bertfeat.errors import InputError
 from bertfeat.text.tokenizer import Tokenizer
-from tests.support.fakes import CLS, SEP, Features, grouped, letters, run, word_lists
+from tests.support.fakes import CLS, SEP, Features, grouped, letters, run
 from tests.support.oracle import Oracle, assert_close
 from tests.support.places import ROOT
 
@@ -59,13 +59,6 @@ def test_a_longer_document_is_covered_by_runs_with_their_neighbours() -> None:
     assert found.column("sentence", "n_windows") == [1, 1, 1, 1]
 
 
-def test_a_run_widens_on_the_side_with_less_context() -> None:
-    # Seven tokens fit, five are kept at most: ab, then cdefg with one letter on either side, then hi.
-    found = in_context("a", "b", "cdefg", "h", "i", max_length=9, stride=2)
-    assert windows_of(found) == ["abcdefg", "bcdefgh", "cdefghi"]
-    assert found.places("sentence") == at(1, 2, 4, 6, 7)
-
-
 def test_groups_never_mix_and_a_sentence_without_tokens_keeps_its_row() -> None:
     found = in_context("ab", "cd", "", "ef", max_length=20, groups=["x", "x", "x", "y"])
     assert windows_of(found) == ["abcd", "ef"]
@@ -90,13 +83,6 @@ def test_an_overlong_sentence_is_cut_or_refused_as_asked() -> None:
     assert found.column("word", "n_tokens") == [2, 2, 2, 1]
     with pytest.raises(InputError, match="document 1 has 10 tokens, more than `max_length=6`"):
         in_context("ab", "cd efghij", "k", max_length=6, on_overlong="error")
-
-
-def test_given_words_have_context_too() -> None:
-    documents = word_lists(["ab", "\ufe0f", "c"], ["d"], groups=["one", "one"])
-    found = run(documents, letters(given_words=True), document_context=True, word_pooling="mean")
-    assert found.places("word") == at(1.5, None, 3, 4)
-    assert found.column("word", "label") == ["AB", "\ufe0f", "C", "D"]
 
 
 @settings(max_examples=200, deadline=None)

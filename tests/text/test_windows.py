@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from bertfeat.choices import OnOverlong
-from bertfeat.errors import InputError
 from bertfeat.records import Document
-from bertfeat.text.spans import WindowLimits, check_lengths, lay_windows, longest_first
+from bertfeat.text.spans import WindowLimits, lay_windows, longest_first
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
-from tests.support.fakes import CLS, SEP, letters, letters_backend, pairs, texts
+from tests.support.fakes import letters, letters_backend, pairs, texts
 
 LETTERS = letters()
 PEER = PreTrainedTokenizerFast(
@@ -33,24 +32,6 @@ def peer_ids(first: str, second: str | None, **truncation: object) -> tuple[list
 def cut(documents: list[Document], max_length: int, stride: int, on_overlong: str = "window") -> Windows:
     limits = WindowLimits(max_length, stride, OnOverlong(on_overlong))
     return cut_windows(LETTERS.encode(documents), LETTERS, limits, documents)
-
-
-@given(st.lists(st.tuples(st.text("ab ", max_size=9), st.none() | st.text("ab ", max_size=9)), min_size=1, max_size=5))
-@settings(max_examples=60)
-def test_the_lengths_alone_refuse_what_the_windows_refuse(drawn: list[tuple[str, str | None]]) -> None:
-    documents = [Document(i, i, first, second, path="c.txt", row=i + 1) for i, (first, second) in enumerate(drawn)]
-    limits = WindowLimits(9, 0, OnOverlong.ERROR)
-    said = []
-    for call in (
-        lambda: check_lengths(documents, LETTERS, limits),
-        lambda: cut_windows(LETTERS.encode(documents), LETTERS, limits, documents),
-    ):
-        try:
-            call()
-            said.append("")
-        except InputError as error:
-            said.append(str(error))
-    assert said[0] == said[1]
 
 
 def ids_of(windows: Windows) -> list[list[int]]:
@@ -177,15 +158,3 @@ def test_truncation_and_windows_of_a_real_tokenizer(minilm_folder: Path) -> None
         part = slice(windows.starts[number], windows.starts[number + 1])
         assert windows.input_ids[part].tolist() == expected["input_ids"]
         assert windows.type_ids[part].tolist() == expected["token_type_ids"]
-
-
-def test_special_tokens_are_in_every_window_and_kept_once() -> None:
-    windows = cut(texts(letters_text(9)), 6, 2)
-    assert (windows.input_ids == CLS).sum() == (windows.input_ids == SEP).sum() == 4
-    assert ((windows.source < 0) & windows.kept).sum() == 2
-    assert windows.kept[0]
-    assert windows.kept[-1]
-
-
-def test_the_smallest_window_holds_one_token() -> None:
-    assert ids_of(cut(texts("a b", "c"), 3, 0)) == [[CLS, 4, SEP], [CLS, 5, SEP], [CLS, 6, SEP]]
