@@ -1,4 +1,4 @@
-"""Layers and devices as the user names them, and transfers on the CPU; test_gpu.py tests those to CUDA."""
+"""Layers and devices as the user names them."""
 
 from __future__ import annotations
 
@@ -20,47 +20,30 @@ class TestLayers:
             ("all", range(13)),
             ("last4", [9, 10, 11, 12]),
             ("-1", [12]),
-            ("-13", [0]),
             ("0,4,-1", [0, 4, 12]),
             ("-4..-1", [9, 10, 11, 12]),
-            ("9..12", [9, 10, 11, 12]),
-            ("-1,-2", [11, 12]),
             ("0..-1", range(13)),
             ("last4,0,12,12", [0, 9, 10, 11, 12]),
-            ("3..3", [3]),
         ],
     )
     def test_parse(self, spec: str, layers: list[int]) -> None:
         assert parse_layers(spec, 12) == tuple(layers)
 
-    @pytest.mark.parametrize("spec", ["", ",", "1,", "x", "1-3", "1...3", "1..", "+1", "1.0", "last", "last5", "٣"])
-    def test_malformed(self, spec: str) -> None:
-        with pytest.raises(ConfigError, match="is not a layer; write 'all', 'last4', numbers and ranges"):
-            parse_layers(spec, 12)
-
-    def test_out_of_range_names_the_range(self) -> None:
-        for layer in (7, -8, 999_999_999):
-            with pytest.raises(ConfigError) as caught:
-                parse_layers(f"0,{layer}", 6, model="minilm")
-            assert str(caught.value) == (
-                f"`layers`: layer {layer} is out of range; minilm has layers 0 (embeddings) to 6, or -7 to -1"
-            )
-
-    def test_backwards_and_too_few(self) -> None:
-        with pytest.raises(ConfigError, match="layer 5 is higher than layer 2"):
-            parse_layers("5..2", 6)
-        with pytest.raises(ConfigError, match="tiny has 3 blocks only"):
-            parse_layers("last4", 3, model="tiny")
-
     @pytest.mark.parametrize(
-        ("layers", "name"),
+        ("spec", "said"),
         [
-            ((9, 10, 11, 12), "last4"),
-            ((9, 11), "09_11"),
-            ((3, 4, 5, 7), "03_04_05_07"),
-            (tuple(range(13)), "00_01_02_03_04_05_06_07_08_09_10_11_12"),
+            ("0,7", r"^`layers`: layer 7 is out of range; tiny has layers 0 \(embeddings\) to 3, or -4 to -1$"),
+            ("-8", "layer -8 is out of range"),
+            ("3..2", "layer 3 is higher than layer 2"),
+            ("last4", "tiny has 3 blocks only"),
+            *((bad, "is not a layer; write 'all', 'last4', numbers and") for bad in ("", "1,", "1-3", "last", "٣")),
         ],
     )
+    def test_refusals(self, spec: str, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            parse_layers(spec, 3, model="tiny")
+
+    @pytest.mark.parametrize(("layers", "name"), [((9, 10, 11, 12), "last4"), ((9, 11), "09_11")])
     def test_columns(self, layers: tuple[int, ...], name: str) -> None:
         columns = feature_columns(layers, ["mean", "sum", "none", "concat"], hidden_size=8, n_layers=12)
         assert columns == (
@@ -73,8 +56,6 @@ class TestLayers:
     def test_one_layer_is_not_written_twice(self) -> None:
         both = feature_columns((11,), ["none", "concat", "mean"], hidden_size=8, n_layers=12)
         assert [column.name for column in both] == ["layer_11"]
-        alone = feature_columns((11,), ["concat"], hidden_size=8, n_layers=12)
-        assert [column.name for column in alone] == ["concat_11"]
 
 
 class TestDevices:

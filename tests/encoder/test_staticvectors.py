@@ -6,12 +6,13 @@ import gzip
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from bertfeat.encoder import static_vectors
-from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
+from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.static_vectors import TokenVectors, WordFile
 from bertfeat.errors import CheckpointError
 from tests.support.static_files import LAYOUTS, write_model2vec, write_vectors
@@ -52,13 +53,9 @@ def test_every_layout_gives_the_vectors_that_were_written(tmp_path: Path, layout
     assert ("binary" in found.layout, found.is_uncased, found.n_repeated) == (".bin" in layout, True, 0)
     checkpoint = open_checkpoint(str(path))
     assert (checkpoint.family.model_type, checkpoint.n_layers, checkpoint.hidden_size) == ("static", 0, 3)
-    assert checkpoint.info().weights_sha256 == checkpoint.weights_sha256
-    assert checkpoint.sentence_model() is None
-    assert name_elsewhere(str(path)) == str(path)
 
 
-def test_numbers_in_any_notation_and_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_vectors, "_BLOCK_VALUES", 4)
+def test_numbers_in_any_notation(tmp_path: Path) -> None:
     path = tmp_path / "glove.txt"
     path.write_text("a 1e-3 -.5\r\nb +1 2E2\n\nc 00.25 -0\nd 3. 4\ne 0.1 123456.789\n")
     expected = {"a": [1e-3, -0.5], "b": [1, 200], "c": [0.25, 0], "d": [3, 4], "e": [0.1, 123456.789]}
@@ -84,12 +81,7 @@ def test_bytes_that_look_like_text_or_line_ends(tmp_path: Path) -> None:
 
 
 HEADED = b"3 2\na 1 2\nb 3 4\nc 5 6\n"
-
-
-def _binary(*words: bytes, end: bytes = b"") -> bytes:
-    return b"%d 2\n" % len(words) + b"".join(word + b" " + struct.pack("<2f", 1, 0.3) + end for word in words)
-
-
+SPACED = b"3 2\n" + b"".join(word + struct.pack("<2f", 1, 0.3) for word in (b"a ", b"b c ", b"d "))
 BINARY = b"2 2\na " + struct.pack("<2f", 1, 2) + b"b " + struct.pack("<2f", 3, 4)
 
 
@@ -97,25 +89,17 @@ BINARY = b"2 2\na " + struct.pack("<2f", 1, 2) + b"b " + struct.pack("<2f", 3, 4
     ("content", "said"),
     [
         (b"", "not a file of word vectors"),
-        (b"\x93NUMPY\x01\0", "not a file of word vectors"),
         (b"the quick brown fox\n", ":1: the vector of 'the' holds 'quick', which is not a number"),
         (b"the 1 2\nbank 1\n", ":2: 1 numbers after the word, not 2"),
-        (b"the 1 2\nbank 1  2\n", ":2: the vector of 'bank 1' holds '', which is not a number"),
-        (b"the 1 2\nbank 1,5 2\n", ":2: the vector of 'bank' holds '1,5', which is not a number"),
         (b"the 1 2\nbank nan 2\n", ":2: the vector of 'bank' holds 'nan', which is not a number"),
         (b"the\t1 2\nof\t3 4\n", ":1: vectors of 1 numbers, but most rows have more;"),
         (HEADED.replace(b"3 2", b"4 2"), ":1: the header names 4 words, and there are 3"),
-        (HEADED.replace(b"3 2", b"2 2"), ":1: the header names 2 words, and there are 3"),
         (HEADED.replace(b"3 2", b"3 3"), ":2: 2 numbers after the word, not 3"),
-        (HEADED.replace(b"3 2", b"3 1"), ":1: vectors of 1 numbers, but most rows have more;"),
         (b"0 2\n", "holds no words"),
         (BINARY[:-1], "row 2 is not whole"),
-        (BINARY + bytes(1 << 24), "row 3 is not whole"),
-        (BINARY.replace(b"2 2", b"1 2"), ":1: the header names 1 words, and there are 2"),
         (BINARY[:-8] + struct.pack("<2f", float("nan"), 1), ": row 2: the vector of 'b' holds 'nan', which is not"),
         # The space of a word moves what follows.
-        (_binary(b"a", b"b c", b"d"), "is not a word: another one has a space"),
-        (_binary(b"a", b"b c", b"d", end=b"\n"), "is not a word: another one has a space"),
+        (SPACED, "is not a word: another one has a space"),
         (gzip.compress(HEADED, mtime=0)[:-12], "cannot be read to its end (Compressed file ended"),
         (struct.pack("<2i", 793712314, 12), "a model of fastText with subwords"),
         (b"\x80\x04\x95", "a pickle"),
@@ -130,13 +114,6 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, content: bytes, s
     assert said in str(caught.value)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
-
-
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    path = write_vectors(tmp_path / "glove.txt", {"a": [1, 2]})
-    assert read(path) == {"a": [1, 2]}
-    write_vectors(path, {"b": [3, 4, 5]})
-    assert read(path) == {"b": [3, 4, 5]}
 
 
 def test_the_folder_of_a_file_is_made_once_and_damage_of_it_is_found(
@@ -154,40 +131,26 @@ def test_the_folder_of_a_file_is_made_once_and_damage_of_it_is_found(
     with pytest.raises(CheckpointError, match=rf"not those that were written; delete {folder}"):
         read(path)
     assert folder.stat().st_mtime_ns == made
-    monkeypatch.setenv("BERTFEAT_CACHE", str(path))
-    with pytest.raises(CheckpointError, match=r"glove\.txt: its vectors are kept in a cache, and .*set BERTFEAT_CACHE"):
-        read(path)
+    write_vectors(path, {"b": [3, 4, 5]})
+    assert read(path) == {"b": [3, 4, 5]}
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("damage", "said"),
     [
         ({"normalize": "yes"}, "does not fit model2vec: Expected `bool`, got `str` - at `$.normalize`"),
-        ({"max_length": 0}, "Expected `int` >= 1 - at `$.max_length`"),
-        ({"word_file": {"layout": 5}}, "Expected `str`, got `int` - at `$.word_file.layout`"),
         ({"dtype": "int64"}, "embeddings is I64"),
-        ({"n_rows": 4, "break": "mapping"}, "mapping names rows outside"),
-        ({"break": "embeddings"}, "embeddings holds nan"),
-        ({"break": "weights"}, "1 weights for"),
-        ({"break": "tokenizer"}, "tokenizer.json"),
+        ({"mapping": np.full(4, 9)}, "mapping names rows outside"),
+        ({"embeddings": np.full((4, 2), np.nan, np.float32)}, "embeddings holds nan"),
+        ({"weights": np.ones(1, np.float32)}, "1 weights for"),
     ],
 )
-def test_a_damaged_model2vec_folder_is_refused(tmp_path: Path, settings: dict[str, object], said: str) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    broken = settings.get("break")
-    folder = write_model2vec(
-        tmp_path / "m", pieces=["a"], **{name: value for name, value in settings.items() if name != "break"}
-    )
-    arrays = load_file(folder / "model.safetensors")
-    changed = {
-        "mapping": {**arrays, "mapping": np.full(4, 9)},
-        "embeddings": {**arrays, "embeddings": np.full((4, 2), np.nan, np.float32)},
-        "weights": {**arrays, "weights": np.ones(1, np.float32)},
-    }
-    save_file(changed.get(str(broken), arrays), folder / "model.safetensors")
-    if broken == "tokenizer":
-        (folder / "tokenizer.json").unlink()
+def test_a_damaged_model2vec_folder_is_refused(tmp_path: Path, damage: dict[str, Any], said: str) -> None:
+    arrays = {name: value for name, value in damage.items() if isinstance(value, np.ndarray)}
+    settings = {name: value for name, value in damage.items() if name not in arrays}
+    folder = write_model2vec(tmp_path / "m", pieces=["a"], **settings)
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), **arrays}, path)
 
     def load() -> None:
         static = open_checkpoint(str(folder)).static
