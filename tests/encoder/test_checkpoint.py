@@ -7,21 +7,17 @@ import os
 import shutil
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import pytest
 import transformers
 
-from bertfeat.config import ExtractConfig
 from bertfeat.encoder import file_digests, packaged
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.packaged import PackagedModel, find_packaged, packaged_names
+from bertfeat.encoder.packaged import PackagedModel, find_packaged
 from bertfeat.errors import CheckpointError
-from bertfeat.extraction.resolution import own_embedding
 from tests.support.families import MAX_LENGTH, N_LAYERS, build_model, build_tokenizer, random_pack
 
 
@@ -46,24 +42,6 @@ def test_a_package_that_is_missing_or_has_other_weights(folder: Path, monkeypatc
         open_checkpoint("minilm")
 
 
-def test_packages_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = {"theirs": "their_model", "broken": "no_such_function"}
-
-    def entry_points(*, group: str, name: str | None = None) -> list[metadata.EntryPoint]:
-        found = [metadata.EntryPoint(key, f"{__name__}:{function}", group) for key, function in functions.items()]
-        return [point for point in found if name in (None, point.name)]
-
-    monkeypatch.setattr(metadata, "entry_points", entry_points)
-    assert packaged_names() == ("broken", "minilm", "theirs")
-    assert find_packaged("theirs") == their_model()
-    with pytest.raises(CheckpointError, match="model package 'broken' does not load"):
-        find_packaged("broken")
-
-
-def their_model() -> PackagedModel:
-    return PackagedModel("theirs", Path("folder"), "1" * 64)
-
-
 def test_models_that_are_not_found_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -82,27 +60,6 @@ def test_models_that_are_not_found_are_refused(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(CheckpointError, match=reason) as caught:
             open_checkpoint(name, revision)
         assert "\n" not in str(caught.value)
-
-
-def test_hub_models_are_pinned_to_a_commit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-    snapshot = Path(shutil.copytree(folder, folder.parent / ("a" * 40)))
-
-    def snapshot_download(name: str, *, revision: str, allow_patterns: list[str], **_: Any) -> str:
-        asked.update(name=name, revision=revision, patterns=allow_patterns)
-        return str(snapshot)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    checkpoint = open_checkpoint("owner/model", "v1.0")
-    assert (asked["name"], asked["revision"]) == ("owner/model", "v1.0")
-    assert checkpoint.revision == checkpoint.info().revision == "a" * 40
-    wanted = ["modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
-    others = ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "onnx/model.safetensors", "evil.py", "README.md"]
-    found = huggingface_hub.utils.filter_repo_objects([*wanted, *others], allow_patterns=asked["patterns"])
-    assert list(found) == wanted
-    config = ExtractConfig(model="owner/model", levels="sentence", pooling="model")
-    with pytest.raises(CheckpointError, match=r"pass `pooling='mean'`, or connect to the hub once"):
-        own_embedding(checkpoint, config)
 
 
 @pytest.mark.parametrize("said", [10**30, -1, 7])

@@ -8,18 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
 
 import bertfeat
-from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.flow import Flow
-from tests.support.families import N_LAYERS, SENTENCES, build_model, reference_encoder
-from tests.support.oracle import assert_close
+from tests.support.families import SENTENCES, build_model
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.numeric
@@ -74,27 +70,6 @@ def test_windows_are_shorter_than_the_limit_unless_asked_otherwise(
 def window_of(model: Path, max_length: int | None) -> int:
     settings = {"model": str(model), "levels": "sentence", "layers": "-1", "max_length": max_length}
     return Flow.of(ExtractConfig.of(None, settings)).resolved.limits.max_length
-
-
-@pytest.mark.parametrize(
-    ("model_type", "pooling"), [("llama", "lasttoken"), ("opt", "lasttoken"), ("llama", "weightedmean")]
-)
-def test_sentences_of_decoders_equal_transformers(tmp_path: Path, model_type: str, pooling: str) -> None:
-    """The last token is that of the text for Llama, and `</s>` here for OPT."""
-    folder = build_model(model_type, tmp_path / "model")
-    texts = [text[:12] for text in SENTENCES]
-    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    settings = {"model": str(folder), "levels": "sentence", "layers": "-1", "pooling": pooling}
-    store = bertfeat.extract(tmp_path / "texts.txt", tmp_path / "store", store_dtype="float32", **settings)
-    assert store.levels == (Level.SENTENCE,)
-    reference, tokenizer = reference_encoder(folder), AutoTokenizer.from_pretrained(str(folder))
-    for row, text in enumerate(texts):
-        ids = tokenizer(text)["input_ids"]
-        with torch.inference_mode():
-            last = reference(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0]
-        weights = np.arange(1, len(ids))
-        wanted = last[-1].numpy() if pooling == "lasttoken" else weights @ last[1:].numpy() / weights.sum()
-        assert_close(store.numpy("sentence", f"layer_{N_LAYERS:02d}")[row], wanted)
 
 
 # Prints the peak memory of an extraction in MB; on Linux, `getrusage` counts the parent too.

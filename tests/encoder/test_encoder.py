@@ -22,7 +22,7 @@ from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
 from tests.support.fakes import texts
-from tests.support.families import HIDDEN, N_LAYERS, random_pack
+from tests.support.families import N_LAYERS, random_pack
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.numeric
@@ -73,13 +73,6 @@ def test_a_pack_is_halved_until_it_fits(
     assert caught.value.exit_code == 3
 
 
-def test_other_errors_pass(checkpoint: Checkpoint) -> None:
-    encoder = load_encoder(checkpoint, [1])
-    with pytest.raises((IndexError, RuntimeError), match="range"):
-        encoder.encode(random_pack([5, 4], least_id=10_000, most_id=10_001))
-    assert encoder.n_halvings == 0
-
-
 def test_halves_hold_the_windows_and_their_copies() -> None:
     pack = random_pack([9, 8, 7])
     pack = dataclasses.replace(pack, copies=np.array([7, 8, 9]), copy_of=np.array([2, 0, 1]))
@@ -89,23 +82,6 @@ def test_halves_hold_the_windows_and_their_copies() -> None:
     assert (first.windows.tolist(), second.windows.tolist()) == ([0], [1, 2])
     for name in ("input_ids", "position_ids", "type_ids", "lengths"):
         assert [*getattr(first, name), *getattr(second, name)] == getattr(pack, name).tolist()
-
-
-def test_filling_a_pack_up_changes_no_state(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, pack = load_encoder(checkpoint, LAYERS, with_pooler=True), random_pack([9, 8, 4])
-    states = encoder.encode(pack)
-    monkeypatch.setattr("bertfeat.encoder.encoder.fill", lambda pack: pack)
-    expected = encoder.encode(pack)
-    for layer in LAYERS:
-        assert states.layer(layer).shape == (21, HIDDEN)
-        torch.testing.assert_close(states.layer(layer), expected.layer(layer), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(states.pooler(), expected.pooler(), atol=1e-5, rtol=1e-5)
-
-
-def test_layers_out_of_range_are_refused(checkpoint: Checkpoint) -> None:
-    for layers in ([], [5], [-1]):
-        with pytest.raises(ConfigError, match="not in 0 to 4"):
-            load_encoder(checkpoint, layers)
 
 
 def arithmetic(

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.attention.varlen
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import bertfeat
-from bertfeat.encoder import attention, encoder
+from bertfeat.encoder import attention
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
@@ -24,7 +23,6 @@ from tests.support.fake_cuda import CUDA, fake_cuda
 from tests.support.families import build_model, random_pack
 
 CPU = torch.device("cpu")
-CONVOLVING = ["convbert", "deberta-v2", "yoso"]
 TEXTS = ["a text", "another text, of more words", " ", "many more words " * 300]
 
 
@@ -100,51 +98,28 @@ def test_under_autocast_the_vectors_are_the_same() -> None:
         assert np.allclose(made.encode(TEXTS[:1]), expected[:1], atol=1e-6)
 
 
-@pytest.mark.numeric
-def test_a_pack_of_too_many_windows_is_run_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = load_encoder(open_checkpoint("minilm"), [6])
-    pack = random_pack([9, 8, 8, 7, 3])
-    expected = made.encode(pack).layer(6)
-    monkeypatch.setattr(encoder, "_MAX_WINDOWS", 2)
-    parts = [(part.lengths.tolist(), states.layer(6)) for part, states in made.encode_parts(pack)]
-    assert [lengths for lengths, _ in parts] == [[9, 8], [8], [7, 3]]
-    torch.testing.assert_close(torch.cat([states for _, states in parts]), expected)
-    assert made.n_halvings == 0, "memory did not run out"
-
-
-class Convolutions(TorchDispatchMode):
-    """Records the convolutions that are computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[str, Any]] = []
-
-    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        if "conv" in (name := operator.overloadpacket.__name__):
-            self.calls.append((name, arguments))
-        return operator(*arguments, **(options or {}))
-
-
-def build_convolving(model_type: str, folder: Path) -> Path:
-    changes = {"deberta-v2": {"conv_kernel_size": 3, "conv_act": "gelu"}, "yoso": {"conv_window": 3}}
-    return build_model(model_type, folder, **changes.get(model_type, {}))
+CONVOLVING = {"convbert": {}, "deberta-v2": {"conv_kernel_size": 3, "conv_act": "gelu"}, "yoso": {"conv_window": 3}}
 
 
 @pytest.mark.numeric
 @pytest.mark.parametrize("model_type", CONVOLVING)
-def test_convolutions_that_refuse_tf32_give_the_same_bits(model_type: str, tmp_path: Path) -> None:
-    made = load_encoder(open_checkpoint(str(build_convolving(model_type, tmp_path / "model"))), [2])
+def test_convolutions_that_refuse_tf32_give_the_same_bits(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build_model(model_type, tmp_path / "model", **CONVOLVING[model_type])
+    made = load_encoder(open_checkpoint(str(folder)), [2])
     pack = random_pack([9, 8, 8, 7, 3])
-    with Convolutions() as before:
-        expected = made.encode(pack).layer(2)
-    assert {name for name, _ in before.calls} <= {"conv1d", "conv2d"}
+    expected = made.encode(pack).layer(2)
     keep_float32(made._model)
-    with Convolutions() as after:
-        found = made.encode(pack).layer(2)
-    assert torch.equal(found, expected)
-    assert len(after.calls) == len(before.calls) > 0
-    # The last argument is `allow_tf32`.
-    assert {(name, arguments[12]) for name, arguments in after.calls} == {("_convolution", False)}
+    convolve, allowed = torch.ops.aten._convolution.default, []
+
+    def noted(*arguments: Any) -> torch.Tensor:
+        allowed.append(arguments[12])
+        return convolve(*arguments)
+
+    monkeypatch.setattr(torch.ops.aten._convolution, "default", noted)
+    assert torch.equal(made.encode(pack).layer(2), expected)
+    assert set(allowed) == {False}
 
 
 @pytest.mark.parametrize(("dtype", "refuses"), [(torch.float32, True), (torch.bfloat16, False)])

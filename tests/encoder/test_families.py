@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -215,18 +213,6 @@ def test_pooler_is_refused_where_there_is_none(folders: dict[str, Path]) -> None
         load_encoder(checkpoint_of(folders, "distilbert"), [1], with_pooler=True)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "modernbert", "deberta-v2"])
-def test_neighbours_in_a_pack_change_nothing(whole: Callable[[str], PackEncoder], model_type: str) -> None:
-    encoder = whole(model_type)
-    together = random_pack([29, 17, 17, 17, 2], seed=5)
-    states = encoder.encode(together)
-    ids = np.where(np.arange(together.n_tokens) < 29, 7, together.input_ids)
-    changed = encoder.encode(dataclasses.replace(together, input_ids=ids))
-    for layer in ALL_LAYERS:
-        assert torch.equal(states.layer(layer)[29:], changed.layer(layer)[29:])
-        assert not torch.equal(states.layer(layer)[:29], changed.layer(layer)[:29])
-
-
 @pytest.mark.parametrize(
     ("model_type", "token"),
     # The padding token has a position of its own in most of these; ESM drops its mask token, 7, and rescales the text.
@@ -277,16 +263,6 @@ def test_other_configs_equal_transformers(
     encoder = load_encoder(checkpoint, layers)
     reference = reference_encoder(checkpoint.folder)
     assert_equal_layers(encoder, pack, reference_states(reference, pack, type_ids=encoder.supports_type_ids))
-
-
-@pytest.mark.parametrize(("model_type", "n_factors"), [("phi3", 4), ("deepseek_v3", 2)])
-def test_windows_of_longrope_end_where_its_frequencies_change(tmp_path: Path, model_type: str, n_factors: int) -> None:
-    """They depend on the longest text of a batch, and of the packs that other threads run at the same time."""
-    original = {"original_max_position_embeddings": 12}
-    factors = {f"{kind}_factor": LONG_ROPE[f"{kind}_factor"][:n_factors] for kind in ("short", "long")}
-    rope = {"rope_type": "longrope", **factors, **original}
-    folder = build_model(model_type, tmp_path / "model", rope_parameters=rope, **original)
-    assert open_checkpoint(str(folder)).max_length == 12
 
 
 @pytest.mark.parametrize(

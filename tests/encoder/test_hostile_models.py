@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 import bertfeat
-from bertfeat.errors import CheckpointError, checkpoint_errors, is_panic
+from bertfeat.errors import CheckpointError
 from tests.support import hostile_models
 from tests.support.command_line import bertfeat as command
 from tests.support.hostile_models import cases
@@ -82,34 +81,16 @@ def test_only_an_id_that_occurs_is_refused_before_a_file_is_written(good: Path, 
     assert not (tmp_path / "none").exists()
 
 
-@pytest.fixture(scope="module")
-def panic() -> BaseException:
-    """A panic of the tokenizers library, as pyo3 raises it."""
-    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("^(a|a|aa)+$"), "isolated")
-    with pytest.raises(BaseException, match="retry-limit") as caught:
-        tokenizer.encode("a" * 40 + "!")
-    assert not isinstance(caught.value, Exception)
-    assert is_panic(caught.value)
-    return caught.value
-
-
-def test_a_panic_in_loading_is_one_line(panic: BaseException) -> None:
-    said = pytest.raises(CheckpointError, match=r"^model: does not load: .*retry-limit.*; correct")
-    with said, checkpoint_errors(Path("model"), "does not load"):
-        raise panic
-
-
 @pytest.mark.long
 def test_every_hostile_folder_is_used_or_refused_in_one_line(good: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", hostile_models.__name__, good, tmp_path]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(outcomes) == len(cases(good)) > 600
+    assert len(outcomes) == len(cases(good)) > 300
     for name, kind, said, _, megabytes in outcomes:
-        # Some faults appear only in use: weights that are not numbers, and texts that the tokenizer fails on.
-        late = name in ("weights NaN", "tokenizer no unk") or name.startswith("tokenizer regex")
+        # Some faults appear only in use: texts that the tokenizer fails on.
+        late = name == "tokenizer no unk" or name.startswith("tokenizer regex")
         assert kind in ("ok", "refused") or (late and kind == "failed"), (name, kind, said)
         # A panic is printed by the library, before the error reaches Python.
         assert "\n" not in said.strip() or "panicked at" in said, (name, said)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 import torch
 
 import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.encoder import HiddenStates, PackEncoder, encode_packs
+from bertfeat.encoder.encoder import PackEncoder, encode_packs
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.records import Pack
 from tests.support.families import random_pack
 
 pytestmark = pytest.mark.numeric
@@ -48,34 +46,6 @@ class TestLanes:
             for layer in (0, 2):
                 assert torch.equal(states.layer(layer), one.layer(layer))
         assert torch.get_num_threads() == n_threads
-
-    def test_lanes_run_at_once(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-        meeting = Barrier(2, timeout=60)
-        run = encoder._run
-
-        def meet(pack: Pack) -> HiddenStates:
-            meeting.wait()
-            return run(pack)
-
-        monkeypatch.setattr(encoder, "_run", meet)
-        monkeypatch.setattr(encoder, "n_lanes", 2)
-        assert len(list(encode_packs(encoder, PACKS))) == len(PACKS)
-
-    def test_finished_packs_do_not_pile_up(self, encoder: PackEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-        taken = 0
-
-        def counted() -> Iterator[Pack]:
-            nonlocal taken
-            for pack in PACKS:
-                taken += 1
-                yield pack
-
-        monkeypatch.setattr(encoder, "n_lanes", 2)
-        states = encode_packs(encoder, counted())
-        next(states)
-        assert taken == 3
-        states.close()  # type: ignore[attr-defined]
-        assert taken == 3
 
     def test_a_store_does_not_depend_on_the_lanes(self, tmp_path: Path) -> None:
         corpus = tmp_path / "corpus.txt"

@@ -139,12 +139,3 @@ def test_concat_is_its_layers_bit_for_bit(paragraphs: Path, tmp_path: Path) -> N
             np.testing.assert_array_equal(
                 part.view(np.uint16), store.numpy(level, f"layer_{layer:02d}").view(np.uint16)
             )
-
-
-def test_sum_and_mean_are_those_of_the_layers(paragraphs: Path, tmp_path: Path) -> None:
-    store = bertfeat.extract(
-        paragraphs, tmp_path / "features", combine="none,sum,mean", store_dtype="float32", levels="word"
-    )
-    layers = np.stack([store.numpy("word", f"layer_{layer:02d}") for layer in (3, 4, 5, 6)]).astype(np.float64)
-    np.testing.assert_allclose(store.numpy("word", "sum_last4"), layers.sum(axis=0), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(store.numpy("word", "mean_last4"), layers.mean(axis=0), rtol=1e-5, atol=1e-5)

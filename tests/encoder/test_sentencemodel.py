@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,18 +162,6 @@ def test_activations_and_types_of_weights_are_those_of_torch(hostile: Path, name
     assert (load_steps(read(hostile))(vectors) - expected).abs().max() < 1e-6
 
 
-def test_files_may_be_links_into_the_cache_of_the_hub(saved: Path, tmp_path: Path) -> None:
-    snapshot = tmp_path / "models--a--b" / "snapshots" / ("a" * 40)
-    blobs = tmp_path / "models--a--b" / "blobs"
-    blobs.mkdir(parents=True)
-    for number, file in enumerate(file for file in sorted(saved.rglob("*")) if file.is_file()):
-        shutil.copy(file, blobs / str(number))
-        link = snapshot / file.relative_to(saved)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(os.path.relpath(blobs / str(number), link.parent))
-    assert read(snapshot).sha256 == read(saved).sha256
-
-
 def test_prompts_follow_the_rules_of_encode_query_and_encode_document(saved: Path, hostile: Path) -> None:
     prompts = open_checkpoint(str(saved)).prompts()
     assert (prompts.query, prompts.document, prompts.default_name) == ("q: ", "p: ", None)
@@ -193,12 +180,10 @@ def test_prompts_follow_the_rules_of_encode_query_and_encode_document(saved: Pat
             open_checkpoint(str(hostile)).prompts()
 
 
-@pytest.mark.parametrize("place", ["../2_Dense", "/etc", "2_Dense/../../x", ".."])
-def test_module_paths_stay_inside(hostile: Path, place: str) -> None:
+def test_module_paths_stay_inside(hostile: Path) -> None:
     shutil.copytree(hostile / "2_Dense", hostile.parent / "2_Dense")
-    change_module(hostile, 2, path=place)
-    with pytest.raises(CheckpointError, match=r"leads out of the model folder|the file is missing"):
-        read_sentence_model(hostile, HIDDEN)
+    change_module(hostile, 2, path="../2_Dense")
+    assert "leads out of the model folder" in refusal(hostile)
 
 
 @pytest.mark.parametrize("file", ["modules.json", "1_Pooling/config.json", DENSE, "2_Dense"])

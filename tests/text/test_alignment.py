@@ -28,10 +28,6 @@ BERT = {
     "Zürich's café": ["Zürich", "'", "s", "café"],
     "Zu\u0308rich cafe\u0301 x": ["Zu\u0308rich", "cafe\u0301", "x"],
     "人工智能 AI": ["人", "工", "智", "能", "AI"],
-    "ﬁne ﬂow": ["ﬁne", "ﬂow"],
-    'say "hi"': ["say", '"', "hi", '"'],
-    "a\tb\n\nc  d": ["a", "b", "c", "d"],
-    "\x00\ufe0f": [],
     "👩‍👧 ok": ["👩‍👧", "ok"],
     "한국어 \u1112\u1161\u11ab": ["한국어", "\u1112\u1161\u11ab"],
 }
@@ -39,7 +35,6 @@ BERT = {
 SENTENCEPIECE = {
     'say "hi" now': ["say", '"hi"', "now"],
     "The  two": ["The", " ", "two"],
-    "ﬁne Zürich": ["ﬁne", "Zürich"],
     "cafe\u0301 au": ["cafe\u0301", "au"],
     "人工智能 x": ["人工智能", "x"],
 }
