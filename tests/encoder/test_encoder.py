@@ -1,8 +1,9 @@
-"""The encoder: lack of memory, half precision, packed linear layers, and attention within windows."""
+"""The encoder: lack of memory, half precision, packed linear layers, lanes, and attention within windows."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+import bertfeat
 from bertfeat.encoder import attention
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import halve
+from bertfeat.encoder.encoder import encode_packs, halve
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.torch_modules import PackedLinear, can_pack
 from bertfeat.errors import ConfigError, RunError
@@ -166,16 +168,47 @@ def test_packed_linear_layers_are_the_linear_layers(n_rows: int) -> None:
     torch.testing.assert_close(PackedLinear(linear, "gelu")(states), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(minilm_folder: Path) -> None:
-    encoder = load_encoder(open_checkpoint(str(minilm_folder)), [6])
+@pytest.mark.parametrize("n_lanes", [1, 3])
+def test_lanes_keep_the_order_and_the_bits(
+    checkpoint: Checkpoint, n_lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_encoder(checkpoint, [0, 2])
+    packs = [random_pack([9, 7, 7, 3], seed=i) for i in range(9)] + [random_pack([2], seed=10)]
+    expected = [encoder.encode(pack) for pack in packs]
+    monkeypatch.setattr(encoder, "n_lanes", n_lanes)
+    found = list(encode_packs(encoder, iter(packs)))
+    assert [pack for pack, _ in found] == packs
+    for (_, states), one in zip(found, expected, strict=True):
+        assert all(torch.equal(states.layer(layer), one.layer(layer)) for layer in (0, 2))
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """A function that sets the number of threads of torch for a test: a model is loaded for as many lanes."""
     n_threads = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(n_threads)
+
+
+def test_a_store_does_not_depend_on_the_lanes(tmp_path: Path, set_threads: Callable[[int], None]) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"{'word ' * (i % 40)}number {i}\n" for i in range(120)), encoding="utf-8")
+    digests = []
+    for n_lanes in (1, 3):
+        set_threads(n_lanes)
+        store = bertfeat.extract(corpus, tmp_path / str(n_lanes), layers="2,-1", levels=["token", "sentence"])
+        digests.append([part.digest for level in store.levels for part in store.parts(level)])
+    assert digests[0] == digests[1]
+
+
+def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(
+    minilm_folder: Path, set_threads: Callable[[int], None]
+) -> None:
+    encoder = load_encoder(open_checkpoint(str(minilm_folder)), [6])
     found: dict[int, list[torch.Tensor]] = {1: [], 2: []}
-    try:
-        for threads, states in found.items():
-            torch.set_num_threads(threads)
-            states.extend(encoder.encode(random_pack([length])).layer(6) for length in range(3, 40))
-    finally:
-        torch.set_num_threads(n_threads)
+    for n_threads, states in found.items():
+        set_threads(n_threads)
+        states.extend(encoder.encode(random_pack([length])).layer(6) for length in range(3, 40))
     assert all(torch.equal(one, two) for one, two in zip(found[1], found[2], strict=True))
 
 

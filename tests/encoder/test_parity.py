@@ -123,14 +123,9 @@ def test_every_layer_of_some_texts_equals_the_naive_loop(tmp_path: Path, expecte
     check(store, expected, order, "float32")
 
 
-@pytest.fixture
-def paragraphs(tmp_path: Path) -> Path:
+def test_concat_is_its_layers_bit_for_bit(tmp_path: Path) -> None:
     (tmp_path / "paragraphs.txt").write_text("\n".join(real_texts()[:40]), encoding="utf-8")
-    return tmp_path / "paragraphs.txt"
-
-
-def test_concat_is_its_layers_bit_for_bit(paragraphs: Path, tmp_path: Path) -> None:
-    store = bertfeat.extract(paragraphs, tmp_path / "features", levels="token,word,sentence")
+    store = bertfeat.extract(tmp_path / "paragraphs.txt", tmp_path / "features", levels="token,word,sentence")
     hidden = 384
     for level in store.levels:
         concat = store.numpy(level, "concat_last4")

@@ -17,7 +17,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
+)
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from bertfeat.records import Pack
@@ -414,4 +418,4 @@ def all_model_types(chosen: Callable[[str], bool] = lambda _: True, *, others_lo
 
 def is_decoder(model_type: str) -> bool:
     """Return whether a type is that of a model which predicts next words, and no masked ones."""
-    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "num_attention_heads" in _CONFIGS[model_type]
+    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES

@@ -97,7 +97,7 @@ MUTANTS = [
         "encoder/encoder.py",
         "copy_of=pack.copy_of[served] - (windows.start or 0)",
         "copy_of=pack.copy_of[served]",
-        "encoder/test_encoder.py encoder/test_lanes.py text/test_packing.py",
+        "encoder/test_encoder.py text/test_packing.py",
     ),
     Mutant(
         "autocast of the caller changes nothing",
@@ -111,7 +111,7 @@ MUTANTS = [
         "encoder/encoder.py",
         "while pending:\n                yield from pending.popleft()",
         "while pending:\n                yield from pending.pop()",
-        "encoder/test_lanes.py encoder/test_encoder.py",
+        "encoder/test_encoder.py",
     ),
     Mutant(
         "a token is kept from the window with most context",
