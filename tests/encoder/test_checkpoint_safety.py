@@ -20,7 +20,7 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError
-from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE
+from tests.support.families import N_LAYERS, VOCAB_SIZE
 from tests.support.hostile_pickles import calls
 
 WATCHED: list[Path] = []
@@ -193,10 +193,7 @@ def test_safetensors_files_that_lie_or_are_not_whole(folder: Path, spoil: Callab
         ({"model_type": None}, "model_type"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ({"num_hidden_layers": "4"}, "num_hidden_layers"),
-        ({"num_hidden_layers": 1000}, "asks for"),
         ({"vocab_size": 9_000_000}, "asks for"),
-        ({"max_position_embeddings": 10**15}, "max_position_embeddings"),
-        ({"hidden_size": HIDDEN * 2}, "hidden|shape|asks for"),
         ({"intermediate_size": 96}, r"has shape \(48,\), config.json asks for \(96,\) \(and 11 more\)"),
         ({"vocab_size": VOCAB_SIZE + 1}, "has shape"),
         ({"num_hidden_layers": N_LAYERS + 1}, "is not in the files"),

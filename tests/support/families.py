@@ -207,8 +207,6 @@ _SAVED_AS = {
     "xlm": "XLMWithLMHeadModel",
     "luke": "LukeForSequenceClassification",
     "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5Model",
-    "umt5": "UMT5Model",
     "bart": "BartForConditionalGeneration",
     "llama": "LlamaForCausalLM",
     "opt": "OPTForCausalLM",
@@ -229,14 +227,7 @@ _TOKENIZER_KINDS = {
 
 
 def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
-    """Save a tiny random model of a family, with its tokenizer, and return its folder.
-
-    Args:
-        model_type: A key of the configs above.
-        folder: Where to save it; created.
-        seed: Of the weights.
-        changes: Config values that differ from the tiny model's.
-    """
+    """Save a tiny random model of a family with its tokenizer, and return its folder; `changes` go into its config."""
     config = CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
     torch.manual_seed(seed)
     saved_as = _SAVED_AS.get(model_type)
@@ -312,10 +303,8 @@ def _trained(kind: str, specials: list[str]) -> Tokenizer:
     elif kind in ("bpe", "bytes"):
         merges = [(first, second) for first, second in found["merges"]]
         tokenizer = Tokenizer(models.BPE(_numbered([*specials, *found["pieces"]]), merges))
-        tokenizer.pre_tokenizer, tokenizer.decoder = (
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-            decoders.ByteLevel(),
-        )
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
     else:
         pieces = [*((piece, 0.0) for piece in specials), *((piece, score) for piece, score in found)]
         tokenizer = Tokenizer(models.Unigram(pieces, unk_id=specials.index("<unk>")))
@@ -402,12 +391,7 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
 
 
 def all_model_types(chosen: Callable[[str], bool] = lambda _: True, *, others_long: bool = False) -> list[Any]:
-    """Return the model types with a tiny model as parameters; the rare ones are left to the long tests.
-
-    Args:
-        chosen: Which of them.
-        others_long: Leave those that are not chosen to the long tests too.
-    """
+    """Return the chosen types as parameters; the rare ones, or with `others_long` all others, are for long tests."""
     rare = {name for name in _CONFIGS if name in _RARE.split() or not chosen(name)}
     return [
         pytest.param(name, marks=[pytest.mark.long] if name in rare else [])

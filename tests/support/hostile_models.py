@@ -116,7 +116,6 @@ def _others() -> dict[str, Change]:
         "modules.json": b"[5]",
         "special_tokens_map.json": b'{"cls_token": 7, "additional_special_tokens": {"a": 1}}',
         "tokenizer_config.json": b"[]",
-        "vocab.txt": b"\xff\n\n\n",
     }
     header = b"{" + b" " * 89_999_998 + b"}"
     return {
@@ -130,7 +129,7 @@ def _others() -> dict[str, Change]:
 
 
 def drill(good: Path, scratch: Path) -> None:
-    """Extract with every case in a process of its own; print name, outcome, message, CPU seconds and peak memory."""
+    """Extract with every case in a process of its own; print name, outcome, message and peak memory."""
     # Imported once, before the forks.
     from transformers import AutoTokenizer, BertModel  # noqa: F401
 
@@ -146,9 +145,8 @@ def drill(good: Path, scratch: Path) -> None:
             _limited_extract(corpus, folder, scratch / "said")
         _, status, usage = os.wait4(child, 0)
         kind = {0: "ok", 2: "refused", 3: "failed"}.get(os.waitstatus_to_exitcode(status), f"died {status}")
-        seconds, megabytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss >> 10
         said = (scratch / "said").read_text(errors="replace")
-        print(json.dumps([name, kind, said, round(seconds, 1), megabytes]), flush=True)
+        print(json.dumps([name, kind, said, usage.ru_maxrss >> 10]), flush=True)
         shutil.rmtree(folder)
 
 

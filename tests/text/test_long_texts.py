@@ -14,7 +14,6 @@ from tokenizers import Tokenizer as BackendTokenizer
 import bertfeat
 from bertfeat import records
 from bertfeat.errors import InputError, TokenizingError
-from bertfeat.extraction.estimation import estimate
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
@@ -24,7 +23,6 @@ from tests.support.families import SENTENCES, build_tokenizer
 
 PANICS = "^(a|a|aa)+$"
 PANICKING = "a" * 40 + "!"
-# Longer than a novel of 500,000 characters.
 NOVEL = "\n".join(" ".join(SENTENCES) for _ in range(1_300))
 
 
@@ -46,14 +44,13 @@ def test_a_novel_in_windows_has_the_tokens_of_the_whole_text(kind: str, tmp_path
 
 
 def refusals(folder: Path, model: Path, **settings: Any) -> list[str]:
-    """Return how extraction, its estimate and its in-memory form refuse a corpus whose second document is too long."""
+    """Return how extraction and its in-memory form refuse a corpus whose second document is too long."""
     corpus = folder / "corpus.txt"
     corpus.write_text(f"short\n{'a b ' * 100}\n", encoding="utf-8")
     settings = {"model": str(model), "levels": "sentence", "layers": "-1", **settings}
     refused = []
     for call in (
         lambda: bertfeat.extract(corpus, folder / "out", **settings),
-        lambda: estimate(corpus, bertfeat.ExtractConfig.from_dict(settings)),
         lambda: bertfeat.embed(["short", "a b " * 100], str(model)),
     ):
         try:
@@ -70,7 +67,6 @@ def test_a_document_over_the_limit_is_refused_before_anything_is_written_or_set_
     said = "has 400 characters, 300 are the most that are read; cut the document up"
     hint = "; to skip such rows, pass `bad_rows='quarantine'`"
     assert refusals(tmp_path, tiny_folder) == [
-        f"{tmp_path}/corpus.txt:2: the row {said}{hint}",
         f"{tmp_path}/corpus.txt:2: the row {said}{hint}",
         f"document 1 {said}",
     ]

@@ -24,7 +24,6 @@ KINDS = ("wordpiece", "bpe", "unigram", "minilm")
 
 MADE = [
     "",
-    " ",
     " \t \u00a0\u3000 ",
     "nul \x00 inside\x00",
     "lone \ud800 surrogate \udfff\udc00",
@@ -38,7 +37,6 @@ MADE = [
     "क्षि নি ကြီး ปั้น ཀྵ",
     "▁low ▁ Ġ ##x [CLS] [SEP] [MASK] <s> </s> <unk>",
     "Z" + "\u0300\u0323\u0489" * 40 + "algo",
-    "x" * 600,
 ]
 
 
