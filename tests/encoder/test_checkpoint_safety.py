@@ -14,57 +14,46 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError
-from tests.support.families import HIDDEN, N_LAYERS, VOCAB_SIZE
+from tests.support.families import N_LAYERS, VOCAB_SIZE
+from tests.support.hostile_pickles import calls
 
-_WATCHED: list[Path] = []
-_SEEN: list[str] = []
+WATCHED: list[Path] = []
+SEEN: list[str] = []
 
 
-def _audit(event: str, args: tuple[Any, ...]) -> None:
+def audit(event: str, args: tuple[Any, ...]) -> None:
     """Note forbidden events while a folder is watched; an audit hook cannot be removed, so a list switches it."""
-    if not _WATCHED:
+    if not WATCHED:
         return
+    inside = str(WATCHED[0])
     if event in ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "socket.connect"):
-        _SEEN.append(f"{event} {args}")
-    elif event == "exec" and str(_WATCHED[0]) in str(getattr(args[0], "co_filename", "")):
-        _SEEN.append(f"exec of {args[0].co_filename}")
-    elif (
-        event == "open" and str(args[0]).startswith(str(_WATCHED[0])) and str(args[0]).endswith((".bin", ".py", ".pt"))
-    ):
-        _SEEN.append(f"open of {args[0]}")
+        SEEN.append(f"{event} {args}")
+    elif event == "exec" and inside in str(getattr(args[0], "co_filename", "")):
+        SEEN.append(f"exec of {args[0].co_filename}")
+    elif event == "open" and str(args[0]).startswith(inside) and str(args[0]).endswith((".bin", ".py", ".pt")):
+        SEEN.append(f"open of {args[0]}")
 
 
-sys.addaudithook(_audit)
+sys.addaudithook(audit)
 
 
 @contextlib.contextmanager
 def watched(folder: Path) -> Iterator[None]:
     import transformers.models.bert.modeling_bert  # noqa: F401  (imported before the watch: imports execute code)
 
-    _SEEN.clear()
-    _WATCHED.append(folder)
+    SEEN.clear()
+    WATCHED.append(folder)
     try:
         yield
     finally:
-        _WATCHED.clear()
-    assert _SEEN == []
-
-
-class Payload:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, canary: Path) -> None:
-        self.canary = canary
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.canary}",)
+        WATCHED.clear()
+    assert SEEN == []
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +64,9 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not (tmp_path / "canary").exists()
 
 
-def put_payload(path: Path, canary: Path) -> None:
-    path.write_bytes(pickle.dumps(Payload(canary)))
+def payload(canary: Path) -> bytes:
+    """Return a pickle that writes the canary."""
+    return calls(canary)["os.system, old"][0]
 
 
 def load(folder: Path) -> PackEncoder:
@@ -102,22 +92,21 @@ def change_json(path: Path, **changes: Any) -> None:
 def test_the_good_folder_loads_and_the_payload_works(folder: Path, canary: Path) -> None:
     with watched(folder):
         assert load(folder).n_blocks == N_LAYERS
-    pickle.loads(pickle.dumps(Payload(canary)))
+    pickle.loads(payload(canary))
     canary.unlink()
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
 def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     (folder / "model.safetensors").unlink()
-    put_payload(folder / name, canary)
+    (folder / name).write_bytes(payload(canary))
     said = f"{folder}: no model.safetensors in it; for pickle weights, run: bertfeat convert {folder} -o FOLDER"
     assert refusal(folder) == said
 
 
-def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
-    put_payload(folder / "model.safetensors", canary)
-    assert "model.safetensors" in refusal(folder)
-    torch.save({"weight": Payload(canary)}, folder / "model.safetensors")
+@pytest.mark.parametrize("kind", ["os.system", "os.system, old"])
+def test_pickle_disguised_as_safetensors(folder: Path, canary: Path, kind: str) -> None:
+    (folder / "model.safetensors").write_bytes(calls(canary)[kind][0])
     assert "model.safetensors" in refusal(folder)
 
 
@@ -128,13 +117,12 @@ def test_pickle_disguised_as_safetensors(folder: Path, canary: Path) -> None:
         ("../evil.safetensors", "not a .safetensors file beside it"),
         ("/tmp/evil.safetensors", "not a .safetensors file beside it"),
         ("sub/evil.safetensors", "not a .safetensors file beside it"),
-        ("..", "not a .safetensors file beside it"),
         ("model-00001-of-00002.safetensors", "missing"),
     ],
 )
 def test_index_that_points_elsewhere(folder: Path, tmp_path: Path, canary: Path, shard: str, reason: str) -> None:
     shutil.move(folder / "model.safetensors", tmp_path / "evil.safetensors")
-    put_payload(folder / "pytorch_model.bin", canary)
+    (folder / "pytorch_model.bin").write_bytes(payload(canary))
     index = {"metadata": {"total_size": 1}, "weight_map": {"embeddings.word_embeddings.weight": shard}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert reason in refusal(folder)
@@ -150,17 +138,11 @@ def test_code_of_its_own(folder: Path, canary: Path, file: str) -> None:
 
 
 def test_weights_and_attention_code_named_by_the_config_are_ignored(folder: Path, canary: Path) -> None:
-    put_payload(folder / "evil.bin", canary)
+    (folder / "evil.bin").write_bytes(payload(canary))
     own = {"attn_implementation": "someone/kernel", "_attn_implementation": "someone/kernel"}
     change_json(folder / "config.json", transformers_weights="evil.bin", **own)
     with watched(folder):
         load(folder)
-
-
-@pytest.mark.parametrize("changes", [{"quantization_config": {"load_in_4bit": True}}, {"model_type": None}])
-def test_configs_that_ask_for_something_else(folder: Path, changes: dict[str, Any]) -> None:
-    change_json(folder / "config.json", **changes)
-    refusal(folder)
 
 
 def test_folders_with_an_adapter_or_without_a_fast_tokenizer(folder: Path) -> None:
@@ -170,67 +152,35 @@ def test_folders_with_an_adapter_or_without_a_fast_tokenizer(folder: Path) -> No
     assert "adapter" in refusal(folder)
 
 
-def _overlapping(header: dict[str, Any]) -> None:
-    first, second = [name for name in header if name != "__metadata__"][:2]
-    header[second] = header[first]
+def claim(**changes: Any) -> Callable[[bytes], bytes]:
+    """Return a change of what the header says of the first tensor."""
 
-
-def _gap(header: dict[str, Any]) -> None:
-    last = max((name for name in header if name != "__metadata__"), key=lambda name: header[name]["data_offsets"])
-    del header[min((n for n in header if n not in ("__metadata__", last)), key=lambda n: header[n]["data_offsets"])]
-
-
-def _set(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    def change(header: dict[str, Any]) -> None:
-        name = next(name for name in header if name != "__metadata__")
-        header[name] = {**header[name], key: value}
+    def change(content: bytes) -> bytes:
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end])
+        header[next(name for name in header if name != "__metadata__")] |= changes
+        text = json.dumps(header).encode()
+        return len(text).to_bytes(8, "little") + text + content[end:]
 
     return change
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        _overlapping,
-        _gap,
-        _set("shape", [1]),
-        _set("shape", [2**62, 2**62]),
-        _set("shape", [-1, -1]),
-        _set("shape", "everything"),
-        _set("dtype", "OBJECT"),
-        _set("dtype", ["F32"]),
-        _set("data_offsets", [0, 2**60]),
-        _set("data_offsets", [8, 0]),
-        _set("data_offsets", [0]),
-        lambda header: header.update(extra="text"),
-    ],
-)
-def test_safetensors_headers_that_lie(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = folder / "model.safetensors"
-    content = path.read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    change(header)
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
-    assert "model.safetensors" in refusal(folder)
-
-
-@pytest.mark.parametrize(
     "spoil",
     [
+        claim(shape=[2**62, 2**62]),
+        claim(shape=[-1, -1]),
+        claim(dtype="OBJECT"),
+        claim(data_offsets=[0, 2**60]),
+        claim(data_offsets=[8, 0]),
         lambda content: content[:-4],
         lambda content: content + b"\0",
-        lambda content: content[:100],
-        lambda content: content[:5],
         lambda content: b"",
         lambda content: (2**60).to_bytes(8, "little") + content[8:],
-        lambda content: (16).to_bytes(8, "little") + b"[" * 16 + content[24:],
         lambda content: (100_000).to_bytes(8, "little") + b"[" * 100_000,
-        lambda content: (15).to_bytes(8, "little") + b'{"a":1, "a": 2}',
     ],
 )
-def test_safetensors_files_that_are_not_whole(folder: Path, spoil: Callable[[bytes], bytes]) -> None:
+def test_safetensors_files_that_lie_or_are_not_whole(folder: Path, spoil: Callable[[bytes], bytes]) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(spoil(path.read_bytes()))
     assert "model.safetensors" in refusal(folder)
@@ -239,21 +189,14 @@ def test_safetensors_files_that_are_not_whole(folder: Path, spoil: Callable[[byt
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        ({"quantization_config": {"load_in_4bit": True}}, "quantized weights"),
+        ({"model_type": None}, "model_type"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
-        ({"num_hidden_layers": -1}, "num_hidden_layers"),
         ({"num_hidden_layers": "4"}, "num_hidden_layers"),
-        ({"num_hidden_layers": True}, "num_hidden_layers"),
-        ({"num_hidden_layers": 1000}, "asks for"),
-        ({"hidden_size": 10**12}, "hidden_size"),
-        ({"vocab_size": 10**12}, "vocab_size"),
         ({"vocab_size": 9_000_000}, "asks for"),
-        ({"max_position_embeddings": 10**15}, "max_position_embeddings"),
-        ({"intermediate_size": 10**15}, "intermediate_size"),
-        ({"hidden_size": HIDDEN * 2}, "hidden|shape|asks for"),
         ({"intermediate_size": 96}, r"has shape \(48,\), config.json asks for \(96,\) \(and 11 more\)"),
         ({"vocab_size": VOCAB_SIZE + 1}, "has shape"),
         ({"num_hidden_layers": N_LAYERS + 1}, "is not in the files"),
-        ({"hidden_act": "no_such_activation"}, "config.json: it does not fit"),
         ({"num_attention_heads": 5}, "config.json: it does not fit"),
     ],
 )
@@ -262,7 +205,7 @@ def test_configs_that_do_not_fit_the_weights(folder: Path, changes: dict[str, An
     assert re.search(reason, refusal(folder))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', "[" * 100_000, '{"model_type": "bert"}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1, "a": 2}', "[" * 100_000, '{"model_type": "bert"}'])
 def test_malformed_and_huge_configs(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     assert "config.json" in refusal(folder)

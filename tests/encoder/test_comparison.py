@@ -1,4 +1,4 @@
-"""The comparison at load: how packs of a model run, and what it costs."""
+"""The comparison at load: how packs of a model run, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
 
-from bertfeat.encoder import attention, comparison, encoder, loading
-from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder import attention, comparison, encoder
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, RunError
@@ -28,6 +26,10 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 @pytest.fixture(autouse=True)
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BERTFEAT_CACHE", str(tmp_path / "cache"))
+
+
+def built(model_type: str, folder: Path, **changes: Any) -> Checkpoint:
+    return open_checkpoint(str(build_model(model_type, folder / "model", **changes)))
 
 
 def leak(patch: pytest.MonkeyPatch) -> None:
@@ -57,74 +59,29 @@ def mix(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("wrong", [leak, shift])
 def test_a_wrong_pack_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Patch, dtype: torch.dtype) -> None:
-    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "model")))
+    checkpoint = built("bert", tmp_path)
     with monkeypatch.context() as patch:
         wrong(patch)
         assert load_encoder(checkpoint, [2], compute_dtype=dtype).path == "equal-length"
-    # Kept for this depth and type alone.
+    # Kept for this depth, this type and these lengths alone.
     assert load_encoder(checkpoint, [2], compute_dtype=dtype).path == "equal-length"
     assert load_encoder(checkpoint, [3], compute_dtype=dtype).path == "packed"
+    shorter = dataclasses.replace(checkpoint, max_length=20)
+    assert load_encoder(shorter, [2], compute_dtype=dtype).path == "packed"
+
+
+def test_other_weights_are_compared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        leak(patch)
+        assert load_encoder(built("bert", tmp_path), [2]).path == "equal-length"
+    assert load_encoder(built("bert", tmp_path, seed=1), [2]).path == "packed"
 
 
 def test_what_differs_in_every_way_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "model")))
     mix(monkeypatch)
     said = "'bert' is not run: a text beside others differs from the same text alone by [0-9.e-]+ of the length of "
     with pytest.raises(CheckpointError, match=rf"{said}a vector in layer [0-4] \(bound 1e-04\)"):
-        load_encoder(checkpoint, [N_LAYERS])
-
-
-def test_a_model_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = open_checkpoint(str(build_model("llama", tmp_path / "model")))
-    first = load_encoder(checkpoint, [2])
-    monkeypatch.setattr(loading, "Comparison", None)
-    again = load_encoder(checkpoint, [2])
-    assert (first.path, first.n_blocks) == (again.path, again.n_blocks) == ("packed", 2)
-    assert count(again) == count(first)
-
-
-def change_bias(folder: Path, value: float) -> str:
-    """Set a value in the last weights of the second block of a BERT."""
-    weights = load_file(folder / "model.safetensors")
-    weights[next(name for name in weights if name.endswith("encoder.layer.1.output.LayerNorm.bias"))][3] = value
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return str(folder)
-
-
-def test_other_weights_and_longer_windows_are_compared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "model")))
-    with monkeypatch.context() as patch:
-        leak(patch)
-        assert load_encoder(checkpoint, [2]).path == "equal-length"
-    assert load_encoder(checkpoint, [2]).path == "equal-length"
-    assert load_encoder(dataclasses.replace(checkpoint, max_length=20), [2]).path == "packed"
-    assert load_encoder(open_checkpoint(change_bias(tmp_path / "model", 0.5)), [2]).path == "packed"
-
-
-def test_a_window_without_finite_vectors_shows_nothing(tmp_path: Path) -> None:
-    """Then the model is not packed, and no block is cut off."""
-    folder = change_bias(build_model("bert", tmp_path / "model"), float("nan"))
-    found = [load_encoder(open_checkpoint(folder), [layer]) for layer in (1, 2)]
-    assert [(encoder.path, len(encoder._model.encoder.layer)) for encoder in found] == [  # type: ignore[attr-defined]
-        ("packed", 1),
-        ("equal-length", 3),
-    ]
-
-
-def test_vectors_that_are_finite_in_transformers_alone_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a lower layer: the layers above are compared later."""
-    plain = PackEncoder._forward
-
-    def spoilt(self: PackEncoder, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-        return plain(self, inputs) | {1: torch.full_like(plain(self, inputs)[1], torch.nan)}
-
-    checkpoint = open_checkpoint(str(build_model("bert", tmp_path / "model")))
-    monkeypatch.setattr(PackEncoder, "_forward", spoilt)
-    with pytest.raises(CheckpointError, match="by inf of the length of a vector in layer 1"):
-        load_encoder(checkpoint, [N_LAYERS])
-
-
-PASSING = [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error"), RunError("ours")]
+        load_encoder(built("bert", tmp_path), [N_LAYERS])
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, call: int, error: Exception) -> None:
@@ -139,50 +96,33 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, call: int, 
     monkeypatch.setattr(owner, name, run)
 
 
-@pytest.mark.parametrize("error", PASSING)
 @pytest.mark.parametrize(
-    ("owner", "name", "call"),
-    [(comparison.Comparison, "_alone", 2), (comparison.Comparison, "_alone", 4), (PackEncoder, "encode", 1)],
+    ("owner", "name", "call", "error"),
+    [
+        (comparison.Comparison, "_alone", 2, torch.OutOfMemoryError("CUDA out of memory")),
+        (comparison.Comparison, "_alone", 4, torch.AcceleratorError("CUDA error")),
+        (PackEncoder, "encode", 1, RunError("ours")),
+    ],
 )
 def test_a_lack_of_memory_or_a_failed_device_decides_nothing(
     owner: type, name: str, call: int, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = open_checkpoint(str(build_model("llama", tmp_path / "model")))
+    checkpoint = built("llama", tmp_path)
     with monkeypatch.context() as patch:
         fail_at(patch, owner, name, call, error)
         with pytest.raises(type(error)) as caught:
             load_encoder(checkpoint, [2])
     assert caught.value is error
-    encoder = load_encoder(checkpoint, [2])
-    assert (encoder.path, len(encoder._model.layers)) == ("packed", 2)  # type: ignore[arg-type]
-
-
-def test_a_model_that_cannot_be_cut_keeps_its_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_at(monkeypatch, comparison.Comparison, "_alone", 4, ValueError("no"))
-    model: Any = load_encoder(open_checkpoint(str(build_model("llama", tmp_path / "model"))), [2])._model
-    assert len(model.layers) == 3
-    assert not isinstance(model.norm, nn.Identity)
+    found = load_encoder(checkpoint, [2])
+    assert (found.path, found.n_blocks) == ("packed", 2)
 
 
 def test_a_model_that_takes_no_packs_runs_in_equal_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_at(monkeypatch, PackEncoder, "encode", 1, TypeError("no such argument"))
-    assert load_encoder(open_checkpoint(str(build_model("llama", tmp_path / "model"))), [2]).path == "equal-length"
-
-
-def count(encoder: Any) -> int:
-    return sum(parameter.numel() for parameter in encoder._model.parameters())
-
-
-def test_windows_and_chunks_are_short_only_during_the_comparison(tmp_path: Path) -> None:
-    folder = build_model("mistral", tmp_path / "model", sliding_window=20)
-    model = load_encoder(open_checkpoint(str(folder)), [N_LAYERS])._model
-    with comparison._short_windows(model):
-        assert model.config.sliding_window == 3
-    assert model.config.sliding_window == 20
+    assert load_encoder(built("llama", tmp_path), [2]).path == "equal-length"
 
 
 def test_layers_that_are_not_vectors_of_one_width_are_refused(tmp_path: Path) -> None:
     """The last layer of some models of OPT is as narrow as their embeddings."""
-    checkpoint = open_checkpoint(str(build_model("opt", tmp_path / "model", word_embed_proj_dim=16)))
     with pytest.raises(CheckpointError, match=r"layer 4 of a text has the shape \(1, 11, 16\), not \(1, 11, 32\)"):
-        load_encoder(checkpoint, [N_LAYERS])
+        load_encoder(built("opt", tmp_path, word_embed_proj_dim=16), [N_LAYERS])

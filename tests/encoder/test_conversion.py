@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -18,16 +17,14 @@ from safetensors.torch import load_file
 import bertfeat
 from bertfeat.durable import steps
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.conversion import NOTE, convert, read_note
+from bertfeat.encoder.conversion import NOTE, convert
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, UserError
-from tests.support.command_line import bertfeat as run
 from tests.support.command_line import good as run_good
 from tests.support.drill import Zygote
 from tests.support.families import build_model, random_pack, reference_encoder, reference_states
 from tests.support.hostile_pickles import saved
 from tests.support.kills import die_at
-from tests.support.static_files import write_vectors
 
 Tensors = dict[str, torch.Tensor]
 FLAGS = ("--level", "sentence", "--layers", "-1", "--quiet")
@@ -74,7 +71,7 @@ def in_two(tensors: Tensors) -> tuple[Tensors, Tensors]:
 
 
 @pytest.mark.numeric
-@pytest.mark.parametrize("case", ["bert with gamma and beta", "ernie in shards", "xlnet", "bert before torch 1.6"])
+@pytest.mark.parametrize("case", ["bert with gamma and beta", "ernie in shards", "bert before torch 1.6"])
 def test_layers_are_those_of_the_pickle_files(case: str, tmp_path: Path) -> None:
     """The oracle is transformers, which reads the pickle files itself."""
     model_type = case.partition(" ")[0]
@@ -131,13 +128,10 @@ def test_tensors_are_kept_as_they_are(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_end_to_end(folder: Path, tmp_path: Path) -> None:
-    """In a process of its own: a folder that every command takes, and the same bytes again."""
+    """A folder that every command takes, and the same bytes again."""
     (tmp_path / "two.txt").write_text("The quick fox.\nA lazy dog.\n")
     run_good("extract", tmp_path / "two.txt", "-o", tmp_path / "before", "--model", folder, *FLAGS)
     pickled(folder, tensors_of(folder))
-    refused = run("extract", tmp_path / "two.txt", "-o", tmp_path / "none", "--model", folder, *FLAGS)
-    assert refused.code == 2
-    assert f"for pickle weights, run: bertfeat convert {folder} -o FOLDER" in refused.err
     made = tmp_path / "deep" / "made"
     said = run_good("convert", folder, "-o", made).out
     assert all(words in said for words in (str(made), "78", "175.6 kB"))
@@ -145,59 +139,44 @@ def test_the_command_end_to_end(folder: Path, tmp_path: Path) -> None:
     assert first.keys() == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", NOTE}
     assert [entry.name for entry in made.parent.iterdir()] == ["made"]
     answer = run_good("convert", folder, "-o", made, "--json").json
-    assert answer.pop("was_complete") is True
-    assert answer.pop("output") == str(made)
-    assert answer.pop("warnings") == []
+    assert answer["was_complete"] is True
+    assert answer["source"] == str(folder)
     assert answer["weights_sha256"] in said
     assert content(made) == first
-    assert answer == json.loads(first[NOTE])
-    assert answer["source"] == str(folder)
-    assert answer["pickles"].keys() == {"pytorch_model.bin"}
-    assert answer["files"].keys() == first.keys() - {NOTE}
     assert run_good("inspect", made, "--json").json["converted_from"] == str(folder)
     run_good("extract", tmp_path / "two.txt", "-o", tmp_path / "after", "--model", made, *FLAGS)
     stores = [bertfeat.open_store(tmp_path / name).numpy("sentence", -1) for name in ("before", "after")]
     np.testing.assert_array_equal(*stores)
 
 
-def test_files_of_sentence_transformers_come_along_and_dense_layers_are_converted(folder: Path, tmp_path: Path) -> None:
-    names = ("Transformer", "Pooling", "Dense")
-    types = [f"sentence_transformers.models.{name}" for name in names]
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": types[n]}
-        for n, path in enumerate(("", "1_Pooling", "2_Dense"))
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32}))
-    dense = {"in_features": 32, "out_features": 8, "bias": True, "activation_function": "torch.nn.Tanh"}
-    (folder / "2_Dense").mkdir()
-    (folder / "2_Dense" / "config.json").write_text(json.dumps(dense))
-    linear = {"linear.weight": torch.randn(8, 32), "linear.bias": torch.randn(8)}
-    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(saved(linear))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
-    (folder / "run.py").write_text("raise SystemExit")
-    (folder / "onnx").mkdir()
-    (folder / "onnx" / "model.safetensors").write_text("")
-    for with_encoder in (False, True):
-        if with_encoder:
-            pickled(folder, tensors_of(folder))
-        made = tmp_path / f"made-{with_encoder}"
-        convert(str(folder), made)
-        assert content(made).keys() - content(folder).keys() == {
-            *("2_Dense/model.safetensors", NOTE),
-            *(["model.safetensors"] if with_encoder else []),
-        }
-        assert not {"run.py", "pytorch_model.bin", "2_Dense/pytorch_model.bin"} & content(made).keys()
-        checkpoint = open_checkpoint(str(made))
-        sentence = checkpoint.sentence_model()
-        assert sentence is not None
-        assert sentence.dim(32) == 8
-        assert checkpoint.prompts().texts == {"query": "q: "}
+def test_dense_layers_and_files_of_sentence_transformers_are_converted(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    from tests.support.sentence_models import save_sentence_model
+
+    dense = [{"out_features": 8, "activation_function": torch.nn.Tanh()}]
+    model = save_sentence_model(folder, tmp_path / "sentence", dense=dense, prompts={"query": "q: "})
+    linear = load_file(model / "2_Dense" / "model.safetensors")
+    (model / "2_Dense" / "pytorch_model.bin").write_bytes(saved(linear))
+    (model / "2_Dense" / "model.safetensors").unlink()
+    (model / "run.py").write_text("raise SystemExit")
+    pickled(model, tensors_of(model))
+    made = tmp_path / "made"
+    convert(str(model), made)
+    assert content(made).keys() - content(model).keys() == {"model.safetensors", "2_Dense/model.safetensors", NOTE}
+    assert not {"run.py", "pytorch_model.bin", "2_Dense/pytorch_model.bin"} & content(made).keys()
+    converted = load_file(made / "2_Dense" / "model.safetensors")
+    assert all(torch.equal(converted[name], value) for name, value in linear.items())
+    checkpoint = open_checkpoint(str(made))
+    assert checkpoint.sentence_model().dim(32) == 8
+    assert checkpoint.prompts().query == "q: "
 
 
-def spoil_config(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "no-such"}')
+def config(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
 
 
 def link_out(folder: Path) -> None:
@@ -205,23 +184,8 @@ def link_out(folder: Path) -> None:
     (folder / "pytorch_model.bin").symlink_to(folder.parent / "elsewhere.bin")
 
 
-def fifo(folder: Path) -> None:
-    (folder / "pytorch_model.bin").unlink()
-    os.mkfifo(folder / "pytorch_model.bin")
-
-
 def parallel(folder: Path) -> None:
     pickled(folder, {f"module.{key}": value for key, value in torch.load(folder / "pytorch_model.bin").items()})
-
-
-def other_sizes(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 50}))
-
-
-def too_large(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 1 << 25}))
 
 
 def index_of(name: str) -> Callable[[Path], None]:
@@ -235,16 +199,13 @@ def index_of(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (spoil_config, "has no model type 'no-such'"),
+        (config(model_type="no-such"), "has no model type 'no-such'"),
+        (config(intermediate_size=50), "after conversion, .*has shape"),
+        (config(vocab_size=1 << 25), "after conversion, config.json: vocab_size is 33554432"),
         (link_out, "leads out of the model folder"),
-        (fifo, "not a regular file"),
         (parallel, "after conversion, .*is not in the files"),
-        (other_sizes, "after conversion, .*has shape"),
-        (too_large, "after conversion, config.json: vocab_size is 33554432"),
         (index_of("../evil.bin"), "not a .bin file beside it"),
-        (index_of("/etc/passwd"), "not a .bin file beside it"),
         (index_of("evil.pkl"), "not a .bin file beside it"),
-        (index_of("none.bin"), "the file is missing"),
     ],
 )
 def test_a_refused_model_leaves_nothing(spoil: Callable[[Path], None], said: str, folder: Path, tmp_path: Path) -> None:
@@ -257,46 +218,23 @@ def test_a_refused_model_leaves_nothing(spoil: Callable[[Path], None], said: str
     assert message.isprintable()
     assert message.startswith(str(folder))
     assert ".tmp" not in message
-    assert str(tmp_path / "out") not in message
     assert not list((tmp_path / "out").glob("**/*"))
     assert content(folder) == before
 
 
 def test_what_is_at_the_output_stays(folder: Path, tmp_path: Path) -> None:
+    made, other = tmp_path / "made", tmp_path / "other"
+    with pytest.raises(CheckpointError, match="its weights need no conversion"):
+        convert(str(folder), made)
     pickled(folder, tensors_of(folder))
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "mine.txt").write_text("x")
-    (tmp_path / "link").symlink_to(tmp_path / "other")
-    for name, said in (
-        ("file", "not a folder"),
-        ("link", "not a folder"),
-        ("other", r"holds files .* \(mine.txt\); choose"),
-    ):
-        with pytest.raises(UserError, match=said):
-            convert(str(folder), tmp_path / name)
-    (tmp_path / "empty").mkdir()
-    made = convert(str(folder), tmp_path / "empty")
-    assert convert(str(folder), tmp_path / "empty") == read_note(tmp_path / "empty") == made
-    (tmp_path / "empty" / "tokenizer.json").write_text("{}")
+    other.mkdir()
+    (other / "mine.txt").write_text("x")
+    with pytest.raises(UserError, match=r"holds files .* \(mine.txt\); choose"):
+        convert(str(folder), other)
+    assert convert(str(folder), made) == convert(str(folder), made)
+    (made / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="of other files or changed since; remove the folder"):
-        convert(str(folder), tmp_path / "empty")
-    shutil.copy(folder / "tokenizer.json", tmp_path / "empty")
-    assert convert(str(folder), tmp_path / "empty") == made
-    pickled(folder, {key: value + 1 for key, value in tensors_of(tmp_path / "empty").items()})
-    with pytest.raises(UserError, match="of other files or changed since; remove the folder"):
-        convert(str(folder), tmp_path / "empty")
-    words = write_vectors(tmp_path / "glove.txt", {"the": [1, 2]})
-    for model in (tmp_path / "empty", words):
-        with pytest.raises(CheckpointError, match="its weights need no conversion"):
-            convert(str(model), tmp_path / "again")
-    note = json.loads((tmp_path / "empty" / NOTE).read_text())
-    for damaged in ({}, {**note, "left_out": [5]}, {**note, "files": {"config.json": []}}):
-        (tmp_path / "empty" / NOTE).write_text(json.dumps(damaged))
-        with pytest.raises(CheckpointError, match="not a note of `bertfeat convert`"):
-            convert(str(folder), tmp_path / "empty")
-    (tmp_path / "empty" / NOTE).write_text(json.dumps({**note, "source": "\x1b[2J\nmine"}))
-    assert "\ufffd[2J mine" in run_good("inspect", tmp_path / "empty").out
+        convert(str(folder), made)
 
 
 def convert_and_die(step: str, folder: str, out: str) -> None:
@@ -326,16 +264,3 @@ def test_a_kill_at_any_step_leaves_nothing_or_the_whole(
             shutil.rmtree(left)
         convert(str(folder), out)
         assert content(out) == whole, name
-
-
-def test_pickle_files_that_change_meanwhile_are_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tensors = tensors_of(folder)
-    pickled(folder, tensors)
-    # After the digests, before the weights are read.
-    changes = {"folder.opened": lambda: pickled(folder, {**tensors, "further": torch.ones(3)})}
-    monkeypatch.setattr(steps, "hook", lambda name: changes.get(name, bool)())
-    with pytest.raises(CheckpointError, match="changed while they were read"):
-        convert(str(folder), tmp_path / "made")
-    assert not (tmp_path / "made").exists()

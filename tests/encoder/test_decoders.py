@@ -8,25 +8,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoTokenizer
+from safetensors.torch import load_file, save_file
 
 import bertfeat
-from bertfeat.choices import Level
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.encoder.loading import load_encoder
-from bertfeat.encoder.torch_modules import PackedLinear
 from bertfeat.errors import ConfigError
-from bertfeat.extraction import flow
-from tests.support.deep_models import BLOCK_VALUES, write_decoder
-from tests.support.families import N_LAYERS, SENTENCES, build_model, reference_encoder
-from tests.support.oracle import assert_close
+from bertfeat.extraction.flow import Flow
+from tests.support.families import SENTENCES, build_model
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.numeric
 
 CORPUS = ROOT / "examples" / "data" / "peps.txt"
+
+
+WIDTH, INNER = 512, 1376
+BLOCK_VALUES = 4 * WIDTH * WIDTH + 3 * WIDTH * INNER
+
+
+def write_decoder(folder: Path, n_blocks: int) -> Path:
+    """Write a model like Llama whose weights are bfloat16; a block takes 6 MB."""
+    sizes = {"hidden_size": WIDTH, "intermediate_size": INNER, "num_attention_heads": 8, "num_key_value_heads": 8}
+    build_model("llama", folder, num_hidden_layers=n_blocks, max_position_embeddings=131_072, **sizes)
+    weights = load_file(folder / "model.safetensors")
+    halves = {name: values.bfloat16() for name, values in weights.items()}
+    save_file(halves, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -44,79 +52,39 @@ def test_weights_in_bfloat16_stay_in_bfloat16(in_bfloat16: Path, tmp_path: Path)
         )
         for choice in ("auto", "bfloat16", "float32")
     }
-    planned = {choice: store.plan.fields["compute_dtype"] for choice, store in stores.items()}
-    assert planned == {"auto": "bfloat16", "bfloat16": "bfloat16", "float32": "float32"}
     vectors = {choice: store.numpy("token", "layer_02") for choice, store in stores.items()}
     assert stores["auto"].plan.plan_hash == stores["bfloat16"].plan.plan_hash != stores["float32"].plan.plan_hash
     assert np.array_equal(vectors["auto"], vectors["bfloat16"])
     assert not np.array_equal(vectors["auto"], vectors["float32"])
 
 
-def test_weights_in_float32_are_computed_in_float32(minilm_folder: Path) -> None:
-    assert not open_checkpoint(str(minilm_folder)).is_bfloat16
-
-
-def test_weights_of_the_type_of_the_file_are_not_copied(in_bfloat16: Path) -> None:
-    checkpoint = open_checkpoint(str(in_bfloat16))
-    half = load_encoder(checkpoint, [2], compute_dtype=torch.bfloat16)._model
-    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
-    assert not any(isinstance(module, PackedLinear) for module in half.modules())
-
-
-def test_windows_are_shorter_than_the_limit_unless_asked_otherwise(in_bfloat16: Path) -> None:
-    model = str(in_bfloat16)
-    assert open_checkpoint(model).max_length == 131_072
-    lengths = {given: window_of(model, max_length=given) for given in (None, 20_000, 64)}
-    assert lengths == {None: 8_192, 20_000: 20_000, 64: 64}
+@pytest.mark.parametrize(("given", "length"), [(None, 8_192), (20_000, 20_000), (64, 64)])
+def test_windows_are_shorter_than_the_limit_unless_asked_otherwise(
+    in_bfloat16: Path, given: int | None, length: int
+) -> None:
+    assert window_of(in_bfloat16, given) == length
     with pytest.raises(ConfigError, match=r"131073` is more than .* takes, which is 131072"):
-        window_of(model, max_length=131_073)
+        window_of(in_bfloat16, 131_073)
 
 
-def window_of(model: str, **settings: int | None) -> int:
-    config = ExtractConfig.of(None, {"model": model, "levels": "sentence", "layers": "-1", **settings})
-    return flow.Flow.of(config).resolved.limits.max_length
+def window_of(model: Path, max_length: int | None) -> int:
+    settings = {"model": str(model), "levels": "sentence", "layers": "-1", "max_length": max_length}
+    return Flow.of(ExtractConfig.of(None, settings)).resolved.limits.max_length
 
 
-@pytest.mark.parametrize(
-    ("model_type", "pooling"), [("llama", "lasttoken"), ("opt", "lasttoken"), ("llama", "weightedmean")]
-)
-def test_sentence_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str, pooling: str) -> None:
-    """The last token is that of the text for Llama, and `</s>` here for OPT; no memory for token rows is taken."""
-    folder = build_model(model_type, tmp_path / "model")
-    texts = [text[:12] for text in SENTENCES]
-    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    shapes, made = {}, flow.make_buffers
-
-    def recorded(*arguments):  # type: ignore[no-untyped-def]
-        buffers = made(*arguments)
-        shapes.update(
-            {level: [tuple(found.shape) for found in buffer.vectors.values()] for level, buffer in buffers.items()}
-        )
-        return buffers
-
-    monkeypatch.setattr(flow, "make_buffers", recorded)
-    settings = {"model": str(folder), "levels": "sentence", "layers": "-1", "pooling": pooling}
-    store = bertfeat.extract(tmp_path / "texts.txt", tmp_path / "store", store_dtype="float32", **settings)
-    assert shapes == {Level.SENTENCE: [(len(texts), 32)]}
-    assert store.levels == (Level.SENTENCE,)
-    reference, tokenizer = reference_encoder(folder), AutoTokenizer.from_pretrained(str(folder))
-    for row, text in enumerate(texts):
-        ids = tokenizer(text)["input_ids"]
-        with torch.inference_mode():
-            last = reference(torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0]
-        weights = np.arange(1, len(ids))
-        wanted = last[-1].numpy() if pooling == "lasttoken" else weights @ last[1:].numpy() / weights.sum()
-        assert_close(store.numpy("sentence", f"layer_{N_LAYERS:02d}")[row], wanted)
-
-
-# Prints the peak memory of an extraction in MB.
+# Prints the peak memory of an extraction in MB; on Linux, `getrusage` counts the parent too.
 MEASURE = """
-import resource, sys
+import re, resource, sys
+from pathlib import Path
 import bertfeat
 texts, output, model, layers, compute_dtype = sys.argv[1:]
 settings = {"model": model, "layers": layers, "compute_dtype": compute_dtype, "device": "cpu"}
 bertfeat.extract(texts, output, limit=20, levels="sentence", pooling="lasttoken", progress=False, **settings)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2))
+status = Path("/proc/self/status")
+if status.exists():
+    print(int(re.search("VmHWM:[^0-9]*([0-9]+)", status.read_text())[1]) / 1024)
+else:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2)
 """
 
 
@@ -140,4 +108,4 @@ def test_memory_does_not_depend_on_the_blocks_above(tmp_path: Path, capsys: pyte
         more = peaks[24, "6", compute_dtype] - peaks[8, "6", compute_dtype]
         # The 16 blocks that are not needed would take 100 MB, in float32 twice as much.
         assert more < 8 * block_mb, compute_dtype
-    assert peaks[24, "-1", "auto"] - peaks[24, "6", "auto"] < 1.3 * 18 * block_mb
+    assert 18 * block_mb / 2 < peaks[24, "-1", "auto"] - peaks[24, "6", "auto"] < 1.3 * 18 * block_mb

@@ -1,45 +1,35 @@
-"""The encoder: lack of memory, half precision, and attention within windows."""
+"""The encoder: lack of memory, half precision, packed linear layers, lanes, and attention within windows."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
-import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import bertfeat
 from bertfeat.encoder import attention
-from bertfeat.encoder.attention import (
-    Group,
-    cumulative_lengths,
-    find_groups,
-    fits_varlen,
-    has_varlen,
-    make_layout,
-    packed,
-    packed_attention,
-)
+from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
-from bertfeat.encoder.encoder import HiddenStates, encode_packs, fill, halve
+from bertfeat.encoder.encoder import encode_packs, halve
 from bertfeat.encoder.loading import load_encoder
-from bertfeat.errors import ConfigError, RunError, is_out_of_memory
-from bertfeat.extraction.flow import Stopwatch
-from bertfeat.records import Pack
+from bertfeat.encoder.torch_modules import PackedLinear, can_pack
+from bertfeat.errors import ConfigError, RunError
 from bertfeat.text.packing import pack_windows
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
 from tests.support.fakes import texts
-from tests.support.families import HIDDEN, N_LAYERS, build_model, random_pack
+from tests.support.families import N_LAYERS, random_pack
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.numeric
 
+CPU = torch.device("cpu")
 LAYERS = range(N_LAYERS + 1)
 
 
@@ -48,330 +38,177 @@ def checkpoint(good: Path) -> Checkpoint:
     return open_checkpoint(str(good))
 
 
-@pytest.fixture(scope="module")
-def xlnet(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return open_checkpoint(str(build_model("xlnet", tmp_path_factory.mktemp("xlnet"))))
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("MPS backend out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError(),
+    ],
+)
+def test_a_pack_is_halved_until_it_fits(
+    checkpoint: Checkpoint, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_encoder(checkpoint, LAYERS, with_pooler=True)
+    pack = random_pack([9, 8, 8, 7, 7, 2, 1])
+    expected = encoder.encode(pack)
+    forward = encoder._forward
+    most = 24
+
+    def small_forward(inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+        if inputs["input_ids"].numel() > most:
+            raise error
+        return forward(inputs)
+
+    monkeypatch.setattr(encoder, "_forward", small_forward)
+    states = encoder.encode(pack)
+    # 42 tokens -> 25 (9 and 16) and 17, which is filled up to 24
+    assert encoder.n_halvings == 2
+    for layer in LAYERS:
+        torch.testing.assert_close(states.layer(layer), expected.layer(layer))
+    torch.testing.assert_close(states.pooler(), expected.pooler())
+    most = 0
+    with pytest.raises(RunError, match="out of memory on cpu with a single window of 9 tokens") as caught:
+        encoder.encode(pack)
+    assert caught.value.exit_code == 3
 
 
-class TestOutOfMemory:
-    @pytest.mark.parametrize(
-        "error",
-        [
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
-            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-            RuntimeError("MPS backend out of memory"),
-            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-            MemoryError(),
-        ],
-    )
-    def test_halves_until_it_fits(
-        self, checkpoint: Checkpoint, error: Exception, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        encoder = load_encoder(checkpoint, LAYERS, with_pooler=True)
-        pack = random_pack([9, 8, 8, 7, 7, 2, 1])
-        expected = encoder.encode(pack)
-        forward = encoder._forward
-
-        def small_forward(inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-            if inputs["input_ids"].numel() > 24:
-                raise error
-            return forward(inputs)
-
-        monkeypatch.setattr(encoder, "_forward", small_forward)
-        states = encoder.encode(pack)
-        # 42 tokens -> 25 (9 and 16) and 17, which is filled up to 24
-        assert encoder.n_halvings == 2
-        for layer in LAYERS:
-            torch.testing.assert_close(states.layer(layer), expected.layer(layer))
-        torch.testing.assert_close(states.pooler(), expected.pooler())
-
-    def test_the_states_of_a_part_are_let_go_before_the_next(
-        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        encoder = load_encoder(checkpoint, [1])
-        monkeypatch.setattr(encoder, "n_lanes", 1)
-        run = encoder._run
-        alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
-
-        def short_of_memory(pack: Pack) -> HiddenStates:
-            assert not alive
-            if len(pack.lengths) > 1:
-                raise MemoryError
-            return run(pack)
-
-        monkeypatch.setattr(encoder, "_run", short_of_memory)
-        found = []
-        packs = [random_pack([9, 8, 7]), random_pack([3])]
-        for part, states in Stopwatch().each("encode", encode_packs(encoder, packs)):
-            alive.add(states.layer(1))
-            found.append(part.lengths.tolist())
-            del states
-        assert found == [[9], [8], [7], [3]]
-
-    @pytest.mark.parametrize("model", ["checkpoint", "xlnet"])
-    def test_single_window_that_does_not_fit(
-        self, model: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        encoder = load_encoder(request.getfixturevalue(model), [1])
-
-        def no_memory(inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-            raise torch.OutOfMemoryError("out of memory")
-
-        monkeypatch.setattr(encoder, "_forward", no_memory)
-        with pytest.raises(RunError, match="out of memory on cpu with a single window of 9 tokens") as caught:
-            encoder.encode(random_pack([9, 8]))
-        assert caught.value.exit_code == 3
-
-    def test_other_errors_pass(self, checkpoint: Checkpoint) -> None:
-        encoder = load_encoder(checkpoint, [1])
-        with pytest.raises((IndexError, RuntimeError), match="range"):
-            encoder.encode(random_pack([5, 4], least_id=10_000, most_id=10_001))
-        assert encoder.n_halvings == 0
-        assert not is_out_of_memory(RuntimeError("shape mismatch"))
-        assert not is_out_of_memory(ValueError("out of memory"))
-
-    def test_halves_hold_the_windows(self) -> None:
-        pack = random_pack([9, 8, 7])
-        pack = dataclasses.replace(pack, copies=np.array([7, 8, 9]), copy_of=np.array([2, 0, 1]))
-        first, second = halve(pack)
-        assert (first.copies.tolist(), first.copy_of.tolist()) == ([8], [0])
-        assert (second.copies.tolist(), second.copy_of.tolist()) == ([7, 9], [1, 0])
-        assert (first.lengths.tolist(), second.lengths.tolist()) == ([9], [8, 7])
-        assert (first.windows.tolist(), second.windows.tolist()) == ([0], [1, 2])
-        for name in ("input_ids", "position_ids", "type_ids"):
-            assert [*getattr(first, name), *getattr(second, name)] == getattr(pack, name).tolist()
+def test_halves_hold_the_windows_and_their_copies() -> None:
+    pack = random_pack([9, 8, 7])
+    pack = dataclasses.replace(pack, copies=np.array([7, 8, 9]), copy_of=np.array([2, 0, 1]))
+    first, second = halve(pack)
+    assert (first.copies.tolist(), first.copy_of.tolist()) == ([8], [0])
+    assert (second.copies.tolist(), second.copy_of.tolist()) == ([7, 9], [1, 0])
+    assert (first.windows.tolist(), second.windows.tolist()) == ([0], [1, 2])
+    for name in ("input_ids", "position_ids", "type_ids", "lengths"):
+        assert [*getattr(first, name), *getattr(second, name)] == getattr(pack, name).tolist()
 
 
-class TestFill:
-    @pytest.mark.parametrize("lengths", [[3], [9, 8, 7], [40] * 8, [500, 3]])
-    def test_sizes_are_multiples_and_all_positions_are_those_of_windows(self, lengths: list[int]) -> None:
-        pack = random_pack(lengths)
-        filled = fill(pack)
-        n, n_more = pack.n_tokens, filled.n_tokens - pack.n_tokens
-        step = 32 if n > 256 else 8
-        assert filled.n_tokens % step == 0
-        assert 0 <= n_more < step
-        assert filled.lengths.sum() == filled.n_tokens == len(filled.position_ids) == len(filled.type_ids)
-        for name in ("input_ids", "position_ids", "type_ids", "lengths"):
-            assert np.array_equal(getattr(filled, name)[: len(getattr(pack, name))], getattr(pack, name))
-        positions = np.concatenate([np.arange(length) for length in filled.lengths])
-        assert filled.position_ids.tolist() == positions.tolist()
-        assert filled.lengths.max() == max(lengths)
-        assert set(filled.input_ids) == set(pack.input_ids)
-
-    def test_states_are_those_of_the_pack_alone(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-        encoder, pack = load_encoder(checkpoint, LAYERS, with_pooler=True), random_pack([9, 8, 4])
-        states = encoder.encode(pack)
-        monkeypatch.setattr("bertfeat.encoder.encoder.fill", lambda pack: pack)
-        expected = encoder.encode(pack)
-        for layer in LAYERS:
-            assert states.layer(layer).shape == (21, HIDDEN)
-            torch.testing.assert_close(states.layer(layer), expected.layer(layer), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(states.pooler(), expected.pooler(), atol=1e-5, rtol=1e-5)
+def arithmetic(
+    states: tuple[torch.Tensor, torch.Tensor, torch.Tensor], seen: torch.Tensor, softcap: float | None = None
+) -> torch.Tensor:
+    """Return the attention of queries to the keys that they see, in the plainest way."""
+    query, key, value = states
+    shared = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(shared, dim=1) for part in (key, value))
+    scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    return (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value).transpose(1, 2)
 
 
-class TestHiddenStates:
-    def test_only_the_layers_asked_for(self, checkpoint: Checkpoint) -> None:
-        states = load_encoder(checkpoint, [3, 1, 3]).encode(random_pack([4]))
-        assert sorted(states.states) == [1, 3]
-        with pytest.raises(KeyError):
-            states.layer(2)
-
-    def test_no_gradients(self, checkpoint: Checkpoint) -> None:
-        encoder = load_encoder(checkpoint, [1])
-        assert not any(parameter.requires_grad for parameter in encoder._model.parameters())
-        assert not encoder._model.training
-        assert encoder.encode(random_pack([4])).layer(1).is_inference()
-
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("model", ["checkpoint", "xlnet"])
-    def test_half_precision_is_near(self, model: str, dtype: torch.dtype, request: pytest.FixtureRequest) -> None:
-        found = request.getfixturevalue(model)
-        pack = random_pack([9, 8, 8, 3])
-        half = load_encoder(found, [N_LAYERS], compute_dtype=dtype)
-        assert half.compute_dtype == dtype
-        states = half.encode(pack).layer(N_LAYERS)
-        assert states.dtype == dtype
-        whole = load_encoder(found, [N_LAYERS]).encode(pack).layer(N_LAYERS)
-        cosine = torch.nn.functional.cosine_similarity(states.float(), whole, dim=1)
-        assert cosine.min() > 0.999
-
-    def test_layers_out_of_range(self, checkpoint: Checkpoint) -> None:
-        for layers in ([], [5], [-1]):
-            with pytest.raises(ConfigError, match="not in 0 to 4"):
-                load_encoder(checkpoint, layers)
+def seen_in(lengths: np.ndarray, *, causal: bool, sliding_window: int | None) -> torch.Tensor:
+    """Return which keys each query sees: those of its own window, not after it, and not too far."""
+    window = torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths))
+    places = torch.arange(len(window))
+    distance = places[:, None] - places[None, :]
+    seen = window[:, None] == window[None, :]
+    if causal:
+        seen &= distance >= 0
+    if sliding_window is not None:
+        seen &= distance.abs() < sliding_window
+    return seen
 
 
-class TestAttention:
-    @pytest.mark.parametrize(
-        ("lengths", "groups"),
-        [
-            ([5], [Group(0, 1, 5)]),
-            ([5, 5, 3, 1, 1], [Group(0, 2, 5), Group(10, 1, 3), Group(13, 2, 1)]),
-            ([1, 2, 1], [Group(0, 1, 1), Group(1, 1, 2), Group(3, 1, 1)]),
-        ],
-    )
-    def test_groups_and_bounds(self, lengths: list[int], groups: list[Group]) -> None:
-        array = np.array(lengths, dtype=np.int64)
-        assert list(find_groups(array)) == groups
-        bounds = cumulative_lengths(array, torch.device("cpu"))
-        assert bounds.dtype == torch.int32
-        assert bounds.tolist() == [0, *np.cumsum(array).tolist()]
-        assert make_layout(array, torch.device("cpu")).max_length == max(lengths)
-
-    @pytest.mark.parametrize("causal", [False, True])
-    @pytest.mark.parametrize("sliding_window", [None, 1, 3, 20])
-    @pytest.mark.parametrize("n_key_heads", [4, 2])
-    def test_equals_arithmetic(self, causal: bool, sliding_window: int | None, n_key_heads: int) -> None:
-        torch.manual_seed(0)
-        lengths = np.array([6, 6, 4, 1])
-        query = torch.randn(1, 4, 17, 8)
-        key, value = torch.randn(2, 1, n_key_heads, 17, 8)
-        with packed(make_layout(lengths, torch.device("cpu"))):
-            mixed, weights = packed_attention(
-                torch.nn.Module(), query, key, value, None, is_causal=causal, sliding_window=sliding_window
-            )
-        assert weights is None
-        assert mixed.shape == (1, 17, 4, 8)
-        window = torch.from_numpy(np.repeat(np.arange(4), lengths))
-        distance = torch.arange(17)[:, None] - torch.arange(17)[None, :]
-        seen = window[:, None] == window[None, :]
-        if causal:
-            seen &= distance >= 0
-        if sliding_window is not None:
-            seen &= distance.abs() < sliding_window
-        key, value = (states.repeat_interleave(4 // n_key_heads, dim=1) for states in (key, value))
-        scores = (query @ key.transpose(2, 3) / 8**0.5).masked_fill(~seen, -torch.inf)
-        torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
-
-    @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
-    def test_filled_up_keys_are_not_seen(
-        self, dtype: torch.dtype, atol: float, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(attention, "_has_avx512", lambda: True)
-        torch.manual_seed(0)
-        for length in (10, 12, 31, 61, 300):
-            query = torch.randn(1, 4, 2 * length, 32).to(dtype)
-            key, value = torch.randn(2, 1, 2, 2 * length, 32).to(dtype)
-            assert attention._keys_to_fill(length, query) == -length % 16
-            with packed(make_layout(np.array([length, length]), torch.device("cpu"))):
-                mixed, _ = packed_attention(torch.nn.Module(), query, key, value, None)
-            query, key, value = (states.float().view(1, -1, 2, length, 32) for states in (query, key, value))
-            key, value = (states.repeat_interleave(2, dim=1) for states in (key, value))
-            expected = (query @ key.transpose(3, 4) / 32**0.5).softmax(-1) @ value
-            expected = expected.flatten(2, 3).transpose(1, 2)
-            torch.testing.assert_close(mixed.float(), expected, atol=atol, rtol=0)
-
-    def test_keys_are_filled_up_where_many_are_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attention, "_has_avx512", lambda: True)
-        single, half = torch.empty(0), torch.empty(0, dtype=torch.bfloat16)
-        found = [[attention._keys_to_fill(n, states) for n in (16, 20, 21, 26, 399)] for states in (single, half)]
-        assert found == [[0, 0, 0, 6, 0], [0, 0, 11, 6, 0]]
-        assert attention._keys_to_fill(26, torch.empty(0, dtype=torch.float16)) == 0
-        monkeypatch.setattr(attention, "_has_avx512", lambda: False)
-        assert attention._keys_to_fill(26, single) == 0
-
-    def test_equals_arithmetic_with_capped_scores(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Queries are done a few at a time, and causal attention over a window is the same as over all tokens."""
-        monkeypatch.setattr(attention, "_MAX_SCORES", 4 * 9 * 2)
-        torch.manual_seed(0)
-        query, key, value = torch.randn(3, 1, 4, 9, 8)
-        with packed(make_layout(np.array([9]), torch.device("cpu"))):
-            mixed, _ = packed_attention(
-                torch.nn.Module(), query, key, value, None, scaling=0.5, is_causal=True, sliding_window=4, softcap=1.5
-            )
-        distance = torch.arange(9)[:, None] - torch.arange(9)[None, :]
-        scores = 1.5 * torch.tanh(query @ key.transpose(2, 3) * 0.5 / 1.5)
-        scores = scores.masked_fill((distance < 0) | (distance >= 4), -torch.inf)
-        torch.testing.assert_close(mixed, (scores.softmax(-1) @ value).transpose(1, 2))
-
-    def test_keywords_without_effect_are_taken_and_others_refused(self) -> None:
-        states = torch.randn(1, 1, 3, 4)
-        with packed(make_layout(np.array([3]), torch.device("cpu"))):
-            packed_attention(torch.nn.Module(), states, states, states, None, dropout=0.0, s_aux=None, use_cache=True)
-            for others in ({"s_aux": torch.zeros(1)}, {"dropout": 0.1}, {"position_bias": states}):
-                with pytest.raises(ConfigError, match=r"Module asks for attention with `[a-z_]+`, which is not"):
-                    packed_attention(torch.nn.Module(), states, states, states, None, **others)
-
-    def test_heads_for_the_variable_length_kernel(self) -> None:
-        assert fits_varlen(torch.bfloat16, 64)
-        assert fits_varlen(torch.float16, 256)
-        assert not fits_varlen(torch.float32, 64)
-        assert not fits_varlen(torch.bfloat16, 26)
-        assert not fits_varlen(torch.bfloat16, 264)
-
-    @pytest.mark.parametrize(("built", "capability", "runs"), [(1, (8, 0), 1), (1, (7, 5), 0), (0, (9, 0), 0)])
-    def test_where_the_variable_length_kernel_runs(
-        self, built: int, capability: tuple[int, int], runs: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: bool(built))
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        has_varlen.cache_clear()
-        try:
-            assert has_varlen(torch.device("cuda")) == bool(runs)
-            assert not has_varlen(torch.device("cpu"))
-        finally:
-            has_varlen.cache_clear()
-
-    def test_outside_a_pack_it_is_refused(self) -> None:
-        states = torch.zeros(1, 1, 2, 4)
-        with pytest.raises(RuntimeError, match="inside"):
-            packed_attention(torch.nn.Module(), states, states, states, None)
-
-    def test_module_decides_on_causality(self) -> None:
-        module = torch.nn.Module()
-        module.is_causal = True  # type: ignore[assignment]
-        states = torch.randn(1, 1, 3, 4)
-        with packed(make_layout(np.array([3]), torch.device("cpu"))):
-            mixed, _ = packed_attention(module, states, states, states, None)
-        torch.testing.assert_close(mixed[0, 0, 0], states[0, 0, 0])
-
-    def test_cuda_path_hands_over_bounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The kernel itself needs a GPU: a function with its signature takes its place and shows its arguments."""
-        varlen = pytest.importorskip("torch.nn.attention.varlen")
-        given: dict[str, object] = {}
-
-        def stand_in(query, key, value, cu_q, cu_k, max_q, max_k, *, scale, window_size, enable_gqa):  # type: ignore[no-untyped-def]
-            given.update(shape=query.shape, bounds=cu_q.tolist(), longest=(max_q, max_k), window=window_size)
-            given.update(scale=scale, shared=enable_gqa)
-            return query
-
-        monkeypatch.setattr(varlen, "varlen_attn", stand_in)
-        lengths = np.array([3, 2])
-        layout = attention.Layout(find_groups(lengths), 3, cumulative_lengths(lengths, torch.device("cpu")))
-        query, key = torch.zeros(1, 4, 5, 8).bfloat16(), torch.zeros(1, 2, 5, 8).bfloat16()
-        with packed(layout):
-            mixed, _ = packed_attention(torch.nn.Module(), query, key, key, None, scaling=0.5, sliding_window=3)
-        assert mixed.shape == (1, 5, 4, 8)
-        expected = {"shape": (5, 4, 8), "bounds": [0, 3, 5], "longest": (3, 3), "window": (2, 2)}
-        assert given == expected | {"scale": 0.5, "shared": True}
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sliding_window", [None, 1, 3, 20])
+def test_attention_equals_arithmetic(
+    causal: bool, sliding_window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Queries with capped scores are done a few at a time.
+    monkeypatch.setattr(attention, "_MAX_SCORES", 4 * 9 * 2)
+    torch.manual_seed(0)
+    lengths = np.array([6, 6, 4, 1])
+    query, (key, value) = torch.randn(1, 4, 17, 8), torch.randn(2, 1, 2, 17, 8)
+    rules = {"is_causal": causal, "sliding_window": sliding_window}
+    capped = {} if softcap is None else {"softcap": softcap}
+    with packed(make_layout(lengths, CPU)):
+        mixed, _ = packed_attention(nn.Module(), query, key, value, None, **rules, **capped)
+    seen = seen_in(lengths, causal=causal, sliding_window=sliding_window)
+    torch.testing.assert_close(mixed, arithmetic((query, key, value), seen, softcap))
 
 
-def test_a_model_that_was_seen_before_is_opened_without_torch() -> None:
-    open_checkpoint("minilm")
-    code = (
-        "import sys\n"
-        "from bertfeat.encoder import packaged, layers, families\n"
-        "from bertfeat.encoder.checkpoint import open_checkpoint\n"
-        "open_checkpoint('minilm')\n"
-        "print([name for name in ('torch', 'transformers') if name in sys.modules])\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout == "[]\n"
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+def test_filled_up_keys_are_not_seen(dtype: torch.dtype, atol: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_has_avx512", lambda: True)
+    torch.manual_seed(0)
+    for length in (10, 12, 31, 61, 300):
+        lengths = np.array([length, length])
+        query = torch.randn(1, 4, 2 * length, 32).to(dtype)
+        key, value = torch.randn(2, 1, 2, 2 * length, 32).to(dtype)
+        with packed(make_layout(lengths, CPU)):
+            mixed, _ = packed_attention(nn.Module(), query, key, value, None)
+        expected = arithmetic(
+            (query.float(), key.float(), value.float()), seen_in(lengths, causal=False, sliding_window=None)
+        )
+        torch.testing.assert_close(mixed.float(), expected, atol=atol, rtol=0)
 
 
-def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(minilm_folder: Path) -> None:
-    encoder = load_encoder(open_checkpoint(str(minilm_folder)), [6])
+def test_attention_with_rules_that_are_not_known_is_refused() -> None:
+    states = torch.randn(1, 1, 3, 4)
+    with packed(make_layout(np.array([3]), CPU)):
+        packed_attention(nn.Module(), states, states, states, None, dropout=0.0, s_aux=None, use_cache=True)
+        for others in ({"s_aux": torch.zeros(1)}, {"dropout": 0.1}, {"position_bias": states}):
+            with pytest.raises(ConfigError, match=r"Module asks for attention with `[a-z_]+`, which is not"):
+                packed_attention(nn.Module(), states, states, states, None, **others)
+
+
+@pytest.mark.skipif(not can_pack(CPU, torch.float32), reason="no oneDNN, or no x86-64")
+@pytest.mark.parametrize("n_rows", [1, 11, 300])
+@torch.inference_mode()
+def test_packed_linear_layers_are_the_linear_layers(n_rows: int) -> None:
+    torch.manual_seed(n_rows)
+    linear = nn.Linear(96, 160)
+    states = torch.randn(1, n_rows, 96)
+    torch.testing.assert_close(PackedLinear(linear)(states), linear(states), atol=1e-5, rtol=1e-5)
+    expected = nn.functional.gelu(linear(states))
+    torch.testing.assert_close(PackedLinear(linear, "gelu")(states), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_lanes", [1, 3])
+def test_lanes_keep_the_order_and_the_bits(
+    checkpoint: Checkpoint, n_lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_encoder(checkpoint, [0, 2])
+    packs = [random_pack([9, 7, 7, 3], seed=i) for i in range(9)] + [random_pack([2], seed=10)]
+    expected = [encoder.encode(pack) for pack in packs]
+    monkeypatch.setattr(encoder, "n_lanes", n_lanes)
+    found = list(encode_packs(encoder, iter(packs)))
+    assert [pack for pack, _ in found] == packs
+    for (_, states), one in zip(found, expected, strict=True):
+        assert all(torch.equal(states.layer(layer), one.layer(layer)) for layer in (0, 2))
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """A function that sets the number of threads of torch for a test: a model is loaded for as many lanes."""
     n_threads = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(n_threads)
+
+
+def test_a_store_does_not_depend_on_the_lanes(tmp_path: Path, set_threads: Callable[[int], None]) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"{'word ' * (i % 40)}number {i}\n" for i in range(120)), encoding="utf-8")
+    digests = []
+    for n_lanes in (1, 3):
+        set_threads(n_lanes)
+        store = bertfeat.extract(corpus, tmp_path / str(n_lanes), layers="2,-1", levels=["token", "sentence"])
+        digests.append([part.digest for level in store.levels for part in store.parts(level)])
+    assert digests[0] == digests[1]
+
+
+def test_packs_of_a_few_tokens_do_not_depend_on_the_number_of_threads(
+    minilm_folder: Path, set_threads: Callable[[int], None]
+) -> None:
+    encoder = load_encoder(open_checkpoint(str(minilm_folder)), [6])
     found: dict[int, list[torch.Tensor]] = {1: [], 2: []}
-    try:
-        for threads, states in found.items():
-            torch.set_num_threads(threads)
-            states.extend(encoder.encode(random_pack([length])).layer(6) for length in range(3, 40))
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(n_threads)
+    for n_threads, states in found.items():
+        set_threads(n_threads)
+        states.extend(encoder.encode(random_pack([length])).layer(6) for length in range(3, 40))
     assert all(torch.equal(one, two) for one, two in zip(found[1], found[2], strict=True))
 
 

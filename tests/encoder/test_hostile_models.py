@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 import bertfeat
-from bertfeat.cli.failures import RUN_FAILED, report_failures
-from bertfeat.errors import CheckpointError, RunError, checkpoint_errors, is_panic
+from bertfeat.errors import CheckpointError
 from tests.support import hostile_models
 from tests.support.command_line import bertfeat as command
 from tests.support.hostile_models import cases
@@ -24,29 +22,18 @@ pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
 # The file and the words of some refusals of each kind. The long test has all of them.
 REFUSED = {
-    "config layer_norm_eps 'x'": ("config.json", "layer_norm_eps"),
     "config use_cache None": ("", "use_cache"),
-    "config hidden_act 3": ("config.json", "hidden_act"),
     "config hidden_act 'x'": ("", "unknown key or value 'x'"),
-    "config intermediate_size 0": ("", "config.json asks for (0,)"),
-    "config dtype []": ("", "the tokenizer cannot be loaded"),
     "config+ num_labels 1000000000": ("config.json", "num_labels"),
     "tokenizer_config tokenizer_class 5": ("", "the tokenizer cannot be loaded"),
-    "tokenizer_config cls_token 5": ("", "the tokenizer cannot be loaded"),
-    "tokenizer_config added_tokens_decoder 5": ("", "the tokenizer cannot be loaded"),
     "tokenizer file b'null'": ("tokenizer.json", "the tokenizer cannot be loaded"),
-    "tokenizer file b'[[[[[[[['": ("tokenizer.json", "the tokenizer cannot be loaded"),
     "tokenizer regex ((": ("", "the tokenizer cannot be loaded"),
     "tokenizer model type": ("", "the tokenizer cannot be loaded"),
-    "tokenizer empty vocabulary": ("", "tokenizer"),
     "tokenizer id 5000": ("", "token 'the' the id 5000, but the model's embedding matrix has 320 rows"),
-    "tokenizer id 300000000": ("", "token 'the' the id 300000000; is it damaged?"),
     "tokenizer id 4000000000": ("", "token 'the' the id 4000000000; is it damaged?"),
     "tokenizer post_processor id": ("", "the id 4000000, but the model's embedding matrix has 320 rows"),
     "content special_tokens_map.json cut": ("special_tokens_map.json", "the tokenizer cannot be loaded"),
-    "content tokenizer_config.json": ("tokenizer_config.json", "is not an object"),
     "weights header of spaces": ("", "the files hold 0"),
-    "weights surrogate": ("model.safetensors", "not a whole safetensors file"),
     "fifo tokenizer.json": ("tokenizer.json", "not a regular file"),
     "link config.json": ("config.json", "leads out of the model folder"),
 }
@@ -94,50 +81,16 @@ def test_only_an_id_that_occurs_is_refused_before_a_file_is_written(good: Path, 
     assert not (tmp_path / "none").exists()
 
 
-@pytest.fixture(scope="module")
-def panic() -> BaseException:
-    """A panic of the tokenizers library, as pyo3 raises it."""
-    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("^(a|a|aa)+$"), "isolated")
-    with pytest.raises(BaseException, match="retry-limit") as caught:
-        tokenizer.encode("a" * 40 + "!")
-    assert not isinstance(caught.value, Exception)
-    assert is_panic(caught.value)
-    return caught.value
-
-
-def test_a_panic_in_loading_is_one_line(panic: BaseException) -> None:
-    said = pytest.raises(CheckpointError, match=r"^model: does not load: .*retry-limit.*; correct")
-    with said, checkpoint_errors(Path("model"), "does not load"):
-        raise panic
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), MemoryError(), RunError("ours")])
-def test_errors_of_other_causes_pass(error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught, checkpoint_errors(Path("model"), "does not load"):
-        raise error
-    assert caught.value is error
-
-
-def test_a_panic_anywhere_else_ends_with_the_code_of_a_failed_run(
-    panic: BaseException, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended, report_failures():
-        raise panic
-    assert ended.value.code == RUN_FAILED
-    assert capsys.readouterr().err.splitlines()[-1].startswith("bertfeat: this should not have happened")
-
-
 @pytest.mark.long
 def test_every_hostile_folder_is_used_or_refused_in_one_line(good: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", hostile_models.__name__, good, tmp_path]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(outcomes) == len(cases(good)) > 600
-    for name, kind, said, _, megabytes in outcomes:
-        # Some faults appear only in use: weights that are not numbers, and texts that the tokenizer fails on.
-        late = name in ("weights NaN", "tokenizer no unk") or name.startswith("tokenizer regex")
+    assert len(outcomes) == len(cases(good)) > 300
+    for name, kind, said, megabytes in outcomes:
+        # Some faults appear only in use: texts that the tokenizer fails on.
+        late = name == "tokenizer no unk" or name.startswith("tokenizer regex")
         assert kind in ("ok", "refused") or (late and kind == "failed"), (name, kind, said)
         # A panic is printed by the library, before the error reaches Python.
         assert "\n" not in said.strip() or "panicked at" in said, (name, said)

@@ -123,14 +123,9 @@ def test_every_layer_of_some_texts_equals_the_naive_loop(tmp_path: Path, expecte
     check(store, expected, order, "float32")
 
 
-@pytest.fixture
-def paragraphs(tmp_path: Path) -> Path:
+def test_concat_is_its_layers_bit_for_bit(tmp_path: Path) -> None:
     (tmp_path / "paragraphs.txt").write_text("\n".join(real_texts()[:40]), encoding="utf-8")
-    return tmp_path / "paragraphs.txt"
-
-
-def test_concat_is_its_layers_bit_for_bit(paragraphs: Path, tmp_path: Path) -> None:
-    store = bertfeat.extract(paragraphs, tmp_path / "features", levels="token,word,sentence")
+    store = bertfeat.extract(tmp_path / "paragraphs.txt", tmp_path / "features", levels="token,word,sentence")
     hidden = 384
     for level in store.levels:
         concat = store.numpy(level, "concat_last4")
@@ -139,12 +134,3 @@ def test_concat_is_its_layers_bit_for_bit(paragraphs: Path, tmp_path: Path) -> N
             np.testing.assert_array_equal(
                 part.view(np.uint16), store.numpy(level, f"layer_{layer:02d}").view(np.uint16)
             )
-
-
-def test_sum_and_mean_are_those_of_the_layers(paragraphs: Path, tmp_path: Path) -> None:
-    store = bertfeat.extract(
-        paragraphs, tmp_path / "features", combine="none,sum,mean", store_dtype="float32", levels="word"
-    )
-    layers = np.stack([store.numpy("word", f"layer_{layer:02d}") for layer in (3, 4, 5, 6)]).astype(np.float64)
-    np.testing.assert_allclose(store.numpy("word", "sum_last4"), layers.sum(axis=0), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(store.numpy("word", "mean_last4"), layers.mean(axis=0), rtol=1e-5, atol=1e-5)

@@ -1,19 +1,13 @@
-"""Layers and devices as the user names them, and transfers on the CPU; test_gpu.py tests those to CUDA."""
+"""Layers and devices as the user names them."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from bertfeat import devices
-from bertfeat.config import ExtractConfig
-from bertfeat.encoder import device_copies
-from bertfeat.encoder.device_copies import Fetches, gathering_device, to_device
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.flow import Flow
-from bertfeat.records import FeatureColumn
 
 CPU = torch.device("cpu")
 
@@ -25,73 +19,36 @@ class TestLayers:
             ("all", range(13)),
             ("last4", [9, 10, 11, 12]),
             ("-1", [12]),
-            ("-13", [0]),
             ("0,4,-1", [0, 4, 12]),
             ("-4..-1", [9, 10, 11, 12]),
-            ("9..12", [9, 10, 11, 12]),
-            ("-1,-2", [11, 12]),
             ("0..-1", range(13)),
             ("last4,0,12,12", [0, 9, 10, 11, 12]),
-            ("3..3", [3]),
         ],
     )
     def test_parse(self, spec: str, layers: list[int]) -> None:
         assert parse_layers(spec, 12) == tuple(layers)
 
-    @pytest.mark.parametrize("spec", ["", ",", "1,", "x", "1-3", "1...3", "1..", "+1", "1.0", "last", "last5", "٣"])
-    def test_malformed(self, spec: str) -> None:
-        with pytest.raises(ConfigError, match="is not a layer; write 'all', 'last4', numbers and ranges"):
-            parse_layers(spec, 12)
-
-    def test_out_of_range_names_the_range(self) -> None:
-        for layer in (7, -8, 999_999_999):
-            with pytest.raises(ConfigError) as caught:
-                parse_layers(f"0,{layer}", 6, model="minilm")
-            assert str(caught.value) == (
-                f"`layers`: layer {layer} is out of range; minilm has layers 0 (embeddings) to 6, or -7 to -1"
-            )
-
-    def test_backwards_and_too_few(self) -> None:
-        with pytest.raises(ConfigError, match="layer 5 is higher than layer 2"):
-            parse_layers("5..2", 6)
-        with pytest.raises(ConfigError, match="tiny has 3 blocks only"):
-            parse_layers("last4", 3, model="tiny")
-
     @pytest.mark.parametrize(
-        ("layers", "name"),
+        ("spec", "said"),
         [
-            ((9, 10, 11, 12), "last4"),
-            ((9, 11), "09_11"),
-            ((3, 4, 5, 7), "03_04_05_07"),
-            (tuple(range(13)), "00_01_02_03_04_05_06_07_08_09_10_11_12"),
+            ("0,7", r"^`layers`: layer 7 is out of range; tiny has layers 0 \(embeddings\) to 3, or -4 to -1$"),
+            ("-8", "layer -8 is out of range"),
+            ("3..2", "layer 3 is higher than layer 2"),
+            ("last4", "tiny has 3 blocks only"),
+            *((bad, "is not a layer; write 'all', 'last4', numbers and") for bad in ("", "1,", "1-3", "last", "٣")),
         ],
     )
-    def test_columns(self, layers: tuple[int, ...], name: str) -> None:
-        columns = feature_columns(layers, ["mean", "sum", "none", "concat"], hidden_size=8, n_layers=12)
-        assert columns == (
-            *(FeatureColumn(f"layer_{layer:02d}", (layer,), "none", 8) for layer in layers),
-            FeatureColumn(f"concat_{name}", layers, "concat", 8 * len(layers)),
-            FeatureColumn(f"sum_{name}", layers, "sum", 8),
-            FeatureColumn(f"mean_{name}", layers, "mean", 8),
-        )
-
-    def test_whole_small_model_is_not_last4(self) -> None:
-        (column,) = feature_columns((0, 1, 2, 3), ["concat"], hidden_size=2, n_layers=3)
-        assert column.name == "concat_00_01_02_03"
+    def test_refusals(self, spec: str, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            parse_layers(spec, 3, model="tiny")
 
     def test_one_layer_is_not_written_twice(self) -> None:
         both = feature_columns((11,), ["none", "concat", "mean"], hidden_size=8, n_layers=12)
         assert [column.name for column in both] == ["layer_11"]
-        alone = feature_columns((11,), ["concat"], hidden_size=8, n_layers=12)
-        assert [column.name for column in alone] == ["concat_11"]
 
 
 class TestDevices:
-    def test_this_machine(self) -> None:
-        assert devices.resolve_device("cpu") == (torch.device("cpu"),)
-        assert devices.resolve_device("auto")
-
-    @pytest.mark.parametrize("spec", ["gpu", "", "cuda:x", "cuda:-1", "cpu,cpu", "cuda:0,cpu"])
+    @pytest.mark.parametrize("spec", ["gpu", "cuda:x", "cuda:0,cpu"])
     def test_malformed(self, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -116,67 +73,3 @@ class TestDevices:
         assert devices.resolve_device("cuda:1, cuda:0,cuda:1") == both[::-1]
         with pytest.raises(ConfigError, match="this machine has cuda:0 to cuda:1"):
             devices.resolve_device("cuda:2")
-
-    def test_compute_dtype(self) -> None:
-        assert devices.resolve_compute_dtype("auto", "cuda") == "bfloat16"
-        assert devices.resolve_compute_dtype("auto", "mps") == "float32"
-        assert devices.resolve_compute_dtype("float16", "cpu") == "float16"
-
-    def test_the_compute_dtype_of_older_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        kinds = {torch.device("cuda:0"): (9, 0), torch.device("cuda:1"): (7, 5)}
-        monkeypatch.setattr(devices, "_cuda_devices", lambda: tuple(kinds))
-        monkeypatch.setattr(torch.cuda, "get_device_capability", kinds.__getitem__)
-        chosen = {spec: devices.resolve_compute_dtype("auto", "cuda", spec) for spec in ("cuda:0", "cuda:1", "cuda")}
-        assert chosen == {"cuda:0": "bfloat16", "cuda:1": "float32", "cuda": "float32"}
-        # It takes the memory of the files, and what is asked for stays.
-        assert devices.resolve_compute_dtype("auto", "cuda", "cuda:1", is_bfloat16=True) == "bfloat16"
-        assert devices.resolve_compute_dtype("bfloat16", "cuda", "cuda:1") == "bfloat16"
-        monkeypatch.setattr(torch.version, "hip", "6.0")
-        assert devices.resolve_compute_dtype("auto", "cuda", "cuda:1") == "bfloat16"
-
-    @pytest.mark.parametrize(("has_bfloat16", "dtype"), [(True, "bfloat16"), (False, "float32")])
-    def test_an_encoder_on_an_older_device(
-        self, monkeypatch: pytest.MonkeyPatch, has_bfloat16: bool, dtype: str
-    ) -> None:
-        monkeypatch.setattr(devices, "_cuda_devices", lambda: (torch.device("cuda:0"),))
-        monkeypatch.setattr(devices, "_has_bfloat16", lambda device: has_bfloat16)
-        assert Flow.of(ExtractConfig(device="cuda:0")).resolved.compute_dtype == dtype
-
-    def test_the_planned_kind_is_that_of_the_first_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert devices.planned_kind("auto", elsewhere=False) == devices.resolve_device("auto")[0].type
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(devices, "_may_have_gpu", lambda: False)
-        assert devices.planned_kind("auto", elsewhere=False) == devices.resolve_device("auto")[0].type == "cpu"
-        monkeypatch.setattr(devices, "_may_have_gpu", lambda: True)
-        assert [devices.planned_kind(spec, elsewhere=False) for spec in ("auto", "cuda:0", "cpu")] == [
-            *("cuda", "cuda"),
-            "cpu",
-        ]
-
-    def test_batch_tokens(self) -> None:
-        sizes = {("cuda", 1024): 49_152, ("cuda", 32): 131_072, ("cuda", 65_536): 4_096, ("mps", 768): 8_192}
-        assert {shape: devices.default_max_batch_tokens(*shape) for shape in sizes} == sizes
-
-
-def test_on_the_cpu_nothing_is_copied() -> None:
-    array = np.arange(6, dtype=np.int64)
-    tensor = to_device(array, CPU)
-    array[0] = 7
-    assert tensor.tolist() == [7, 1, 2, 3, 4, 5]
-    fetches = Fetches(CPU)
-    found = fetches.fetch(tensor)
-    assert fetches.wait() == {}
-    assert np.shares_memory(found, array)
-
-
-def test_vectors_are_gathered_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Memory that torch reserved and does not use is available too.
-    monkeypatch.setattr(device_copies.torch.cuda, "mem_get_info", lambda device: (1000, 8000))
-    monkeypatch.setattr(device_copies.torch.cuda, "memory_reserved", lambda device: 5000)
-    monkeypatch.setattr(device_copies.torch.cuda, "memory_allocated", lambda device: 2000)
-    cuda = torch.device("cuda", 1)
-    assert gathering_device(cuda, 1000) == cuda
-    assert gathering_device(cuda, 1001) == CPU
-    assert gathering_device(CPU, 1) == CPU
-    assert gathering_device(torch.device("mps"), 1) == CPU

@@ -97,15 +97,6 @@ def test_sentences_equal_sentence_transformers(tmp_path: Path, minilm_folder: Pa
     assert (vectors * expected).sum(axis=1).min() >= 0.9999
 
 
-def test_the_classification_token_equals_sentence_transformers(minilm_folder: Path) -> None:
-    peers = pytest.importorskip("sentence_transformers")
-    lines = ["a river bank", "a savings bank", "人工智能"]
-    peer = peers.SentenceTransformer(str(minilm_folder), device="cpu")
-    states = peer.encode(lines, output_value="token_embeddings", show_progress_bar=False)
-    expected = np.stack([state[0].cpu().numpy() for state in states])
-    assert_close(bertfeat.embed(lines, pooling="cls"), expected)
-
-
 @pytest.mark.peer
 @pytest.mark.parametrize("name", FILES)
 def test_words_equal_flair(tmp_path: Path, minilm_folder: Path, name: str) -> None:

@@ -17,7 +17,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_MAPPING_NAMES,
+)
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from bertfeat.records import Pack
@@ -38,290 +42,141 @@ SENTENCES = (
     "Überraschung: naïve café owners résumé their façade work in Zürich.",
 )
 
-_BERT = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": N_LAYERS,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": MAX_LENGTH,
-    "pad_token_id": 0,
-}
+# By the names that every config takes.
+_SIZES = {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN, "num_hidden_layers": N_LAYERS, "num_attention_heads": 4}
+_BERT = {**_SIZES, "intermediate_size": 48, "max_position_embeddings": MAX_LENGTH, "pad_token_id": 0}
 _ROBERTA = {**_BERT, "max_position_embeddings": MAX_LENGTH + 2, "pad_token_id": 1, "type_vocab_size": 1}
-_T5 = {
-    "vocab_size": VOCAB_SIZE,
-    "d_model": HIDDEN,
-    "d_kv": 8,
-    "d_ff": 48,
-    "num_layers": N_LAYERS,
-    "num_decoder_layers": 1,
-    "num_heads": 4,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 16,
-    "decoder_start_token_id": 0,
-}
-_BART = {
-    "vocab_size": VOCAB_SIZE,
-    "d_model": HIDDEN,
-    "encoder_layers": N_LAYERS,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": MAX_LENGTH,
-    "pad_token_id": 1,
-    "scale_embedding": True,
-}
-_GPT = {
-    "vocab_size": VOCAB_SIZE,
-    "n_embd": HIDDEN,
-    "n_layer": N_LAYERS,
-    "n_head": 4,
-    "n_positions": MAX_LENGTH,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-_XLM = {
-    "vocab_size": VOCAB_SIZE,
-    "emb_dim": HIDDEN,
-    "n_layers": N_LAYERS,
-    "n_heads": 4,
-    "max_position_embeddings": MAX_LENGTH,
-    "n_langs": 2,
-}
+_T5 = (
+    _SIZES
+    | {"num_layers": N_LAYERS, "d_kv": 8, "d_ff": 48, "num_decoder_layers": 1, "decoder_start_token_id": 0}
+    | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 16}
+)
+_BART = (
+    {"vocab_size": VOCAB_SIZE, "d_model": HIDDEN, "max_position_embeddings": MAX_LENGTH, "pad_token_id": 1}
+    | {"encoder_layers": N_LAYERS, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "scale_embedding": True}
+    | {"decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 48}
+)
+_GPT = {**_SIZES, "n_positions": MAX_LENGTH, "bos_token_id": 0, "eos_token_id": 0}
+_XLM = {**_SIZES, "max_position_embeddings": MAX_LENGTH, "n_langs": 2}
 # Grouped heads, no token for padding; sliding windows are shorter than the texts.
 _DECODER = {**_BERT, "vocab_size": 448, "num_key_value_heads": 2, "pad_token_id": None, "bos_token_id": 1}
 _WINDOWED = {**_DECODER, "sliding_window": 6}
-_MIXED = {
-    **_WINDOWED,
-    "use_sliding_window": True,
-    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
-}
+_IN_TURNS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+_MIXED = {**_WINDOWED, "use_sliding_window": True, "layer_types": _IN_TURNS}
 _GEMMA = {**_DECODER, "head_dim": 16}
-_FALCON = {**_BERT, "pad_token_id": None, "ffn_hidden_size": 48}
 _CLIP = {**_BERT, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "projection_dim": 16}
 _SMALL_HEADS = {**_DECODER, "head_dim": 8, "pad_token_id": 0}
 _MIXED_SMALL_HEADS = {**_MIXED, "head_dim": 8}
-_EXPERTS = {
-    **_MIXED_SMALL_HEADS,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-}
-_LATENT = {
-    **_DECODER,
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 6,
-    "moe_intermediate_size": 16,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-}
-_SECTIONS = {
-    **_SMALL_HEADS,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1]},
-}
+_EXPERTS = (
+    _MIXED_SMALL_HEADS
+    | {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+    | {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+)
+_LATENT = (
+    _DECODER
+    | {"num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "first_k_dense_replace": 1}
+    | {"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6, "moe_intermediate_size": 16}
+    | {"n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2}
+)
+_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+_HALF_ROPE = {"rope_type": "default", "partial_rotary_factor": 0.5}
+_SECTIONS = {**_SMALL_HEADS, "rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}}
 _MULTIPLIERS = {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.5}
-_GRANITE = {**_SMALL_HEADS, **_MULTIPLIERS}
-_GRANITE_EXPERTS = {**_EXPERTS, **_MULTIPLIERS, "shared_intermediate_size": 16}
+_NARROW = {**_BERT, "embedding_size": 16}
+_ONE_TYPE = {**_BERT, "pad_token_id": 1, "type_vocab_size": 1}
+_RELATIVE = {**_BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+_PAGES = {**_ROBERTA, "max_2d_position_embeddings": 64}
+
+
+def _each(names: str, config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return dict.fromkeys(names.split(), config)
+
+
 # The config of each family.
 _CONFIGS: dict[str, dict[str, Any]] = {
-    "bert": _BERT,
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), _ROBERTA),
-    "data2vec-text": _ROBERTA,
+    **_each("bert bert-generation splinter esmc nomic_bert megatron-bert big_bird fnet yoso", _BERT),
+    **_each("chinese_clip_text_model align_text_model flava_text_model visual_bert", _BERT),
+    **_each("roberta xlm-roberta camembert xlm-roberta-xl roberta-prelayernorm data2vec-text ibert", _ROBERTA),
+    "clap_text_model": _ROBERTA,
     "xmod": {**_ROBERTA, "languages": ["en_XX", "de_DE"], "default_language": "de_DE"},
-    "bert-generation": _BERT,
-    "splinter": _BERT,
-    "gte": {**_BERT, "pad_token_id": 1, "type_vocab_size": 1},
-    "jina_embeddings_v3": {**_BERT, "pad_token_id": 1, "type_vocab_size": 1},
+    **_each("gte jina_embeddings_v3", _ONE_TYPE),
     "ultrabert": {**_BERT, "num_key_value_heads": 2, "sliding_window": 4},
-    "esmc": _BERT,
     "esm": {**_ROBERTA, "position_embedding_type": "absolute", "mask_token_id": 7, "token_dropout": True},
     "luke": {**_ROBERTA, "entity_vocab_size": 50, "entity_emb_size": 8},
-    "xlm": _XLM,
-    "flaubert": _XLM,
-    "ibert": _ROBERTA,
+    **_each("xlm flaubert", _XLM),
     "squeezebert": {**_BERT, "embedding_size": HIDDEN},
-    "distilbert": {
-        "vocab_size": VOCAB_SIZE,
-        "dim": HIDDEN,
-        "n_layers": N_LAYERS,
-        "n_heads": 4,
-        "hidden_dim": 48,
-        "max_position_embeddings": MAX_LENGTH,
-    },
-    "albert": {**_BERT, "embedding_size": 16},
+    "distilbert": {**_SIZES, "hidden_dim": 48, "max_position_embeddings": MAX_LENGTH},
+    **_each("albert electra roformer", _NARROW),
     "ernie": {**_BERT, "use_task_id": True, "task_type_vocab_size": 3},
-    "electra": {**_BERT, "embedding_size": 16},
-    "modernbert": {**_BERT, "local_attention": 8, "global_attn_every_n_layers": 2},
-    "nomic_bert": _BERT,
+    **_each("modernbert modernbert-decoder", {**_BERT, "local_attention": 8, "global_attn_every_n_layers": 2}),
     "eurobert": {**_BERT, "num_key_value_heads": 2},
     "gpt2": {**_GPT, "scale_attn_by_inverse_layer_idx": True},
-    "mobilebert": {
-        **_BERT,
-        "embedding_size": 16,
-        "intra_bottleneck_size": 16,
-        "num_feedforward_networks": 2,
-        "true_hidden_size": 16,
-    },
+    "mobilebert": {**_NARROW, "intra_bottleneck_size": 16, "num_feedforward_networks": 2, "true_hidden_size": 16},
     "xlnet": {"vocab_size": VOCAB_SIZE, "d_model": HIDDEN, "n_layer": N_LAYERS, "n_head": 4, "d_inner": 48},
-    "deberta": {
-        **_BERT,
-        "type_vocab_size": 2,
-        "relative_attention": True,
-        "position_biased_input": True,
-        "pos_att_type": ["c2p", "p2c"],
-    },
-    "deberta-v2": {
-        **_BERT,
-        "type_vocab_size": 0,
-        "relative_attention": True,
-        "position_biased_input": False,
-        "pos_att_type": ["c2p", "p2c"],
-        "position_buckets": 8,
-        "norm_rel_ebd": "layer_norm",
-        "share_att_key": True,
-        "conv_kernel_size": 3,
-        "conv_act": "gelu",
-    },
+    "deberta": {**_RELATIVE, "type_vocab_size": 2, "position_biased_input": True},
+    "deberta-v2": _RELATIVE
+    | {"type_vocab_size": 0, "position_biased_input": False, "position_buckets": 8, "norm_rel_ebd": "layer_norm"}
+    | {"share_att_key": True, "conv_kernel_size": 3, "conv_act": "gelu"},
     "mpnet": {**_BERT, "max_position_embeddings": MAX_LENGTH + 2, "pad_token_id": 1},
-    "megatron-bert": _BERT,
-    "roformer": {**_BERT, "embedding_size": 16},
     "rembert": {**_BERT, "input_embedding_size": 16, "output_embedding_size": 16},
-    "longformer": {
-        **_BERT,
-        "max_position_embeddings": MAX_LENGTH + 2,
-        "pad_token_id": 1,
-        "type_vocab_size": 1,
-        "attention_window": [8, 8, 4, 4],
-    },
-    "big_bird": _BERT,
-    "convbert": {**_BERT, "embedding_size": 16, "conv_kernel_size": 3, "head_ratio": 2},
+    "longformer": {**_ROBERTA, "attention_window": [8, 8, 4, 4]},
+    "convbert": {**_NARROW, "conv_kernel_size": 3, "head_ratio": 2},
     "layoutlm": {**_BERT, "max_2d_position_embeddings": 64},
     "nystromformer": {**_BERT, "segment_means_seq_len": 8, "num_landmarks": 8, "conv_kernel_size": 5},
-    **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
+    **_each("t5 mt5 umt5", _T5),
     "longt5": {**_T5, "local_radius": 4},
-    **dict.fromkeys(("bart", "mbart", "m2m_100"), _BART),
-    "openai-gpt": _GPT,
-    **dict.fromkeys(("llama", "olmo2"), _DECODER),
-    **dict.fromkeys(("mistral", "phi3"), _WINDOWED),
+    **_each("bart mbart m2m_100 pegasus blenderbot blenderbot-small marian plbart mvp", _BART),
+    **_each("openai-gpt gpt_bigcode", _GPT),
+    **_each("llama olmo2 phi", _DECODER),
+    **_each("mistral phi3 starcoder2", _WINDOWED),
     "qwen2": _MIXED,
     "qwen3": {**_MIXED, "head_dim": 16},
     "gemma": _GEMMA,
     "gemma2": {**_MIXED, **_GEMMA, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 2.0},
     "gemma3_text": {**_MIXED, **_GEMMA, "query_pre_attn_scalar": 24},
-    "gpt_neox": {
-        **_BERT,
-        "pad_token_id": None,
-        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5},
-    },
+    "gpt_neox": {**_BERT, "pad_token_id": None, "rope_parameters": _HALF_ROPE},
     "opt": {**_BERT, "pad_token_id": 1, "ffn_dim": 48},
     "smollm3": {**_MIXED, "no_rope_layers": [1, 0, 0, 1]},
     "bloom": {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN, "n_layer": N_LAYERS, "n_head": 4, "pad_token_id": None},
-    "falcon": _FALCON,
-    **dict.fromkeys(
-        (
-            *("clip_text_model", "metaclip_2_text_model", "clipseg_text_model", "owlvit_text_model"),
-            *("owlv2_text_model", "xclip_text_model", "groupvit_text_model", "siglip_text_model"),
-            *("siglip2_text_model", "tipsv2_text_model"),
-        ),
-        _CLIP,
-    ),
-    **dict.fromkeys(("chinese_clip_text_model", "align_text_model", "flava_text_model", "visual_bert"), _BERT),
-    "clap_text_model": _ROBERTA,
+    "falcon": {**_BERT, "pad_token_id": None, "ffn_hidden_size": 48},
+    **_each("clip_text_model metaclip_2_text_model clipseg_text_model owlvit_text_model owlv2_text_model", _CLIP),
+    **_each("xclip_text_model groupvit_text_model siglip_text_model siglip2_text_model tipsv2_text_model", _CLIP),
     "altclip_text_model": {**_ROBERTA, "project_dim": HIDDEN},
     "blip_text_model": {**_BERT, "bos_token_id": 0, "eos_token_id": 2, "sep_token_id": 2, "encoder_hidden_size": 16},
-    **dict.fromkeys(("pegasus", "blenderbot", "blenderbot-small", "marian", "plbart", "mvp"), _BART),
-    "led": {
-        **_BART,
-        "max_encoder_position_embeddings": MAX_LENGTH,
-        "max_decoder_position_embeddings": MAX_LENGTH,
-        "attention_window": [10, 10, 10, 10],
-    },
+    "led": _BART
+    | {"max_encoder_position_embeddings": MAX_LENGTH, "max_decoder_position_embeddings": MAX_LENGTH}
+    | {"attention_window": [10, 10, 10, 10]},
     "bigbird_pegasus": {**_BART, "attention_type": "original_full"},
     "nllb-moe": {**_BART, "num_experts": 4, "encoder_sparse_step": 2, "decoder_sparse_step": 1, "expert_capacity": 64},
     "switch_transformers": {**_T5, "num_experts": 4, "num_sparse_encoder_layers": 2, "expert_capacity": 8},
     # A token, a place and a third of the box of six take equal parts of the width.
-    "lilt": {**_ROBERTA, "hidden_size": 48, "max_2d_position_embeddings": 64},
-    "layoutlmv3": {
-        **_ROBERTA,
-        "max_2d_position_embeddings": 64,
-        "coordinate_size": 6,
-        "shape_size": 4,
-        "input_size": 32,
-    },
+    "lilt": {**_PAGES, "hidden_size": 48},
+    "layoutlmv3": {**_PAGES, "coordinate_size": 6, "shape_size": 4, "input_size": 32},
     "markuplm": {**_ROBERTA, "type_vocab_size": 2, "max_depth": 4, "xpath_unit_hidden_size": 8},
-    "fnet": _BERT,
-    "yoso": _BERT,
-    "openai_privacy_filter": {**_EXPERTS, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
-    **dict.fromkeys(
-        (
-            *("apertus", "arcee", "cohere", "ernie4_5", "glm", "glm4", "helium", "hunyuan_v1_dense"),
-            *("internlm3", "jais2", "nemotron", "olmo", "seed_oss", "stablelm"),
-        ),
-        _SMALL_HEADS,
-    ),
-    **dict.fromkeys(("granite", "hyperclovax"), _GRANITE),
-    **dict.fromkeys(
-        ("cohere2", "cwm", "exaone4", "ministral", "ministral3", "olmo3", "vaultgemma"), _MIXED_SMALL_HEADS
-    ),
-    "qwen2_vl_text": {**_MIXED, **_SECTIONS},
-    "qwen2_5_vl_text": {**_MIXED, **_SECTIONS},
+    "openai_privacy_filter": {**_EXPERTS, "rope_parameters": _ROPE},
+    **_each("apertus arcee cohere ernie4_5 glm glm4 helium hunyuan_v1_dense internlm3 jais2 nemotron", _SMALL_HEADS),
+    **_each("olmo seed_oss stablelm", _SMALL_HEADS),
+    **_each("granite hyperclovax", {**_SMALL_HEADS, **_MULTIPLIERS}),
+    **_each("cohere2 cwm exaone4 ministral ministral3 olmo3 vaultgemma kolibri1", _MIXED_SMALL_HEADS),
+    **_each("qwen2_vl_text qwen2_5_vl_text", {**_MIXED, **_SECTIONS}),
     "qwen3_vl_text": _SECTIONS,
-    "starcoder2": _WINDOWED,
-    "phi": _DECODER,
     "persimmon": {**_BERT, "pad_token_id": 0},
     "biogpt": {**_BERT, "pad_token_id": 1},
-    "modernbert-decoder": {**_BERT, "local_attention": 8, "global_attn_every_n_layers": 2},
-    "gpt_bigcode": _GPT,
     "ctrl": {**_GPT, "dff": 48},
-    "gptj": {**_GPT, "rotary_dim": 4},
-    "codegen": {**_GPT, "rotary_dim": 4},
-    "gpt_neo": {
-        **_BERT,
-        "num_layers": N_LAYERS,
-        "num_heads": 4,
-        "attention_types": [[["global", "local"], 2]],
-        "window_size": 6,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-    },
-    "xglm": {
-        "vocab_size": VOCAB_SIZE,
-        "d_model": HIDDEN,
-        "num_layers": N_LAYERS,
-        "attention_heads": 4,
-        "ffn_dim": 48,
-        "max_position_embeddings": MAX_LENGTH,
-    },
-    "mpt": {
-        "vocab_size": VOCAB_SIZE,
-        "d_model": HIDDEN,
-        "n_layers": N_LAYERS,
-        "n_heads": 4,
-        "max_seq_len": MAX_LENGTH,
-        "expansion_ratio": 2,
-    },
-    **dict.fromkeys(
-        ("mixtral", "qwen2_moe", "qwen3_moe", "ernie4_5_moe", "flex_olmo", "olmoe", "phimoe", "gpt_oss"), _EXPERTS
-    ),
-    **dict.fromkeys(("granitemoe", "granitemoeshared"), _GRANITE_EXPERTS),
+    **_each("gptj codegen", {**_GPT, "rotary_dim": 4}),
+    "gpt_neo": _BERT
+    | {"num_layers": N_LAYERS, "num_heads": 4, "bos_token_id": 0, "eos_token_id": 2}
+    | {"attention_types": [[["global", "local"], 2]], "window_size": 6},
+    "xglm": {"vocab_size": VOCAB_SIZE, "d_model": HIDDEN, "num_layers": N_LAYERS, "attention_heads": 4}
+    | {"max_position_embeddings": MAX_LENGTH, "ffn_dim": 48},
+    "mpt": {**_SIZES, "max_seq_len": MAX_LENGTH, "expansion_ratio": 2},
+    **_each("mixtral qwen2_moe qwen3_moe ernie4_5_moe flex_olmo olmoe phimoe gpt_oss", _EXPERTS),
+    **_each("minimax_m2 flint cohere2_moe", _EXPERTS),
+    **_each("granitemoe granitemoeshared", {**_EXPERTS, **_MULTIPLIERS, "shared_intermediate_size": 16}),
     "glm4_moe": {**_LATENT, "head_dim": 16, "use_qk_norm": True},
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "minicpm3"), _LATENT),
+    **_each("deepseek_v2 deepseek_v3 minicpm3", _LATENT),
     # Chunks of attention are shorter than the texts.
     "llama4_text": {**_EXPERTS, "intermediate_size_mlp": 48, "attention_chunk_size": 6, "layer_types": None},
-    "kolibri1": _MIXED_SMALL_HEADS,
-    **dict.fromkeys(("minimax_m2", "flint", "cohere2_moe"), _EXPERTS),
     "laguna": {**_EXPERTS, "layer_types": None},
     "solar_open": {**_LATENT, "head_dim": 16},
     "exaone_moe": {**_LATENT, **_MIXED, "head_dim": 8, "num_key_value_heads": 4},
@@ -352,8 +207,6 @@ _SAVED_AS = {
     "xlm": "XLMWithLMHeadModel",
     "luke": "LukeForSequenceClassification",
     "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5Model",
-    "umt5": "UMT5Model",
     "bart": "BartForConditionalGeneration",
     "llama": "LlamaForCausalLM",
     "opt": "OPTForCausalLM",
@@ -374,14 +227,7 @@ _TOKENIZER_KINDS = {
 
 
 def build_model(model_type: str, folder: Path, *, seed: int = 0, **changes: Any) -> Path:
-    """Save a tiny random model of a family, with its tokenizer, and return its folder.
-
-    Args:
-        model_type: A key of the configs above.
-        folder: Where to save it; created.
-        seed: Of the weights.
-        changes: Config values that differ from the tiny model's.
-    """
+    """Save a tiny random model of a family with its tokenizer, and return its folder; `changes` go into its config."""
     config = CONFIG_MAPPING[model_type](**{**_CONFIGS[model_type], **changes})
     torch.manual_seed(seed)
     saved_as = _SAVED_AS.get(model_type)
@@ -457,10 +303,8 @@ def _trained(kind: str, specials: list[str]) -> Tokenizer:
     elif kind in ("bpe", "bytes"):
         merges = [(first, second) for first, second in found["merges"]]
         tokenizer = Tokenizer(models.BPE(_numbered([*specials, *found["pieces"]]), merges))
-        tokenizer.pre_tokenizer, tokenizer.decoder = (
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-            decoders.ByteLevel(),
-        )
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
     else:
         pieces = [*((piece, 0.0) for piece in specials), *((piece, score) for piece, score in found)]
         tokenizer = Tokenizer(models.Unigram(pieces, unk_id=specials.index("<unk>")))
@@ -547,12 +391,7 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
 
 
 def all_model_types(chosen: Callable[[str], bool] = lambda _: True, *, others_long: bool = False) -> list[Any]:
-    """Return the model types with a tiny model as parameters; the rare ones are left to the long tests.
-
-    Args:
-        chosen: Which of them.
-        others_long: Leave those that are not chosen to the long tests too.
-    """
+    """Return the chosen types as parameters; the rare ones, or with `others_long` all others, are for long tests."""
     rare = {name for name in _CONFIGS if name in _RARE.split() or not chosen(name)}
     return [
         pytest.param(name, marks=[pytest.mark.long] if name in rare else [])
@@ -563,4 +402,4 @@ def all_model_types(chosen: Callable[[str], bool] = lambda _: True, *, others_lo
 
 def is_decoder(model_type: str) -> bool:
     """Return whether a type is that of a model which predicts next words, and no masked ones."""
-    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and "num_attention_heads" in _CONFIGS[model_type]
+    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES

@@ -17,30 +17,21 @@ from typing import Any
 
 Change = Callable[[Path], None]
 
-VALUES = (None, True, -1, 0, 1, 3, 10**9, 10**30, 1.5, "x", [], {}, [1], "9" * 400)
+VALUES = (None, True, -1, 0, 10**9, 10**30, 1.5, "x", [], {})
 # Keys that a config may have beside those of a saved model.
 FURTHER_KEYS = (
-    *("torch_dtype", "dtype", "attn_implementation", "_attn_implementation", "output_attentions", "return_dict"),
-    *("use_return_dict", "chunk_size_feed_forward", "pruned_heads", "tie_word_embeddings", "is_decoder"),
-    *("add_cross_attention", "id2label", "num_labels", "rope_scaling", "layer_types", "tokenizer_class"),
-    *("_name_or_path", "transformers_version", "architectures", "trust_remote_code", "gradient_checkpointing"),
-    *("position_embedding_type", "classifier_dropout"),
+    *("dtype", "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "pruned_heads", "num_labels"),
+    *("id2label", "rope_scaling", "layer_types", "tokenizer_class", "_name_or_path", "trust_remote_code"),
 )
-FURTHER_VALUES = (True, 1, 10**9, "x", "../../etc", [], {"0": [0]}, {"a": 1})
+FURTHER_VALUES = (10**9, "../../etc", [], {"0": [0]})
 TOKENIZER_SETTINGS: tuple[tuple[str, Any], ...] = (
-    *(("tokenizer_class", value) for value in ("LlamaTokenizer", "BertTokenizer", "NoSuchTokenizer", 5, "os.system")),
+    *(("tokenizer_class", value) for value in ("LlamaTokenizer", "NoSuchTokenizer", 5, "os.system")),
     *(("cls_token", value) for value in (5, {"a": 1}, "unheard")),
-    ("model_max_length", "x"),
     *(("added_tokens_decoder", value) for value in (5, {"99999999999": {"content": "q"}}, {"x": {"content": "q"}})),
-    ("added_tokens_decoder", {"5000": {"content": "fox", "special": False}}),
-    *(("chat_template", "{{ 1 }}"), ("extra_special_tokens", {"a": "b"}), ("do_lower_case", 7)),
-    *(("padding_side", "x"), ("truncation_side", 4), ("fast_tokenizer_files", ["../../x"]), ("auto_map", {})),
-    *(("processor_class", "../x"), ("backend", "x"), ("vocab_file", "/etc/passwd"), ("tokenizer_file", "/etc/passwd")),
-    *(("tokenizer_file", "/nonexistent"), ("name_or_path", "evil/repo"), ("gguf_file", "/etc/passwd")),
-    *(("subfolder", "../.."), ("model_input_names", 5), ("init_inputs", [1]), ("split_special_tokens", "x")),
+    *(("model_max_length", "x"), ("extra_special_tokens", {"a": "b"}), ("auto_map", {}), ("subfolder", "../..")),
+    *(("vocab_file", "/etc/passwd"), ("tokenizer_file", "/nonexistent"), ("name_or_path", "evil/repo")),
 )
 _FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
-_WORD = "embeddings.word_embeddings.weight"
 
 
 def edited(file: str, key: str, value: Any) -> Change:
@@ -73,50 +64,12 @@ def replaced(file: str, content: bytes) -> Change:
     return lambda folder: (folder / file).write_bytes(content) and None
 
 
-def split_by(regex: str) -> Change:
-    """Make a regular expression the pre-tokenizer."""
-    pattern = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
-    return edited("tokenizer.json", "pre_tokenizer", pattern)
-
-
-def header(change: Callable[[dict[str, Any]], object], data: Callable[[bytes], bytes] = bytes) -> Change:
-    """Change the header of the weights."""
-
-    def apply(folder: Path) -> None:
-        content = (folder / "model.safetensors").read_bytes()
-        length = int.from_bytes(content[:8], "little")
-        entries = json.loads(content[8 : 8 + length])
-        prefix = next(name for name in entries if name.endswith(_WORD)).removesuffix(_WORD)
-        entries = {name.removeprefix(prefix): entry for name, entry in entries.items()}
-        change(entries)
-        text = json.dumps({name if name[:2] == "__" else prefix + name: entry for name, entry in entries.items()})
-        body = data(content[8 + length :])
-        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text.encode() + body)
-
-    return apply
-
-
-def no_weights(text: bytes) -> Change:
-    """Write a weights file of nothing but a header."""
-    return replaced("model.safetensors", len(text).to_bytes(8, "little") + text)
-
-
-def fifo(file: str) -> Change:
-    """Replace a file by a pipe: opening it blocks for ever."""
+def in_place(file: str, make: Callable[[Path], None]) -> Change:
+    """Put something else in the place of a file."""
 
     def change(folder: Path) -> None:
         (folder / file).unlink(missing_ok=True)
-        os.mkfifo(folder / file)
-
-    return change
-
-
-def link(file: str, target: str = "/etc/hostname") -> Change:
-    """Replace a file by a link to outside the folder."""
-
-    def change(folder: Path) -> None:
-        (folder / file).unlink(missing_ok=True)
-        (folder / file).symlink_to(target)
+        make(folder / file)
 
     return change
 
@@ -132,79 +85,27 @@ def cases(good: Path) -> dict[str, Change]:
             found[f"config+ {key} {value!r:.20}"] = edited("config.json", key, value)
     for key, value in TOKENIZER_SETTINGS:
         found[f"tokenizer_config {key} {value!r:.30}"] = edited("tokenizer_config.json", key, value)
-    return found | _tokenizers() | _weights() | _others()
+    return found | _tokenizers() | _others()
 
 
 def _tokenizers() -> dict[str, Change]:
     def tokenizer(key: str, value: Any) -> Change:
         return edited("tokenizer.json", key, value)
 
-    many = [{"SpecialToken": {"id": "[CLS]", "type_id": 7}}] * 100
-    template = {
-        "type": "TemplateProcessing",
-        "single": [*many, {"Sequence": {"id": "A", "type_id": 9}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
-    }
     bert = {"type": "BertProcessing", "sep": ["[SEP]", 4_000_000], "cls": ["[CLS]", 2]}
-    unigram = {"type": "Unigram", "unk_id": 99, "vocab": [["a", -1.0], ["b", -1e308]]}
-    bomb = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
-    found = {f"tokenizer id {n}": tokenizer("model.vocab.the", n) for n in (-1, 5000, 3 * 10**8, 4 * 10**9, 2**32)}
-    found |= {f"tokenizer regex {text}": split_by(text) for text in ("(a+)+$", "^(a|a|aa)+$", "((")}
+    found = {f"tokenizer id {n}": tokenizer("model.vocab.the", n) for n in (-1, 5000, 4 * 10**9)}
+    for regex in ("^(a|a|aa)+$", "(("):
+        splitter = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+        found[f"tokenizer regex {regex}"] = tokenizer("pre_tokenizer", splitter)
     found |= {
         f"tokenizer file {content[:8]!r}": replaced("tokenizer.json", content)
         for content in (b"null", b"{", b"\xff\xfe{}", b"[" * 100_000 + b"]" * 100_000, b"", b"{}")
     }
     return found | {
         "tokenizer no unk": tokenizer("model.unk_token", "NOPE"),
-        "tokenizer added id 4e9": added(("zz", 4 * 10**9)),
         "tokenizer added word": added(("fox", 99999)),
-        "tokenizer added empty": added(("", 70)),
-        "tokenizer added 200,000": added(*((f"tok{n}", 1000 + n) for n in range(200_000))),
-        "tokenizer normalizer prepends": tokenizer("normalizer", {"type": "Prepend", "prepend": "abc " * 100}),
-        "tokenizer normalizer deletes": tokenizer("normalizer", bomb | {"pattern": {"Regex": "."}, "content": ""}),
-        "tokenizer max_input_chars": tokenizer("model.max_input_chars_per_word", 10**12),
-        "tokenizer no post_processor": tokenizer("post_processor", None),
         "tokenizer post_processor id": tokenizer("post_processor", bert),
-        "tokenizer post_processor many": tokenizer("post_processor", template),
         "tokenizer model type": tokenizer("model.type", "Nope"),
-        "tokenizer empty vocabulary": tokenizer("model.vocab", {}),
-        "tokenizer unigram": tokenizer("model", unigram),
-        "tokenizer bpe": tokenizer("model", {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}),
-    }
-
-
-def _weights() -> dict[str, Change]:
-    def entry(name: str, **changes: Any) -> Change:
-        return header(lambda entries: entries[name].update(changes))
-
-    def shape(change: Callable[[list[int]], list[int]], **changes: Any) -> Change:
-        return header(lambda h: h[_WORD].update(changes, shape=change(h[_WORD]["shape"])))
-
-    def empty(*sizes: int) -> Change:
-        return header(lambda h: h.update(zero={"dtype": "F32", "shape": [0, *sizes], "data_offsets": [0, 0]}))
-
-    found = {
-        f"weights dtype {dtype}": entry("pooler.dense.bias", dtype=dtype)
-        for dtype in ("F8_E4M3", "F64", "U64", "BOOL", "C64", "F4", "E8M0", "I32")
-    }
-    found |= {
-        f"weights metadata {value!r}": header(lambda h, value=value: h.update(__metadata__=value))  # type: ignore[misc]
-        for value in ({"format": 5}, {"format": "tf"}, None)
-    }
-    return found | {
-        "weights embeddings I32": entry(_WORD, dtype="I32"),
-        "weights doubled": shape(lambda sizes: [sizes[0] * 2, *sizes[1:]], dtype="F16"),
-        "weights transposed": shape(lambda sizes: sizes[::-1]),
-        "weights of 14 dimensions": shape(lambda sizes: [1] * 12 + sizes),
-        "weights with a hole": header(lambda h: h.pop(_WORD)),
-        "weights empty 2^62": empty(2**62),
-        "weights empty product": empty(*[2**62] * 15),
-        "weights surrogate": header(lambda h: h.update({"\ud800": h.pop(_WORD)})),
-        "weights NaN": header(dict, lambda data: b"\xff" * len(data)),
-        "weights header of spaces": no_weights(b"{" + b" " * 89_999_998 + b"}"),
-        "weights header of arrays": no_weights(b'{"a":[' + b"[]," * 13_333_333 + b"[]]}"),
-        "weights header of 15 MB": no_weights(b'{"a":[' + b"[]," * 5_000_000 + b"[]]}"),
     }
 
 
@@ -212,23 +113,23 @@ def _others() -> dict[str, Change]:
     files = ("model.safetensors", "config.json", "tokenizer.json", "vocab.txt")
     named = {
         "generation_config.json": b"{{{",
-        "processor_config.json": b'{"auto_map": {"AutoProcessor": "x.y"}}',
         "modules.json": b"[5]",
         "special_tokens_map.json": b'{"cls_token": 7, "additional_special_tokens": {"a": 1}}',
-        "added_tokens.json": b'{"qq": 4000000000}',
         "tokenizer_config.json": b"[]",
-        "vocab.txt": b"\xff\n\n\n",
     }
+    header = b"{" + b" " * 89_999_998 + b"}"
     return {
-        **{f"fifo {file}": fifo(file) for file in files},
-        **{f"link {file}": link(file) for file in (*files, "chat_template.jinja", "tokenizer.model")},
+        # Opening a pipe blocks for ever.
+        **{f"fifo {file}": in_place(file, os.mkfifo) for file in files},
+        **{f"link {file}": in_place(file, lambda place: place.symlink_to("/etc/hostname")) for file in files},
+        "weights header of spaces": replaced("model.safetensors", len(header).to_bytes(8, "little") + header),
         **{f"content {file}": replaced(file, content) for file, content in named.items()},
         "content special_tokens_map.json cut": replaced("special_tokens_map.json", b"[1"),
     }
 
 
 def drill(good: Path, scratch: Path) -> None:
-    """Extract with every case in a process of its own; print name, outcome, message, CPU seconds and peak memory."""
+    """Extract with every case in a process of its own; print name, outcome, message and peak memory."""
     # Imported once, before the forks.
     from transformers import AutoTokenizer, BertModel  # noqa: F401
 
@@ -244,9 +145,8 @@ def drill(good: Path, scratch: Path) -> None:
             _limited_extract(corpus, folder, scratch / "said")
         _, status, usage = os.wait4(child, 0)
         kind = {0: "ok", 2: "refused", 3: "failed"}.get(os.waitstatus_to_exitcode(status), f"died {status}")
-        seconds, megabytes = usage.ru_utime + usage.ru_stime, usage.ru_maxrss >> 10
         said = (scratch / "said").read_text(errors="replace")
-        print(json.dumps([name, kind, said, round(seconds, 1), megabytes]), flush=True)
+        print(json.dumps([name, kind, said, usage.ru_maxrss >> 10]), flush=True)
         shutil.rmtree(folder)
 
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as BackendTokenizer
 
 import bertfeat
 from bertfeat import records
-from bertfeat.cli import main
-from bertfeat.errors import InputError, RunError, TokenizingError
-from bertfeat.extraction.estimation import estimate
+from bertfeat.errors import InputError, TokenizingError
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
-from tests.support.fakes import pairs, texts, word_lists
+from tests.support.command_line import bertfeat as run
+from tests.support.fakes import pairs, texts
 from tests.support.families import SENTENCES, build_tokenizer
 
 PANICS = "^(a|a|aa)+$"
 PANICKING = "a" * 40 + "!"
-# Longer than a novel of 500,000 characters.
 NOVEL = "\n".join(" ".join(SENTENCES) for _ in range(1_300))
 
 
@@ -47,22 +43,14 @@ def test_a_novel_in_windows_has_the_tokens_of_the_whole_text(kind: str, tmp_path
     assert windows.source[windows.kept & (windows.source >= 0)].tolist() == list(range(len(tokens.ids)))
 
 
-def test_given_words_of_a_novel(tmp_path: Path) -> None:
-    words = NOVEL.split()
-    tokens = Tokenizer.load(build_tokenizer("wordpiece", tmp_path / "t"), given_words=True).encode(word_lists(words))
-    assert tokens.word.max() == len(words) - 1
-    assert tokens.char_end.max() == len(" ".join(words))
-
-
 def refusals(folder: Path, model: Path, **settings: Any) -> list[str]:
-    """Return how extraction, its estimate and its in-memory form refuse a corpus whose second document is too long."""
+    """Return how extraction and its in-memory form refuse a corpus whose second document is too long."""
     corpus = folder / "corpus.txt"
     corpus.write_text(f"short\n{'a b ' * 100}\n", encoding="utf-8")
     settings = {"model": str(model), "levels": "sentence", "layers": "-1", **settings}
     refused = []
     for call in (
         lambda: bertfeat.extract(corpus, folder / "out", **settings),
-        lambda: estimate(corpus, bertfeat.ExtractConfig.from_dict(settings)),
         lambda: bertfeat.embed(["short", "a b " * 100], str(model)),
     ):
         try:
@@ -80,22 +68,11 @@ def test_a_document_over_the_limit_is_refused_before_anything_is_written_or_set_
     hint = "; to skip such rows, pass `bad_rows='quarantine'`"
     assert refusals(tmp_path, tiny_folder) == [
         f"{tmp_path}/corpus.txt:2: the row {said}{hint}",
-        f"{tmp_path}/corpus.txt:2: the row {said}{hint}",
         f"document 1 {said}",
     ]
     assert not (tmp_path / "out").exists()
     assert len(refusals(tmp_path, tiny_folder, bad_rows="quarantine")) == 1
     assert bertfeat.open_store(tmp_path / "out").bad_rows()[0].row == 2
-
-
-# --- a tokenizer that fails
-
-
-def test_a_panic_is_an_error_that_names_the_document() -> None:
-    backend = BackendTokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(PANICS), "isolated")
-    with pytest.raises(TokenizingError, match=r"document 1 cannot be tokenized: .* failed: .*retry-limit"):
-        Tokenizer(backend, cls_id=None).encode(texts("fine", PANICKING, "fine too"))
 
 
 @pytest.fixture
@@ -110,30 +87,12 @@ def panicking(tiny_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_command_line_names_the_document(
-    panicking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text(f"fine\n{PANICKING}\n", encoding="utf-8")
-    flags = ["--model", str(panicking), "--level", "sentence", "--layers", "-1", "--quiet"]
-    monkeypatch.setattr(sys, "argv", ["bertfeat", "extract", str(corpus), "-o", str(tmp_path / "out"), *flags])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    # Rust writes its panic there too.
-    assert f"\nbertfeat: {corpus}:2: document 1 cannot be tokenized: " in capfd.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_run_that_has_begun_can_be_resumed(
-    workers: int, panicking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bertfeat.extraction.plan._SAMPLE_ROWS", 1)
+def test_a_panic_is_an_error_that_names_the_document(panicking: Path, tmp_path: Path) -> None:
     corpus, out = tmp_path / "corpus.txt", tmp_path / "out"
-    corpus.write_text("fine\n" * 9 + PANICKING, encoding="utf-8")
-    settings = {"model": str(panicking), "levels": "sentence", "layers": "-1", "workers": workers, "shard_bytes": 1}
-    for _ in range(2):
-        with pytest.raises(RunError, match=r"corpus.txt:10: document 9 cannot .*; the same command resumes the run"):
-            bertfeat.extract(corpus, out, **settings)
-    assert list((out / "sentence").iterdir())
+    corpus.write_text(f"fine\n{PANICKING}\n", encoding="utf-8")
+    ended = run("extract", corpus, "-o", out, "--model", panicking, "--level", "sentence", "--layers", "-1", "--quiet")
+    assert ended.code == 2
+    assert f"bertfeat: {corpus}:2: document 1 cannot be tokenized: " in ended.err
+    assert not out.exists()
+    with pytest.raises(TokenizingError, match=r"document 1 cannot be tokenized: .* failed: .*retry-limit"):
+        bertfeat.embed(["fine", PANICKING, "fine too"], str(panicking))

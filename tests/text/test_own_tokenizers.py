@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, EsmTokenizer, GemmaTokenizer, LlamaTokenizer
 
-from bertfeat.errors import CheckpointError
 from bertfeat.text.backend import load_backend
 from bertfeat.text.tokenizer import Tokenizer
 from tests.support.fakes import texts
-from tests.support.families import SENTENCES, build_tokenizer
+from tests.support.families import build_tokenizer
 
 AMINO_ACIDS = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
 TRIPLETS = [*AMINO_ACIDS[:4], "<mask>", *map("".join, product("ACGT", repeat=3)), *"ACGTN"]
@@ -24,31 +23,11 @@ TRIPLETS = [*AMINO_ACIDS[:4], "<mask>", *map("".join, product("ACGT", repeat=3))
 PARTS = (*"LAGVSEACGTNACGTNACGTN.-", *" \t\n\x1c\x1f\x85\u00a0\u2003\u200b", *"jé人<l", "<mask>", "<null_1>", " <eos> ")
 
 
-def esm(folder: Path, vocabulary: Sequence[str] = AMINO_ACIDS, **settings: Any) -> Path:
+def esm(folder: Path, vocabulary: Sequence[str]) -> Path:
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps({"model_type": "esm", "vocab_size": len(vocabulary)}))
-    EsmTokenizer(str(folder / "vocab.txt"), **settings).save_pretrained(folder)
-    return folder
-
-
-def splinter(folder: Path) -> Path:
-    state = json.loads((build_tokenizer("wordpiece", folder) / "tokenizer.json").read_text())
-    return own_files(folder, "splinter", {"vocab.txt": "\n".join([*state["model"]["vocab"], "[QUESTION]"])})
-
-
-def luke(folder: Path) -> Path:
-    model = json.loads((build_tokenizer("bpe", folder) / "tokenizer.json").read_text())["model"]
-    merges = "\n".join(["#version: 0.2", *map(" ".join, model["merges"])])
-    return own_files(folder, "luke", {"vocab.json": json.dumps(model["vocab"]), "merges.txt": merges})
-
-
-def own_files(folder: Path, model_type: str, files: dict[str, str]) -> Path:
-    """Replace the files of a tokenizer by those of the family's own."""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).unlink()
-    for name, content in {**files, "config.json": json.dumps({"model_type": model_type})}.items():
-        (folder / name).write_text(content, encoding="utf-8")
+    EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     return folder
 
 
@@ -60,7 +39,7 @@ def test_ids_of_esm_equal_transformers(tmp_path: Path, vocabulary: list[str]) ->
     backend, cls_id = load_backend(folder)
     assert cls_id == reference.cls_token_id
     rng = random.Random(0)
-    for _ in range(2000):
+    for _ in range(500):
         first, second = ("".join(rng.choices(PARTS, k=rng.randrange(25))) for _ in range(2))
         assert backend.encode(first).ids == reference(first)["input_ids"], first
         assert backend.encode(first, second).ids == reference(first, second)["input_ids"], (first, second)
@@ -68,37 +47,6 @@ def test_ids_of_esm_equal_transformers(tmp_path: Path, vocabulary: list[str]) ->
         if words:
             given = reference(words, is_split_into_words=True)["input_ids"]
             assert backend.encode(words, is_pretokenized=True).ids == given, words
-
-
-def test_each_amino_acid_is_a_token_with_its_place(tmp_path: Path) -> None:
-    text = "MKT <mask>V jj\x1cA"
-    tokens = Tokenizer.load(esm(tmp_path / "esm")).encode(texts(text))
-    slices = [text[start:end] for start, end in zip(tokens.char_start, tokens.char_end, strict=True)]
-    assert slices == ["M", "K", "T", "<mask>", "V", "jj", "A"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [({"eos_token": None}, "needs cls_token, eos_token"), ({"split_special_tokens": True}, "split_special_tokens")],
-)
-def test_other_settings_of_esm_are_refused(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
-    with pytest.raises(CheckpointError, match=reason):
-        load_backend(esm(tmp_path / "esm", **settings))
-
-
-@pytest.mark.parametrize("build", [splinter, luke])
-def test_ids_of_other_families_equal_transformers(tmp_path: Path, build: Callable[[Path], Path]) -> None:
-    """Splinter has a question token between two texts; LUKE reads no entities."""
-    folder = build(tmp_path / "model")
-    reference = AutoTokenizer.from_pretrained(str(folder))
-    assert type(reference).__name__.lower().startswith(build.__name__)
-    tokenizer = Tokenizer.load(folder)
-    for text in SENTENCES:
-        assert tokenizer.encode(texts(text)).ids.tolist() == reference(text, add_special_tokens=False)["input_ids"]
-    template, ids = tokenizer.pair, [tokenizer.encode(texts(text)).ids.tolist() for text in SENTENCES[:2]]
-    prefix, middle, suffix = (part.ids.tolist() for part in (template.prefix, template.middle, template.suffix))
-    assert [*prefix, *ids[0], *middle, *ids[1], *suffix] == reference(*SENTENCES[:2])["input_ids"]
-    assert len(middle) == {"splinter": 3, "luke": 2}[build.__name__]
 
 
 @pytest.mark.parametrize("kind", [None, LlamaTokenizer, GemmaTokenizer])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
 
-from bertfeat.text.packing import make_pack, pack_windows
+from bertfeat.text.packing import pack_windows
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import Windows, cut_windows
@@ -52,37 +52,11 @@ def test_every_window_is_packed_once_under_the_budget(lengths: list[int], budget
         assert pack.lengths[-1] >= following.lengths[0]
 
 
-def test_equal_lengths_keep_the_order_of_the_corpus() -> None:
-    documents = texts("ab", "abcde", "ba", "edcba", "cc")
-    windows = cut_windows(LETTERS.encode(documents), LETTERS, WindowLimits(20, 4), documents)
-    packs = list(pack_windows(windows, 1000))
-    assert [pack.windows.tolist() for pack in packs] == [[1, 3, 0, 2, 4]]
-
-
-def test_windows_that_repeat_others_are_copies_in_their_packs() -> None:
-    packs = list(pack_windows(windows_of([2, 5, 2, 3, 5, 2]), 9))
-    assert [pack.windows.tolist() for pack in packs] == [[1], [3, 0]]
-    assert [pack.copies.tolist() for pack in packs] == [[4], [2, 5]]
-    assert [pack.copy_of.tolist() for pack in packs] == [[0], [1, 1]]
-    assert sum(pack.n_tokens for pack in packs) == 7 + 5 + 4
-
-
 def test_windows_of_the_same_tokens_in_other_segments_are_no_copies() -> None:
     windows = windows_of([2, 2])
     other = dataclasses.replace(windows, type_ids=windows.type_ids + np.repeat([0, 1], windows.lengths))
     assert [len(pack.copies) for pack in pack_windows(windows, 100)] == [1]
     assert [len(pack.copies) for pack in pack_windows(other, 100)] == [0]
-
-
-def test_repeated_texts_have_the_rows_of_the_first() -> None:
-    alone = run(texts("a b c", "d e"), LETTERS)
-    repeated = run(texts("a b c", "d e", "a  b c", "d e", "a b c"), LETTERS)
-    assert sum(pack.n_tokens for pack in repeated.packs) == sum(pack.n_tokens for pack in alone.packs)
-    for level, n in (("token", (5, 4)), ("word", (3, 2)), ("sentence", (1, 1))):
-        one = alone.vectors(level)
-        expected = np.concatenate([one, one[: n[0]], one[n[0] :], one[: n[0]]])
-        np.testing.assert_array_equal(repeated.vectors(level), expected)
-    assert repeated.column("word", "char_start") == [0, 2, 4, 0, 2, 0, 3, 5, 0, 2, 0, 2, 4]
 
 
 def test_windows_without_tokens_are_in_no_pack() -> None:
@@ -94,10 +68,3 @@ def test_windows_without_tokens_are_in_no_pack() -> None:
     assert found.places("sentence") == [None, 1000.5, None]
     assert found.column("sentence", "n_windows") == [0, 1, 0]
     assert run(texts("", ""), Tokenizer(backend, cls_id=None)).packs == []
-
-
-def test_a_pack_of_chosen_windows() -> None:
-    windows = windows_of([1, 2, 3])
-    pack = make_pack(windows, np.array([2, 0]))
-    assert pack.input_ids.tolist() == [*windows.input_ids[7:12].tolist(), *windows.input_ids[0:3].tolist()]
-    assert pack.position_ids.tolist() == [0, 1, 2, 3, 4, 0, 1, 2]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from bertfeat.choices import OnOverlong
-from bertfeat.errors import InputError
 from bertfeat.records import Document
-from bertfeat.text.spans import WindowLimits, check_lengths, lay_windows, longest_first
-from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.spans import WindowLimits, lay_windows
 from bertfeat.text.windows import Windows, cut_windows
-from tests.support.fakes import CLS, SEP, letters, letters_backend, pairs, texts
+from tests.support.fakes import letters, letters_backend, pairs, texts
 
 LETTERS = letters()
 PEER = PreTrainedTokenizerFast(
@@ -33,24 +29,6 @@ def peer_ids(first: str, second: str | None, **truncation: object) -> tuple[list
 def cut(documents: list[Document], max_length: int, stride: int, on_overlong: str = "window") -> Windows:
     limits = WindowLimits(max_length, stride, OnOverlong(on_overlong))
     return cut_windows(LETTERS.encode(documents), LETTERS, limits, documents)
-
-
-@given(st.lists(st.tuples(st.text("ab ", max_size=9), st.none() | st.text("ab ", max_size=9)), min_size=1, max_size=5))
-@settings(max_examples=60)
-def test_the_lengths_alone_refuse_what_the_windows_refuse(drawn: list[tuple[str, str | None]]) -> None:
-    documents = [Document(i, i, first, second, path="c.txt", row=i + 1) for i, (first, second) in enumerate(drawn)]
-    limits = WindowLimits(9, 0, OnOverlong.ERROR)
-    said = []
-    for call in (
-        lambda: check_lengths(documents, LETTERS, limits),
-        lambda: cut_windows(LETTERS.encode(documents), LETTERS, limits, documents),
-    ):
-        try:
-            call()
-            said.append("")
-        except InputError as error:
-            said.append(str(error))
-    assert said[0] == said[1]
 
 
 def ids_of(windows: Windows) -> list[list[int]]:
@@ -134,17 +112,6 @@ def test_the_second_text_is_windowed_as_by_only_second(n_first: int, n_second: i
     assert [windows.type_ids[windows.kept].tolist()] == whole[1]
 
 
-def test_longest_first_is_the_rule_of_the_library() -> None:
-    backend = letters_backend()
-    for capacity in range(13):
-        backend.enable_truncation(capacity + 3, strategy="longest_first")
-        for n_first in range(13):
-            for n_second in range(13):
-                encoding = backend.encode(letters_text(n_first), letters_text(n_second))
-                sequence = encoding.sequence_ids
-                assert longest_first(n_first, n_second, capacity) == (sequence.count(0), sequence.count(1))
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 40), st.none() | st.integers(0, 40), st.integers(5, 20))
 def test_truncation_is_that_of_transformers(n_first: int, n_second: int | None, max_length: int) -> None:
@@ -154,38 +121,3 @@ def test_truncation_is_that_of_transformers(n_first: int, n_second: int | None, 
     expected = peer_ids(document.text, second, truncation=True, max_length=max_length)
     assert ([windows.input_ids.tolist()], [windows.type_ids.tolist()]) == expected
     assert windows.kept.all()
-
-
-def test_truncation_and_windows_of_a_real_tokenizer(minilm_folder: Path) -> None:
-    tokenizer, peer = Tokenizer.load(minilm_folder), AutoTokenizer.from_pretrained(str(minilm_folder))
-    lines = [line for line in Path("examples/data/peps.txt").read_text(encoding="utf-8").splitlines() if line][:60]
-    lines += [" ".join(lines), "naïve café 人工智能 👩‍👧 [SEP] x " * 20]
-    documents = texts(*lines)
-    tokens = tokenizer.encode(documents)
-    windows = cut_windows(tokens, tokenizer, WindowLimits(32, 0, OnOverlong.TRUNCATE), documents)
-    assert ids_of(windows) == [peer(line, truncation=True, max_length=32)["input_ids"] for line in lines]
-    windows = cut_windows(tokens, tokenizer, WindowLimits(32, 8), documents)
-    overflowing = [
-        peer(line, truncation=True, max_length=32, stride=8, return_overflowing_tokens=True)["input_ids"]
-        for line in lines
-    ]
-    assert ids_of(windows) == [ids for found in overflowing for ids in found]
-    second = [Document(i, i, a, text_pair=b) for i, (a, b) in enumerate(zip(lines, reversed(lines), strict=True))]
-    windows = cut_windows(tokenizer.encode(second), tokenizer, WindowLimits(32, 0, OnOverlong.TRUNCATE), second)
-    for number, document in enumerate(second):
-        expected = peer(document.text, document.text_pair, truncation=True, max_length=32)
-        part = slice(windows.starts[number], windows.starts[number + 1])
-        assert windows.input_ids[part].tolist() == expected["input_ids"]
-        assert windows.type_ids[part].tolist() == expected["token_type_ids"]
-
-
-def test_special_tokens_are_in_every_window_and_kept_once() -> None:
-    windows = cut(texts(letters_text(9)), 6, 2)
-    assert (windows.input_ids == CLS).sum() == (windows.input_ids == SEP).sum() == 4
-    assert ((windows.source < 0) & windows.kept).sum() == 2
-    assert windows.kept[0]
-    assert windows.kept[-1]
-
-
-def test_the_smallest_window_holds_one_token() -> None:
-    assert ids_of(cut(texts("a b", "c"), 3, 0)) == [[CLS, 4, SEP], [CLS, 5, SEP], [CLS, 6, SEP]]
