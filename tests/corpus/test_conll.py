@@ -91,12 +91,6 @@ def test_conllu_takes_the_syntactic_words(tmp_path: Path) -> None:
     assert documents(path)[0].annotations["label"] == first.annotations["misc"]
 
 
-@pytest.mark.parametrize("separator", ["\n", "\r\n", "\t\n", "  \t \r\n", "\n\n\n"])
-def test_separators_may_hold_spaces_and_tabs(tmp_path: Path, separator: str) -> None:
-    path = write(tmp_path, "a.conll", f"a\tX\r\nb\tY\n{separator}c\tX\n{separator}")
-    assert [row.words for row in documents(path)] == [("a", "b"), ("c",)]
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -159,11 +153,6 @@ def test_word_columns_are_in_the_schema_and_agree_over_files(tmp_path: Path) -> 
         plan(open_corpus(two, three))
     with pytest.raises(InputError, match=r"a\.txt: word columns: none; in .*2\.conll: column_2, label;"):
         plan(open_corpus(two, write(tmp_path, "a.txt", "a\n")))
-
-
-def test_groups_do_not_span_files(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.conll", "a\tX\n\nb\tX\n")
-    assert [row.group for row in documents(path, path)] == ["0:0", "0:0", "1:0", "1:0"]
 
 
 IDS = CONLLU + "\n# newdoc\n# sent_id=3 a\n1\tx\tx\tX\t_\t_\t0\troot\t_\t_\n\n1\ty\ty\tX\t_\t_\t0\troot\t_\t_\n"

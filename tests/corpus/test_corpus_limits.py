@@ -30,27 +30,6 @@ def test_a_document_beyond_the_limit_is_a_bad_row(tmp_path: Path, name: str, mon
         read_all(path, levels="sentence")
 
 
-def test_both_texts_of_a_pair_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_DOCUMENT_CHARS", 10)
-    with pytest.raises(InputError, match=r"a\.txt:1: the row has 12 characters"):
-        read_all(write(tmp_path, "a.txt", "abcdef ||| ghijkl\n"), text_pairs=True)
-
-
-@pytest.mark.parametrize("empty", [b"\n", b"\n \n\t\n\r\n"])
-@pytest.mark.parametrize(
-    ("name", "header", "row"), [("a.jsonl", b"", b'{"text": "a"}\n'), ("a.csv", b"text,b\n", b"a,b\n")]
-)
-def test_empty_lines_are_bad_before_a_row_and_dropped_at_the_end(
-    tmp_path: Path, name: str, header: bytes, row: bytes, empty: bytes
-) -> None:
-    gap = empty * 3
-    rows = read_all(write(tmp_path, name, header + row + gap + row + gap), bad_rows="quarantine")
-    lines, first = gap.splitlines(keepends=True), 2 if header else 1
-    assert [found.raw for found in rows[1:-1]] == lines
-    assert [found.row for found in rows] == list(range(first, first + len(lines) + 2))
-    assert [rows[0].text, rows[-1].text] == ["a", "a"]
-
-
 # Changes bytes of a file and reads it: an abort of pyarrow's C++ would end this process.
 CHANGES = """
 import json, random, sys

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
-import io
 import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from bertfeat.choices import CorpusFormat
-from bertfeat.corpus import line_streams, resolve_inputs
+from bertfeat.corpus import resolve_inputs
 from bertfeat.corpus.delimited import conll_format
-from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
-from bertfeat.records import InputFile
 from tests.support.corpus_files import compress, documents, read_all, write
-from tests.support.places import ROOT
 
-EXAMPLES = ROOT / "examples" / "data"
 BIO = b"EU\tB-ORG\nrejects\tO\nGerman\tB-MISC\ncall\tO\n\nPeter\tB-PER\n\n"
 CONLLU = b"# text\n1\tDogs\tdog\tNOUN\tNNS\t_\t2\tnsubj\t_\t_\n2\tbark\tbark\tVERB\tVB\t_\t0\troot\t_\t_\n\n" * 2
 
@@ -55,12 +47,6 @@ def test_text_does_not_look_like_conll(text: bytes) -> None:
     assert conll_format(text) is None
 
 
-def test_the_examples_are_what_their_names_say() -> None:
-    found = {path.name: conll_format(path.read_bytes()[: 1 << 16]) for path in EXAMPLES.iterdir() if path.is_file()}
-    expected = {name: CorpusFormat.CONLL if name.endswith(".conll") else None for name in found}
-    assert found == expected
-
-
 # --- files
 
 
@@ -82,48 +68,6 @@ DAMAGED = "data cannot be read after"
 def test_damage_of_compressed_files_is_one_line(tmp_path: Path, ending: str, content: bytes, reason: str) -> None:
     with pytest.raises(InputError, match=rf"a\.txt\.{ending}: its (gzip|zstd) {reason}"):
         read_all(write(tmp_path, f"a.txt.{ending}", content), bad_rows="quarantine")
-
-
-def _fail(code: int) -> NoReturn:
-    raise OSError(code, os.strerror(code))
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE])
-def test_a_path_that_cannot_be_looked_at_is_one_line(
-    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path, "a.txt", b"a\n")
-    monkeypatch.setattr(Path, "is_file", lambda _: _fail(code))
-    with pytest.raises(InputError, match=rf"a\.txt: cannot be read \({os.strerror(code)}\)"):
-        resolve_inputs([str(path)])
-
-
-def test_a_path_too_long_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"cannot be read \(File name too long\)"):
-        resolve_inputs(["a" * 5_000 + ".txt"])
-
-
-class _Failing(io.BytesIO):
-    """A file whose reads after its last byte fail."""
-
-    def readinto(self, buffer: bytearray) -> int:
-        return super().readinto(buffer) or _fail(errno.EIO)
-
-
-def test_an_error_in_the_middle_of_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (file,) = resolve_inputs([str(write(tmp_path, "a.txt", b"a\n"))])
-    monkeypatch.setattr(line_streams, "_open", lambda _: _Failing(b"a\nb"))
-    stream = line_streams.open_stream(file)
-    assert stream.readline() == b"a\n"
-    with pytest.raises(InputError, match=r"a\.txt: its plain data cannot be read after 3 bytes \(Input/output error\)"):
-        stream.readline()
-    stream.close()
-
-
-def test_a_parquet_file_that_vanished_is_one_line(tmp_path: Path) -> None:
-    file = InputFile(str(tmp_path / "gone.parquet"), "parquet", None, 0, "")
-    with pytest.raises(InputError, match=r"gone\.parquet: Parquet that cannot be read"):
-        ParquetReader(file)
 
 
 def test_a_fifo_and_a_device_are_refused(tmp_path: Path) -> None:

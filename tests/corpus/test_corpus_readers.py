@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import json
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.data_frames import write_frame
-from bertfeat.corpus.tables import read_table
 from bertfeat.errors import InputError
 from bertfeat.records import Document
 from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all, texts, write
@@ -107,14 +105,6 @@ def test_lone_surrogates_become_replacement_characters(tmp_path: Path) -> None:
     assert (document.text, document.kept, document.doc_id) == ("a\ufffdb\ufffd😀", {"k": "\ufffd"}, "\ufffd")
 
 
-def test_a_table_of_labels_has_the_texts_of_a_corpus(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.jsonl", '{"doc_id": "a\\ud800", "n": 1}\n{"doc_id": "b", "n": 2.5}\n')
-    assert read_table(str(path)).rows() == [("a\ufffd", 1.0), ("b", 2.5)]
-    path = write(tmp_path, "b.jsonl", '{"doc_id": ["a\\ud800"]}\n')
-    with pytest.raises(InputError, match=r"b\.jsonl: column 'doc_id' holds values .* surrogates"):
-        read_table(str(path))
-
-
 def test_lists_of_words_and_their_labels(tmp_path: Path) -> None:
     rows = [
         {"text": ["a", "b"], "tags": ["X", 1]},
@@ -184,13 +174,6 @@ def test_bad_records_keep_their_bytes(tmp_path: Path, record: bytes, reason: str
     assert len(read_all(path, bad_rows="quarantine")) == 3
 
 
-def test_a_quote_never_closed_takes_the_rest_as_one_bad_row(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.csv", 'text\nfirst\n"open\nmore\n')
-    (bad,) = bad_rows(path)
-    assert (bad.row, bad.raw) == (3, b'"open\nmore\n')
-    assert "unexpected end of data" in bad.reason
-
-
 def test_headers_are_checked(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"a\.csv: no column 'text'; columns are id, body; pass `text_column`; if that is not"
@@ -209,28 +192,7 @@ def test_headers_are_checked(tmp_path: Path) -> None:
     assert texts(write(tmp_path, "a.csv", "text")) == []
 
 
-def test_fields_beyond_the_csv_modules_own_limit(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.csv", 'text\n"' + "x" * 200_000 + '"\n')
-    assert len(texts(path)[0]) == 200_000
-    limit = csv.field_size_limit(2**40)
-    try:
-        assert texts(path)
-        assert csv.field_size_limit() == 2**40
-    finally:
-        csv.field_size_limit(limit)
-
-
 # --- parquet
-
-
-def test_only_needed_columns_of_parquet_must_have_names_of_their_own(tmp_path: Path) -> None:
-    struct = pa.array([{"y": "b"}])
-    table = pa.table([["a"], [1], [2], struct, struct], names=["text", "x", "x", "s", "s"])
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert texts(tmp_path / "a.parquet") == ["a"]
-    for name in ("x", "s.y"):
-        with pytest.raises(InputError, match=rf"a\.parquet: column '{name}' appears 2 times in the header; rename"):
-            read_all(tmp_path / "a.parquet", keep_columns=name, levels="sentence")
 
 
 def _parquet(folder: Path, columns: dict[str, Any], **options: Any) -> Path:
@@ -257,25 +219,6 @@ def test_list_columns_are_words(tmp_path: Path, kind: pa.DataType) -> None:
         read_all(path)
 
 
-def test_strings_that_are_not_utf8_are_bad_rows(tmp_path: Path) -> None:
-    values = pa.array([b"fine", b"b\xffd"], pa.binary()).view(pa.string())
-    (bad,) = bad_rows(_parquet(tmp_path, {"text": values}))
-    assert (bad.row, bad.raw) == (2, b"b\xffd")
-
-
-def test_parquet_values_of_a_wrong_type_are_named_as_those_of_json(tmp_path: Path) -> None:
-    path = _parquet(tmp_path, {"text": [1.5], "id": [0.5]})
-    with pytest.raises(
-        InputError, match=r"parquet:1: column 'text' holds 1.5, which is not text; write it as a string"
-    ):
-        read_all(path)
-    path = _parquet(tmp_path, {"text": ["a"], "id": [0.5]})
-    with pytest.raises(InputError, match=r"parquet:1: column 'id' holds 0.5; an id is a string or a 64-bit integer"):
-        read_all(path, id_column="id")
-    with pytest.raises(InputError, match=r"no column 'body' for `text_column`; columns are text, id$"):
-        read_all(path, text_column="body")
-
-
 def test_kept_values_keep_their_arrow_types(tmp_path: Path) -> None:
     day = datetime.datetime(2026, 11, 21, 1, 2, 3, 4, datetime.UTC)
     columns = {
@@ -292,13 +235,6 @@ def test_kept_values_keep_their_arrow_types(tmp_path: Path) -> None:
     schema = corpus.schema()
     assert [column.type for column in schema.kept] == ["timestamp[us, tz=UTC]", "timestamp[ns]", "string", "int16"]
     assert schema.kept_arrow is not None
-
-
-def test_values_that_python_cannot_hold_are_bad_rows(tmp_path: Path) -> None:
-    path = _parquet(tmp_path, {"text": ["a", "b"], "day": pa.array([0, 2**62], pa.timestamp("us"))})
-    (bad,) = bad_rows(path, keep_columns="day", levels="sentence")
-    assert bad.row == 2
-    assert "column 'day' holds a value out of range" in bad.reason
 
 
 def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:

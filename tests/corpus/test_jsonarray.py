@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertfeat.errors import InputError
 from bertfeat.records import Document
-from tests.support.corpus_files import bad_rows, compress, documents, open_corpus, plan, read_all, texts, write
+from tests.support.corpus_files import bad_rows, open_corpus, plan, read_all, write
 
 # Characters that a scanner of brackets and quotes may stumble over.
 TEXT = st.text(st.sampled_from('a"\\[]{},: \n\té𝒳\u2028/'), max_size=12)
@@ -43,23 +43,6 @@ def test_any_array_is_read_as_json_loads_reads_it(
     found = [row for shard in reversed(shards) for row in reversed(list(corpus.read(shard)))][::-1]
     assert [row.text for row in found if isinstance(row, Document)] == [row["text"] for row in rows]
     assert [row.row for row in found] == list(range(1, len(rows) + 1))
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [(b"", []), (b" \n", []), (b"[]", []), (b"[ \n]\n", []), (b'["a", "b\\ud800"]', ["a", "b\ufffd"])],
-)
-def test_empty_arrays_and_strings(tmp_path: Path, content: bytes, expected: list[str]) -> None:
-    assert texts(write(tmp_path, "a.json", content)) == expected
-
-
-@pytest.mark.parametrize("ending", ["gz", "zst"])
-def test_compressed_arrays_keep_columns_and_ids(tmp_path: Path, ending: str) -> None:
-    rows = [{"body": "a", "id": "x", "lang": "en"}, {"body": "b", "id": "y"}]
-    path = write(tmp_path, f"a.json.{ending}", compress(json.dumps(rows).encode(), ending))
-    settings = {"text_column": "body", "id_column": "id", "keep_columns": "lang", "levels": "sentence"}
-    found = documents(path, **settings)
-    assert [(row.doc_id, row.kept["lang"]) for row in found] == [("x", "en"), ("y", None)]
 
 
 @pytest.mark.parametrize(

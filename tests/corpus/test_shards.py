@@ -68,12 +68,6 @@ def test_shards_span_files_and_start_with_the_readers_state() -> None:
     assert _cut([], 5) == ()
 
 
-def test_a_bad_row_inside_a_document_does_not_part_it() -> None:
-    rows = [_row(0, 6, group="0:a"), _row(1, 0, is_bad=True), _row(2, 6, group="0:a"), _row(3, 6, group="0:b")]
-    assert [shard.n_rows for shard in _cut(rows, 10, keep_groups=True)] == [3, 1]
-    assert [shard.n_rows for shard in _cut(rows, 10)] == [2, 1, 1]
-
-
 def test_a_group_too_large_is_named() -> None:
     rows = [_row(index, 5, group="0:chapter 1") for index in range(32)]
     assert [shard.n_rows for shard in _cut(rows, 10, keep_groups=True)] == [32]

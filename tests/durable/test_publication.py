@@ -12,7 +12,7 @@ import pytest
 from bertfeat.durable import file_lock
 from bertfeat.durable.file_lock import SHARED, lock
 from bertfeat.durable.output_check import check_file, check_folder, check_folder_above
-from bertfeat.durable.publication import publish_bytes, publish_file, publish_folder
+from bertfeat.durable.publication import publish_bytes, publish_folder
 from bertfeat.errors import RunError, UserError
 
 
@@ -68,19 +68,6 @@ def test_a_folder_that_cannot_be_renamed_leaves_the_old_one(tmp_path: Path, monk
     with pytest.raises(RunError, match="permission denied"), publish_folder(tmp_path / "folder") as new:
         (new / "new").touch()
     assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == ["folder", "folder/old"]
-
-
-def test_other_errors_in_the_block_name_their_own_file(tmp_path: Path) -> None:
-    with (
-        pytest.raises(RunError, match=r"nowhere: no such file or directory; fix the cause"),
-        publish_file(tmp_path / "f"),
-    ):
-        (tmp_path / "nowhere").read_bytes()
-    with pytest.raises(ValueError, match="mine"), publish_file(tmp_path / "f"):
-        raise ValueError("mine")
-    with pytest.raises(ValueError, match="mine"), publish_folder(tmp_path / "deep" / "folder"):
-        raise ValueError("mine")
-    assert [path.name for path in tmp_path.rglob("*")] == ["deep"]
 
 
 def test_a_lock_is_on_the_file_that_finally_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

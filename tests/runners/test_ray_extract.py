@@ -153,41 +153,6 @@ def documents(receipt: Receipt) -> tuple[int, int]:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("step", ["part.written", "receipt.written"])
-def test_an_actor_that_is_killed_in_the_middle_of_a_shard_is_replaced(tmp_path, settings, whole, ray: Cluster, step):
-    pid = prepare(tmp_path, step)
-    driver = ray.start([*STOPPING, *on(ray, settings, tmp_path / "s")])
-    os.kill(stopped(pid), signal.SIGKILL)
-    _, errors = driver.communicate(timeout=150)
-    assert driver.returncode == 0, errors
-    assert result_files(tmp_path / "s") == whole
-    assert orphans(tmp_path / "s") == []
-    assert verify(tmp_path / "s").is_good
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("runner", ["local", "ray"])
-def test_a_driver_that_is_killed_leaves_a_store_that_a_rerun_finishes(tmp_path, settings, whole, ray: Cluster, runner):
-    """Its actors end with it, so none of them writes into the store of the rerun."""
-    root, pid = tmp_path / "s", prepare(tmp_path, "part.synced")
-    driver = ray.start([*STOPPING, *on(ray, settings, root)])
-    actors = {stopped(pid), *ray.actors()}
-    driver.kill()
-    driver.communicate()
-    wait_until(lambda: not any(map(is_alive, actors)), 30)
-    seen = result_files(root)
-    assert any(name.endswith(".parquet") for name in seen)
-    assert seen.items() <= whole.items()
-    if runner == "ray":
-        rerun = ray.start([*BERTFEAT, *on(ray, settings, root)])
-        _, errors = rerun.communicate(timeout=150)
-        assert rerun.returncode == 0, errors
-    else:
-        extract(output=root, **settings)
-    check(root, whole)
-
-
-@pytest.mark.ray
 def test_a_killed_driver_takes_the_actors_of_the_ray_that_it_started_along(tmp_path, settings, whole):
     root = tmp_path / "s"
     started = [*BERTFEAT, *flags(settings), f"-o{root}", "--runner=ray", "--workers=2"]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-from importlib.machinery import PathFinder
 
 import pytest
 
-from bertfeat.config import ExtractConfig
-from bertfeat.devices import planned_kind
 from bertfeat.errors import UserError
 from bertfeat.runners.ray import Machine, share_out
 from tests.support.command_line import bertfeat
@@ -71,28 +67,3 @@ def test_an_address_without_a_server_is_reported_at_once(tmp_path):
     assert result.err.startswith(f"bertfeat: --ray-address ray://{address}: no answer (connection refused)")
     assert result.err.count("\n") == 1
     assert not (tmp_path / "s").exists()
-
-
-@pytest.mark.parametrize("is_folder", [False, True])
-def test_without_ray_the_command_that_installs_it_is_named(tmp_path, monkeypatch, is_folder):
-    """A folder named ray in the path is not Ray."""
-    (tmp_path / ("ray" if is_folder else "other")).mkdir()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
-    (tmp_path / "corpus.txt").write_text("one\n")
-    result = bertfeat("extract", tmp_path / "corpus.txt", "-o", tmp_path / "s", "--runner", "ray")
-    assert result.code == 2
-    assert result.err == "bertfeat: --runner ray needs ray: pip install 'bertfeat[ray]'\n"
-    assert not (tmp_path / "s").exists()
-
-
-def test_standard_input_is_copied_where_every_machine_sees_it(tmp_path):
-    result = bertfeat("extract", "-", "-o", tmp_path / "none" / "s", "--runner", "ray", stdin=b"one\n")
-    assert result.code == 2
-    assert f"create {tmp_path / 'none'} first" in result.err
-
-
-def test_a_plan_for_gpus_elsewhere_needs_none_here():
-    assert planned_kind("cuda", elsewhere=True) == "cuda"
-    assert planned_kind("cpu", elsewhere=True) == "cpu"
-    assert ExtractConfig(runner="ray", ray_address="ray://head:10001").ray_address == "ray://head:10001"
-    assert ExtractConfig().planned() == ExtractConfig(runner="ray", ray_address="auto").planned()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from bertfeat import errors
 from bertfeat.errors import BertfeatError, ConfigError, InputError, PlanMismatch, RunError
 from bertfeat.runners.dispatch import run_shards
 from bertfeat.runners.overlap import run_overlapped
-from bertfeat.runners.pool import Pool
-from bertfeat.runners.processes import ProcessWorker
 from tests.support.places import ROOT
 from tests.support.runner_fakes import FakeTask, Heard, MakeFake, is_alive, make_shards, wait_until
 
@@ -80,21 +77,6 @@ def test_several_writers_commit_at_once_and_no_more_shards_wait_than_there_are(t
     assert sorted(receipt.shard for receipt in receipts) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_process_has_a_shard_for_each_of_its_writers(tmp_path):
-    make = MakeFake(tmp_path, {f"commit:{shard}": "wait for all" for shard in range(5)}, n_writers=5)
-    receipts = Pool(lambda number: ProcessWorker(make, number, 1), 1, Heard()).run(make_shards(7))
-    assert sorted(receipt.shard for receipt in receipts) == list(range(7))
-
-
-def test_the_last_shards_spread_over_all_workers(tmp_path):
-    """Each worker has room for six, and none gets more than its share of four."""
-    deeds = {f"commit:{shard}": "wait for all" for shard in range(8)}
-    make = MakeFake(tmp_path, deeds, n_writers=4)
-    heard = run(make, 8)
-    assert sorted(heard.shards) == list(range(8))
-    assert set(Counter(make.noted(f"done:{shard}")[0] for shard in range(8)).values()) == {4}
-
-
 @pytest.mark.parametrize("n_writers", [1, 3])
 def test_a_receipt_does_not_wait_for_the_next_shard(tmp_path, n_writers):
     asked = threading.Event()
@@ -139,16 +121,6 @@ def test_a_shard_that_kills_its_worker_again_is_named_with_the_cause_and_the_oth
     assert len(make.noted("encode:1")) == 2
 
 
-def test_a_system_that_starts_no_more_processes_is_one_line(tmp_path):
-    code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))\n"
-        "try: run_shards(MakeFake(folder / 'notes'), make_shards(3), 2, Heard())\n"
-        "except RunError as error: print(error)\n"
-    )
-    done = subprocess.run(script(tmp_path, code), capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "worker processes do not start (too many open files); pass `workers=1`\n", done.stderr
-
-
 @pytest.mark.parametrize(("stage", "shard"), [("prepare", 0), ("encode", 5), ("commit", 5)])
 def test_a_bug_in_a_stage_is_named_and_never_hangs(tmp_path, stage, shard):
     """The last shard fails while its worker waits for another one, which never comes."""
@@ -182,24 +154,6 @@ def test_workers_that_do_not_start_end_the_run(tmp_path):
     for deed, why in (("bug", "KeyError: 'a bug at start'"), ("exit", "exit code 7"), ("die", "killed by SIGKILL.*")):
         with pytest.raises(RunError, match=rf"^workers do not start \({why}\); .*$"):
             run(MakeFake(tmp_path, {"start": deed}))
-
-
-def test_shards_larger_than_the_pipe_do_not_block(tmp_path):
-    shards, heard = make_shards(6, n_slices=20_000), Heard()
-    assert len(pickle.dumps(shards[0])) > 400_000
-    run_shards(MakeFake(tmp_path), shards, 2, heard)
-    assert sorted(heard.shards) == [0, 1, 2, 3, 4, 5]
-
-
-def test_workers_end_when_the_progress_fails(tmp_path):
-    class Broken(Heard):
-        def committed(self, receipt):
-            raise KeyboardInterrupt
-
-    make = MakeFake(tmp_path, {"encode:3": "sleep"})
-    with pytest.raises(KeyboardInterrupt):
-        run_shards(make, make_shards(4), 2, Broken())
-    assert not any(is_alive(pid) for pid in make.noted("start"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

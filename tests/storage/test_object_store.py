@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bertfeat import build_index, extract, open_index, open_store, verify
-from bertfeat.errors import PlanMismatch, StorageError, StoreError
+from bertfeat import build_index, extract, open_index, open_store
+from bertfeat.errors import StorageError, StoreError
 from tests.support.command_line import good
 from tests.support.drill import result_files, write_corpus
-from tests.support.object_stores import BUCKET, objects, result_objects, upload
+from tests.support.object_stores import BUCKET, result_objects, upload
 
 pytestmark = pytest.mark.usefixtures("one_thread", "s3")
 
@@ -78,16 +78,6 @@ class TestWhatIsWritten:
         part = pl.read_parquet(f"{there.path}/{name}", storage_options={"aws_allow_http": "true"})
         assert part.equals(pl.read_parquet(local.path / name))
 
-    def test_verify_and_inspect(self, whole):
-        url = str(whole[1].path)
-        report = verify(url)
-        assert report.is_good
-        assert report.n_parts == 2 * len(whole[1].manifest.shards)
-        assert f"{url}: good\n" in good("verify", url).out
-        assert good("verify", url, "--deep", "--documents", "2").code == 0
-        summary = good("inspect", url, "--json").json
-        assert (summary["store"], summary["complete"], summary["n_documents"]) == (url, True, 23)
-
     def test_the_same_command_does_nothing_on_a_finished_store(self, whole, settings):
         before = result_objects(f"s3://{BUCKET}/out")
         inputs = [f"s3://{BUCKET}/in/a.jsonl.gz", f"s3://{BUCKET}/in/b.jsonl"]
@@ -95,12 +85,6 @@ class TestWhatIsWritten:
         result = good("extract", *inputs, "-o", f"s3://{BUCKET}/out", "--bad-rows", "quarantine", *flags)
         assert "already complete" in result.out
         assert result_objects(f"s3://{BUCKET}/out") == before
-
-    def test_another_plan_is_refused_and_nothing_is_written(self, whole, settings):
-        before = objects(f"s3://{BUCKET}/out")
-        with pytest.raises(PlanMismatch, match=r"made with other \w+: .*; use another folder or `overwrite`"):
-            extract(f"s3://{BUCKET}/in/a*", f"s3://{BUCKET}/out", **settings)
-        assert objects(f"s3://{BUCKET}/out") == before
 
     def test_an_index_in_a_folder_finds_its_store(self, whole, tmp_path):
         build_index(whole[1], tmp_path / "index", level="sentence", feature="layer_03")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,16 +50,6 @@ class TestMistakes:
             point_at(monkeypatch, url)
             monkeypatch.delenv("AWS_ACCESS_KEY_ID")
             assert "no access (Unable to locate credentials)" in self.one_line("verify", "s3://features/out")
-
-    @pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
-    def test_a_package_that_is_missing(self, scheme, package, extra, monkeypatch):
-        forget_clients()
-        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
-        line = self.one_line("inspect", f"{scheme}://features/out")
-        assert line.endswith(f"{scheme}:// needs {package}: pip install 'bertfeat[{extra}]'")
 
     def test_wrong_places(self, tmp_path):
         for place, reason in (

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import random
 
 import pytest
 
 from bertfeat import open_store, verify
 from bertfeat.choices import Level
-from bertfeat.durable import files, steps
-from bertfeat.errors import RunError, StorageError, StoreError, UserError
+from bertfeat.durable import steps
+from bertfeat.errors import StorageError, StoreError
 from bertfeat.store.verification import mark_for_redoing
 from bertfeat.store.writer import open_for_writing
 from tests.support import drill
@@ -24,7 +22,6 @@ from tests.support.object_stores import (
     proxy,
     result_objects,
     without_conditions,
-    without_ranges,
 )
 from tests.support.store_fakes import make_plan, make_result, part_name, write_store
 
@@ -99,15 +96,6 @@ class TestResuming:
         assert result_objects(root) == made
         assert verify(root).is_good
 
-    def test_a_lost_receipt_is_made_again_from_the_manifest(self, root):
-        write_store(root, PLAN, n_bad=1)
-        made = result_objects(root)
-        bucket().rm_file(f"{root}/{WORK}/00001.json")
-        bucket().pipe_file(f"{root}/{WORK}/00002.json", b"{}")
-        assert rerun(root) == []
-        assert result_objects(root) == made
-        assert verify(root).is_good
-
     def test_overwrite_replaces_a_store_and_nothing_else(self, root):
         write_store(root, make_plan(levels=(Level.WORD,), layers="all"))
         bucket().pipe_file(f"{root}/word/notes.txt", b"mine")
@@ -129,33 +117,6 @@ class TestResuming:
         with pytest.raises(StoreError, match=r"not a folder \(an object\)"):
             open_for_writing(f"{root}/notes.txt", PLAN)
         assert objects(root) == {"notes.txt": b"mine"}
-
-    def test_a_user_error_before_the_first_commit_leaves_nothing_behind(self, root):
-        with pytest.raises(UserError), open_for_writing(root, PLAN):
-            raise UserError("no such model")
-        assert objects(root) == {}
-
-    def test_a_shard_committed_twice_is_there_once_and_a_part_without_receipt_is_written_again(self, root):
-        bucket().pipe_file(f"{root}/{part_name(PLAN, 1)}", b"torn")
-        with open_for_writing(root, PLAN, overwrite=True) as writer:
-            writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
-            before = result_objects(root)
-            writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
-            assert result_objects(root) == before
-        assert rerun(root) == [1, 2]
-        assert verify(root).is_good
-
-    def test_a_temporary_file_that_fails_is_one_line(self, root, monkeypatch):
-        plain = files.Sink.close
-
-        def close(sink):
-            plain(sink)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        with open_for_writing(root, PLAN) as writer:
-            monkeypatch.setattr(files.Sink, "close", close)
-            with pytest.raises(RunError, match="a temporary file: input/output error"):
-                writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
 
 
 class TestTwoWriters:
@@ -218,31 +179,3 @@ class TestServersThatMisbehave:
                 open_for_writing(root, PLAN)
         point_at(monkeypatch, s3)
         assert objects(root) == {}
-
-    def test_one_that_ignores_ranges_is_one_line(self, root, s3, monkeypatch):
-        write_store(root, PLAN, n_bad=1)
-        with proxy(s3, without_ranges) as url:
-            point_at(monkeypatch, url)
-            store = open_store(root)
-            with pytest.raises(RunError, match=r"\d+ bytes came where \d+ were asked for; was it replaced meanwhile\?"):
-                store.numpy("token", "layer_03")
-        point_at(monkeypatch, s3)
-
-    def test_an_answer_that_is_lost_does_no_harm(self, root, s3, monkeypatch):
-        lost: list[str] = []
-
-        def lose_once(command, path, headers):
-            conditional = any(name.lower() == "if-none-match" for name in headers)
-            if path in lost or not (conditional or command == "PUT"):
-                return ""
-            lost.append(path)
-            return "lost"
-
-        with proxy(s3, lose_once) as url:
-            point_at(monkeypatch, url)
-            write_store(root, PLAN, n_bad=1)
-        point_at(monkeypatch, s3)
-        assert len(lost) > 10
-        assert verify(root).is_good
-        write_store(f"{root}-fresh", PLAN, n_bad=1)
-        assert result_objects(root) == result_objects(f"{root}-fresh")

@@ -10,7 +10,6 @@ import pytest
 
 from bertfeat.choices import Combine, Level
 from bertfeat.config import ExtractConfig
-from bertfeat.durable.records import decode, encode
 from bertfeat.errors import UserError
 from bertfeat.records import ModelInfo
 from bertfeat.store.provenance import FeatureSpec
@@ -39,17 +38,6 @@ class TestDescription:
         for name in ("no_level", "word"):
             with pytest.raises(UserError, match=r"no level 'no_level'|no feature 'layer_09'"):
                 FeatureSpec.of(store, name, "layer_09")
-
-    def test_json_and_back(self, tmp_path: Path) -> None:
-        spec = FeatureSpec.of(store_of(tmp_path), "word", "mean_last4")
-        assert spec.is_added_up
-        assert decode(FeatureSpec, encode(spec)) == spec
-
-    def test_only_what_is_not_stored_is_added_up(self, tmp_path: Path) -> None:
-        store = store_of(tmp_path, combine="none")
-        added = {name: FeatureSpec.of(store, "word", name).is_added_up for name in ("layer_03", "concat_03_04")}
-        assert added == {"layer_03": False, "concat_03_04": False}
-        assert FeatureSpec.of(store, "word", "sum_03_04").is_added_up
 
 
 class TestComparison:
@@ -111,14 +99,6 @@ class TestComparison:
         token = dataclasses.replace(spec, level=Level.TOKEN)
         with pytest.raises(UserError, match="probe ner works at level token, store features holds word, sentence"):
             token.find_in(store, mine="probe ner")
-
-    def test_another_model_is_named_before_a_missing_layer(self, tmp_path: Path) -> None:
-        spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")
-        large = dataclasses.replace(spec, feature="layer_20", layers=(20,), model="large", weights_sha256="e" * 64)
-        with pytest.raises(
-            UserError, match=r"has model 'large', model weights .*, layers \[20\], .* has model 'tiny', model"
-        ):
-            large.find_in(store_of(tmp_path, "others"), mine="probe ner")
 
     def test_another_model_is_refused(self, tmp_path: Path) -> None:
         spec = FeatureSpec.of(store_of(tmp_path), "word", "layer_03")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -16,11 +14,7 @@ from hypothesis import strategies as st
 
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
-from bertfeat.records import Column
-from bertfeat.store import part_reader
-from bertfeat.store.part_reader import KeptGroups
 from bertfeat.store.reader import open_store
-from bertfeat.store.vectors import group_rows, read_groups
 from bertfeat.store.writer import open_for_writing
 from tests.support import store_fakes
 from tests.support.reading_files import KINDS, READS, decoded
@@ -101,37 +95,6 @@ def test_columns_of_rows_in_many_row_groups(stores):
         assert store.rows("word", rows, ["word", "label"]).equals(frame[rows])
         assert store.rows("word", [3, 3, N_ROWS - 1], []).shape == (3, 0)
         assert store.rows("word", [], []).shape == (0, 0)
-
-
-@pytest.mark.parametrize("max_bytes", [0, 500, 1 << 20])
-def test_rows_that_come_one_by_one_are_kept_within_a_bound(stores, monkeypatch, max_bytes):
-    store = open_store(stores["none"].path)
-    kept = KeptGroups(max_bytes)
-    monkeypatch.setattr(store, "_kept", kept)
-    frame, n_read = store.polars("word", ["word", "label"]), []
-    monkeypatch.setattr(part_reader, "read_groups", lambda *one: n_read.append(1) or read_groups(*one))
-    files = [pq.ParquetFile(part.path) for part in store.stored_parts("word")]
-    n_groups = sum(n_rows > 0 for file in files for n_rows in group_rows(file))
-    for row in [*range(N_ROWS), *reversed(range(N_ROWS))]:
-        assert store.rows("word", [row], ["word", "label"]).equals(frame[row])
-        assert kept._n_bytes == sum(frame.estimated_size() for frame in kept._kept.values()) <= max_bytes
-    # Kept, a row group is read once; not kept, for each row.
-    fewest, most = {0: (2 * N_ROWS, 2 * N_ROWS), 500: (n_groups, 2 * N_ROWS), 1 << 20: (n_groups, n_groups)}[max_bytes]
-    assert fewest <= len(n_read) <= most
-
-
-def test_rows_do_not_keep_the_texts_of_their_row_group(tmp_path, monkeypatch):
-    name = "a" * 1000
-    plan = make_plan((200,), columns={Level.TOKEN: (store_fakes.DOC_ID, Column(name, "string", nullable=False))})
-    write_store(tmp_path / "s", plan)
-    store = open_store(tmp_path / "s")
-    monkeypatch.setattr(store, "_kept", KeptGroups(0))
-    before = pa.total_allocated_bytes()
-    found = store.rows("token", [3, 7], [name])
-    gc.collect()
-    # polars shares the memory of the strings that Arrow decoded.
-    assert pa.total_allocated_bytes() - before < 50_000
-    assert found[name].to_list() == [f"{name} 3 ü", f"{name} 7 ü"]
 
 
 def test_threads_share_kept_rows(stores):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from bertfeat import extract
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.store import reader, selection
+from bertfeat.store import selection
 from bertfeat.store.reader import open_store
 from tests.support.places import TESTS
 from tests.support.shown_output import html_cells
@@ -39,19 +36,6 @@ def test_another_float_type_is_that_of_the_stored_values(store, dtype, feature, 
     assert (stored.dtype, found.dtype) == (np.float16, np.dtype(dtype))
     np.testing.assert_array_equal(found, stored.astype(dtype))
     np.testing.assert_array_equal(store.slice("token", feature, 2, 9, dtype), stored[2:9].astype(dtype))
-
-
-def test_a_conversion_makes_no_second_array(tmp_path, monkeypatch):
-    monkeypatch.setattr(selection, "_PIECE_BYTES", 1 << 14)
-    write_store(tmp_path / "s", make_plan((20_000,)))
-    store = open_store(tmp_path / "s")
-    store.numpy("token", "concat_last4", "float32")
-    tracemalloc.start()
-    try:
-        found = store.numpy("token", "concat_last4", "float32")
-        assert tracemalloc.get_traced_memory()[1] < 1.2 * found.nbytes
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("dtype", ["int32", "half a float", object, "complex64"])
@@ -106,24 +90,11 @@ def test_a_pandas_frame_holds_what_read_parquet_gives_with_vectors_as_arrays(sto
         store.pandas("word", ["x"])
 
 
-def test_pandas_is_named_where_it_is_missing(store, monkeypatch):
-    monkeypatch.setattr(reader, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="pandas is not installed: pip install pandas; or use polars, arrow or numpy"):
-        store.pandas("word")
-
-
 def test_the_length_is_the_number_of_documents():
     store = open_store(GOLDEN)
     assert len(store) == store.manifest.totals.counts["n_documents"] > 1
     shards = [store.shard(entry.shard) for entry in store.manifest.shards]
     assert sum(map(len, shards)) == len(store)
-
-
-def test_a_store_without_documents_is_true(tmp_path):
-    write_store(tmp_path / "s", make_plan(()))
-    store = open_store(tmp_path / "s")
-    assert len(store) == 0
-    assert store
 
 
 def test_a_notebook_shows_the_levels_and_every_text_is_escaped(tmp_path, store):
@@ -139,17 +110,3 @@ def test_a_notebook_shows_the_levels_and_every_text_is_escaped(tmp_path, store):
     assert "<script>" not in odd._repr_html_()
     assert html_cells(odd._repr_html_())[0].startswith(f"{place}/a b: ")
     assert len(repr(odd).splitlines()) == 1
-
-
-def test_a_value_that_a_smaller_type_does_not_hold_is_refused(tiny_folder, tmp_path):
-    (tmp_path / "c.txt").write_text("the sea\n")
-    settings = {"model": str(tiny_folder), "levels": "token", "layers": "-1", "store_dtype": "float32"}
-    store = extract(tmp_path / "c.txt", tmp_path / "s", **settings)
-    part = tmp_path / "s" / store.parts("token")[0].path
-    offset = store.parts("token")[0].runs.offsets[store.features("token")[0].name][0]
-    with part.open("r+b") as file:
-        file.seek(offset)
-        file.write(np.float32(1e6).tobytes())
-    assert store.numpy("token", -1)[0, 0] == 1e6
-    with pytest.raises(UserError, match=r"^dtype float16 does not hold a value of these vectors; pass float32$"):
-        store.numpy("token", -1, dtype="float16")

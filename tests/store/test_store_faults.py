@@ -139,14 +139,3 @@ def test_calls_that_fail_are_one_line_and_the_run_resumes(tmp_path, monkeypatch)
 @pytest.mark.long
 def test_every_call_that_fails_is_one_line_and_the_run_resumes(tmp_path, monkeypatch):
     assert len(fail_each(tmp_path, monkeypatch, 1)) > 200
-
-
-@pytest.mark.usefixtures("no_fsync")
-@pytest.mark.parametrize("encoding", ["array", "binary"])
-def test_every_write_that_fails_says_to_run_the_same_command_again(tmp_path, monkeypatch, encoding):
-    plan = make_plan((3, 2), encoding=encoding, combine="none")
-    said = fail_each(tmp_path, monkeypatch, 1, plan=plan, kinds=("new",), calls=("write", "fsync"))
-    assert len(said) >= 25
-    for message in said:
-        assert message.endswith("run the same command again")
-        assert any(os.strerror(code).lower() in message for code in ERRORS)

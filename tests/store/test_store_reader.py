@@ -131,16 +131,6 @@ def test_a_missing_row_level_column_or_feature_is_named(tmp_path, read, message)
         read(open_store(tmp_path / "s"))
 
 
-def test_a_column_that_is_named_twice_is_read_once(tmp_path):
-    write_store(tmp_path / "s", make_plan())
-    store = open_store(tmp_path / "s")
-    names = ["doc_id", "doc_id", 4, "layer_04"]
-    for frame in (store.polars("token", names), store.pandas("token", names), store.rows("token", [0], names)):
-        assert list(frame.columns) == ["doc_id", "layer_04"]
-    assert store.arrow("token", names).column_names == ["doc_id", "layer_04"]
-    assert next(store.batches("token", 4, columns=names)).columns.columns == ["doc_id", "layer_04"]
-
-
 def test_rows_without_vectors_are_null_in_the_part_and_nan_in_arrays(tmp_path, encoding, dtype):
     plan = make_plan(levels=(Level.WORD,), encoding=encoding, dtype=dtype)
     write_store(tmp_path / "s", plan, nulls=True)
@@ -157,20 +147,6 @@ def test_rows_without_vectors_are_null_in_the_part_and_nan_in_arrays(tmp_path, e
     path = part_at(tmp_path / "s", "word", 0)
     assert duckdb.sql(f"select count(layer_06) from '{path}'").fetchall() == [(3,)]
     np.testing.assert_array_equal(store.numpy("word", "layer_06")[valid], layer_values(0, N_ROWS, 6, dtype)[valid])
-
-
-def test_the_content_of_a_row_without_vector_does_not_reach_the_part(tmp_path, encoding):
-    plan = make_plan((4,), encoding=encoding)
-    for name, filler in (("a", np.nan), ("b", 7.0)):
-        result = make_result(plan, plan.shards[0], nulls=True)
-        table = result.tables[Level.TOKEN]
-        for vectors in table.vectors.values():
-            vectors[~table.valid] = filler
-        with open_for_writing(tmp_path / name, plan) as writer:
-            writer.commit(plan.shards[0], result)
-            writer.complete()
-    parts = [part_at(tmp_path / name, "token", 0).read_bytes() for name in "ab"]
-    assert parts[0] == parts[1]
 
 
 KEPT = {
@@ -217,13 +193,6 @@ def test_kept_columns_keep_their_values_whatever_their_type(tmp_path, null_rows,
         for n, values in enumerate(KEPT.values()):
             for got, want in zip(read[f"kept {n}"], values, strict=True):
                 assert got == want or (got != got and want != want)
-
-
-def test_an_unstorable_column_type_is_refused_before_anything_is_written(tmp_path):
-    columns = {Level.SENTENCE: (Column("doc_id", "int64"), Column("price", "decimal256(50, 2)"))}
-    with pytest.raises(StoreError, match=r"column 'price' has type decimal256\(50, 2\), which cannot be stored"):
-        open_for_writing(tmp_path / "s", make_plan(levels=(Level.SENTENCE,), columns=columns))
-    assert not (tmp_path / "s").exists()
 
 
 def test_no_rows_make_a_valid_store_with_its_schema(tmp_path, encoding):
@@ -274,8 +243,3 @@ def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):
     assert store.numpy("token", "layer_03").shape == (N_ROWS, HIDDEN)
     with pytest.raises(StoreError, match="copy the store with its _bertfeat folder"):
         store.plan  # noqa: B018
-
-
-def test_a_path_with_pattern_characters_is_not_a_pattern(tmp_path):
-    write_store(tmp_path / "s[1]*", make_plan())
-    assert open_store(tmp_path / "s[1]*").scan("token").collect().height == N_ROWS

@@ -15,9 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.choices import Level
-from bertfeat.durable import steps
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
-from bertfeat.finite import first_not_finite
 from bertfeat.records import BadRow
 from bertfeat.store.plan_file import read_plan
 from bertfeat.store.reader import open_store
@@ -27,7 +25,6 @@ from tests.support.store_fakes import (
     contents,
     make_plan,
     make_result,
-    make_table,
     part_name,
     receipt_files,
     write_store,
@@ -207,20 +204,6 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
         held.numpy("token", "layer_03")
 
 
-def test_the_unfinished_files_of_a_killed_process_stop_no_overwrite(tmp_path, monkeypatch):
-    root, kept = tmp_path / "s", dict[str, bytes]()
-    tmp = root / "_bertfeat" / "tmp"
-    monkeypatch.setattr(steps, "hook", lambda _: kept.update({p.name: p.read_bytes() for p in tmp.glob("*")}))
-    write_store(root, make_plan(levels=(Level.TOKEN, Level.WORD), input="old"), n_bad=1)
-    # The plan, the parts of two levels, the rows that were set aside, the receipt and the manifest.
-    assert len(kept) >= 6
-    for name, data in kept.items():
-        (tmp / name).write_bytes(data)
-    write_store(root, make_plan((2, 2), levels=(Level.WORD,)), overwrite=True)
-    assert verify(root).is_good
-    assert not any(tmp.iterdir())
-
-
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_user_error_before_the_first_commit_leaves_nothing_behind(tmp_path, exists):
     out = tmp_path / "a" / "b"
@@ -289,54 +272,3 @@ def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path, 
         ):
             writer.commit(plan.shards[1], result)
         assert tree(tmp_path / "s") == before
-
-
-def test_the_first_row_that_is_not_finite_is_found_in_any_chunk(monkeypatch):
-    monkeypatch.setattr("bertfeat.finite._CHUNK_VALUES", 12)
-    for row in range(11):
-        vectors = np.full((11, 5), 65504, np.float16)
-        assert first_not_finite(vectors, None) is None
-        vectors[row:, 4] = np.inf
-        assert first_not_finite(vectors, None) == row
-        valid = np.ones(11, np.bool_)
-        valid[row] = False
-        assert first_not_finite(vectors, valid) == (row + 1 if row < 10 else None)
-    assert first_not_finite(np.empty((0, 5), np.float32), None) is None
-
-
-def test_tables_that_do_not_follow_their_schema_are_refused(tmp_path):
-    plan = make_plan()
-    shard = plan.shards[0]
-    table = make_table(plan, shard, Level.TOKEN)
-    wrong = {
-        "tables of levels": {},
-        "token table of 5 rows has {'layer": {Level.TOKEN: replace(table, columns={})},
-        "'token': 5}, its schema": {Level.TOKEN: replace(table, vectors={})},
-        "'token': 4": {Level.TOKEN: replace(table, columns={**table.columns, "token": ["x"] * 4})},
-        "dtype..float32": {Level.TOKEN: replace(table, vectors={n: v.astype("f4") for n, v in table.vectors.items()})},
-        "table of 5 rows": {Level.TOKEN: replace(table, valid=np.ones(3, np.bool_))},
-        "does not fit type int32": {Level.TOKEN: replace(table, columns={**table.columns, "token_index": ["x"] * 5})},
-        "holds nulls": {Level.TOKEN: replace(table, columns={**table.columns, "token": [None] * 5})},
-    }
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        before = tree(tmp_path / "s")
-        for message, tables in wrong.items():
-            with pytest.raises(ValueError, match=message):
-                writer.commit(shard, replace(make_result(plan, shard), tables=tables))
-        assert tree(tmp_path / "s") == before
-
-
-def test_vectors_that_are_views_are_written_right(tmp_path):
-    plan = make_plan((4,), combine="none")
-    result = make_result(plan, plan.shards[0])
-    vectors = result.tables[Level.TOKEN].vectors
-    stacked = np.stack(list(vectors.values()), axis=1)
-    views = {name: stacked[:, n] for n, name in enumerate(vectors)}
-    for name, tables in {
-        "a": result.tables,
-        "b": {Level.TOKEN: replace(result.tables[Level.TOKEN], vectors=views)},
-    }.items():
-        with open_for_writing(tmp_path / name, plan) as writer:
-            writer.commit(plan.shards[0], replace(result, tables=tables))
-            writer.complete()
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
