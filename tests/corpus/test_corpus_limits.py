@@ -61,7 +61,7 @@ print(json.dumps(found))
 @pytest.mark.parametrize(
     ("options", "n_changes"),
     [
-        ({}, 300),
+        ({}, 100),
         pytest.param({"compression": "zstd", "row_group_size": 50}, 2500, marks=pytest.mark.long),
         pytest.param({"use_dictionary": False, "compression": "none"}, 2500, marks=pytest.mark.long),
         pytest.param({"data_page_version": "2.0", "write_statistics": False}, 2500, marks=pytest.mark.long),

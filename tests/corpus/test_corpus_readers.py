@@ -16,7 +16,6 @@ import pytest
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.data_frames import write_frame
 from bertfeat.errors import InputError
-from bertfeat.records import Document
 from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all, texts, write
 
 # --- txt
@@ -26,12 +25,10 @@ from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, r
     ("content", "expected"),
     [
         (b"", []),
-        (b"\n", [""]),
         (b"a\nb", ["a", "b"]),
         (b"a\r\nb\r\n", ["a", "b"]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         (b"\xef\xbb\xbf", []),
-        (b"\xef\xbb\xbf\n", [""]),
         (b" \n\n\t\n", [" ", "", "\t"]),
         ("a\u2028b\x85c\x0cd\re\x00f\n".encode(), ["a\u2028b\x85c\x0cd\re\x00f"]),
     ],
@@ -72,22 +69,13 @@ def test_a_line_of_ten_megabytes_of_other_columns_is_read(tmp_path: Path) -> Non
         ('["a"]', "the row holds a list, not an object"),
         ('{"body": "a", "id": 1}', "no column 'text'; columns are body, id; pass `text_column`"),
         ('{"text": null}', "column 'text' holds null"),
-        (
-            '{"text": 5}',
-            "column 'text' holds 5, which is not text; write it as a string, or pass another `text_column`",
-        ),
+        ('{"text": 5}', "column 'text' holds 5, which is not text; write it as a string, or pass another `text_col"),
         ('{"text": {"body": "a"}}', "which is not text; name a field of it: `text_column='text.body'`"),
         ('{"text": ["a"]}', "pass `is_split_into_words`"),
         ('{"text": NaN}', "NaN is not JSON"),
-        ('{"text": "a", "x": -Infinity}', "-Infinity is not JSON"),
         ("[" * 100_000, "not JSON that can be read: maximum recursion depth"),
-        (
-            '{"text": "a", "x": ' + '{"a":' * 100_000 + "1" + "}" * 100_001,
-            "not JSON that can be read: maximum recursion depth",
-        ),
         ('{"text": "a", "n": ' + "9" * 5000 + "}", "not JSON that can be read: Exceeds the limit"),
         ('{"text": "a", "text": "b"}', "key 'text' appears twice in one object; keep one of them"),
-        ('{"text": "a", "x": {"k": 1, "k": 1}}', "key 'k' appears twice"),
     ],
 )
 def test_bad_json_rows_say_why(tmp_path: Path, line: str, reason: str) -> None:
@@ -125,9 +113,8 @@ def test_lists_of_words_and_their_labels(tmp_path: Path) -> None:
 
 
 def test_ids_groups_and_pairs_come_from_their_columns(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "a.jsonl", '{"t": "a", "p": "b", "i": 7, "d": "x"}\n{"t": "a", "p": null, "i": 8, "d": null}\n'
-    )
+    content = '{"t": "a", "p": "b", "i": 7, "d": "x"}\n{"t": "a", "p": null, "i": 8, "d": null}\n'
+    path = write(tmp_path, "a.jsonl", content)
     first, second = documents(path, text_column="t", text_pair_column="p")
     assert (first.text_pair, second.text_pair) == ("b", None)
     first, second = documents(path, path, text_column="t", document_column="d", document_context=True)[:2]
@@ -146,9 +133,8 @@ def test_ids_are_strings_or_integers(tmp_path: Path, value: str) -> None:
 
 
 def test_quoted_fields_keep_their_line_ends_and_delimiters(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "a.csv", b'\xef\xbb\xbf"id","te\nxt"\r\n1,"a\r\nb"\r\n2,"say ""hi"", you"\r\n3,\xe2\x80\xa8\r\n'
-    )
+    content = b'\xef\xbb\xbf"id","te\nxt"\r\n1,"a\r\nb"\r\n2,"say ""hi"", you"\r\n3,\xe2\x80\xa8\r\n'
+    path = write(tmp_path, "a.csv", content)
     rows = documents(path, text_column="te\nxt")
     assert [(row.text, row.row) for row in rows] == [("a\r\nb", 3), ('say "hi", you', 5), ("\u2028", 6)]
     path = write(tmp_path, "a.tsv", 'id\ttext\n1\ta,b "c"\n2\t"d\te"\n')
@@ -163,7 +149,6 @@ def test_quoted_fields_keep_their_line_ends_and_delimiters(tmp_path: Path) -> No
         (b'1,"a"b\n', "',' expected after '\"'"),
         (b'1,"a\nb\xffc"\n', "byte 0xff at position 1 is not UTF-8"),
         (b"\n", "the line is empty"),
-        (b"1,a\rb\n", "new-line character seen in unquoted field"),
     ],
 )
 def test_bad_records_keep_their_bytes(tmp_path: Path, record: bytes, reason: str) -> None:
@@ -174,24 +159,6 @@ def test_bad_records_keep_their_bytes(tmp_path: Path, record: bytes, reason: str
     assert len(read_all(path, bad_rows="quarantine")) == 3
 
 
-def test_headers_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"a\.csv: no column 'text'; columns are id, body; pass `text_column`; if that is not"
-    ):
-        read_all(write(tmp_path, "a.csv", "id,body\n1,a\n"))
-    with pytest.raises(InputError) as caught:
-        read_all(write(tmp_path, "a.csv", '"a\nb",' + "long" * 100 + ",x" * 100))
-    assert "columns are a b, ..., x, " in str(caught.value)
-    assert "x, ...; pass `text_column`; if that is not a header, pass `delimiter`, " in str(caught.value)
-    with pytest.raises(InputError, match="column 'text' appears 2 times"):
-        read_all(write(tmp_path, "a.csv", "text,text\n1,a\n"))
-    with pytest.raises(InputError, match=r"no column 'x' for `id_column`; columns are text; if that is"):
-        read_all(write(tmp_path, "a.csv", "text\na\n"), id_column="x")
-    assert texts(write(tmp_path, "a.csv", "x,x,text\n1,2,a\n")) == ["a"]
-    assert texts(write(tmp_path, "a.csv", "")) == []
-    assert texts(write(tmp_path, "a.csv", "text")) == []
-
-
 # --- parquet
 
 
@@ -199,16 +166,6 @@ def _parquet(folder: Path, columns: dict[str, Any], **options: Any) -> Path:
     path = folder / "a.parquet"
     pq.write_table(pa.table(columns), path, **options)
     return path
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
-)
-def test_every_string_type_is_text(tmp_path: Path, kind: pa.DataType) -> None:
-    values = pa.array(["a", None, "é", "a"], pa.string()).cast(kind)
-    rows = read_all(_parquet(tmp_path, {"text": values}, row_group_size=2), bad_rows="quarantine")
-    found = [row.text if isinstance(row, Document) else (row.reason[:24], row.row, row.raw) for row in rows]
-    assert found == ["a", ("column 'text' holds null", 2, None), "é", "a"]
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string(), 2)])
@@ -237,77 +194,44 @@ def test_kept_values_keep_their_arrow_types(tmp_path: Path) -> None:
     assert schema.kept_arrow is not None
 
 
-def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.parquet: Parquet that cannot be read"):
-        read_all(write(tmp_path, "a.parquet", b"PAR1 but not really PAR1"))
-
-
-# --- settings that a format cannot follow
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "reason"),
-    [
-        ("a.txt", {"id_column": "id"}, "`id_column` does not go with txt"),
-        ("a.csv", {"is_split_into_words": True}, "`is_split_into_words` does not go with csv"),
-        ("a.csv", {"label_column": "x", "levels": "word"}, "`keep_columns`"),
-        ("a.jsonl", {"text_pairs": True}, "`text_pairs` does not go with jsonl; it goes with txt"),
-        ("a.jsonl", {"label_column": "x", "levels": "word"}, "labels the words of `is_split_into_words`"),
-        ("a.conll", {"document_column": "x", "document_context": True}, "`document_column` does not go with conll"),
-        ("a.txt", {"document_context": True}, r"a\.txt: does not say which rows are one document.*`document_column`"),
-    ],
-)
-def test_settings_that_do_not_go_with_the_format(
-    tmp_path: Path, name: str, settings: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(InputError, match=reason):
-        read_all(write(tmp_path, name, "text\n"), **settings)
-
-
 # --- fields inside columns
 
 NESTED = [
     {"content": {"body": "one", "meta": {"n": 1}}, "ids": {"a": "x"}, "b.c": "flat", "b": {"c": "nested"}},
     {"content": {"body": "two", "meta": None}, "ids": {"a": "y"}, "b.c": "exact", "b": {"c": "inner"}},
 ]
+FIELDS = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
 
 
 def nested_file(folder: Path, kind: str) -> Path:
     if kind == "jsonl":
         return write(folder, "a.jsonl", "".join(json.dumps(row) + "\n" for row in NESTED))
-    if kind == "json":
-        return write(folder, "a.json", json.dumps(NESTED))
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(NESTED), folder / "a.parquet")
         return folder / "a.parquet"
-    settings = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
     frame = pl.DataFrame(NESTED).lazy() if kind == "lazy" else duckdb.from_arrow(pa.Table.from_pylist(NESTED))
-    return write_frame(frame, folder, ExtractConfig(**settings, levels="sentence"))
+    return write_frame(frame, folder, ExtractConfig(**FIELDS, levels="sentence"))
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "lazy", "duckdb"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "lazy", "duckdb"])
 def test_a_dot_names_a_field_inside_a_column_unless_a_column_has_that_name(tmp_path: Path, kind: str) -> None:
-    settings = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
-    found = documents(nested_file(tmp_path, kind), **settings, levels="sentence")
+    found = documents(nested_file(tmp_path, kind), **FIELDS, levels="sentence")
     assert [(each.doc_id, each.text) for each in found] == [("x", "one"), ("y", "two")]
-    assert [dict(each.kept) for each in found] == [
-        {"content.meta.n": 1, "b.c": "flat"},
-        {"content.meta.n": None, "b.c": "exact"},
-    ]
+    kept = [{"content.meta.n": 1, "b.c": "flat"}, {"content.meta.n": None, "b.c": "exact"}]
+    assert [dict(each.kept) for each in found] == kept
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_hints_name_fields_that_can_be_read_and_do_not_quarantine_a_whole_column(tmp_path: Path, kind: str) -> None:
-    path = nested_file(tmp_path, kind)
-    for column, said in (
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
         ("content.bdy", "did you mean 'content.body'"),
         ("zzz", "columns are b.c, content.body"),
-        ("content.body.x", "did you mean 'content.body'"),
-    ):
-        with pytest.raises(InputError, match=f"no column {column!r} for `text_column`; .*") as error:
-            read_all(path, text_column=column)
-        assert said in str(error.value)
-        assert "quarantine" not in str(error.value)
-    with pytest.raises(InputError, match=r"column 'content' (holds|is) .*not text; ") as error:
-        read_all(path, text_column="content")
+        ("content", "not text; "),
+    ],
+)
+def test_hints_name_fields_that_can_be_read(tmp_path: Path, kind: str, column: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        read_all(nested_file(tmp_path, kind), text_column=column)
+    # That would be a whole column of bad rows.
     assert "quarantine" not in str(error.value)

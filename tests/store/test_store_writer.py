@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.records import BadRow
-from bertfeat.store.plan_file import read_plan
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
@@ -59,19 +57,13 @@ def test_bad_rows_keep_their_bytes(tmp_path):
     plan = make_plan((2,))
     rows = [BadRow(0, "a\udc80.txt", 1, "no utf-8", b"\xff\x00\n"), BadRow(1, "b", 7, "not JSON\u2028", None)]
     with open_for_writing(tmp_path / "s", plan) as writer:
-        receipt = writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), bad_rows=rows))
+        writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), bad_rows=rows))
         writer.complete()
-    assert receipt.n_bad_rows == 2
     store = open_store(tmp_path / "s")
     assert store.bad_rows() == (replace(rows[0], path="a\\udc80.txt"), rows[1])
     kept = tmp_path / "s" / store.manifest.shards[0].quarantine.path
     kept.write_bytes(kept.read_bytes().replace(b'"row":7', b'"row":8'))
-    with pytest.raises(
-        StoreError, match=r"00000\.bad\.jsonl: its bytes are not those that were written; run bertfeat verify"
-    ):
-        store.bad_rows()
-    kept.unlink()
-    with pytest.raises(StoreError, match=r"00000\.bad\.jsonl: no such file; copy the store with its _bertfeat folder"):
+    with pytest.raises(StoreError, match=r"00000\.bad\.jsonl: its bytes are not those that were written; run bertfeat"):
         store.bad_rows()
 
 
@@ -79,18 +71,11 @@ def test_an_interrupted_run_resumes(tmp_path):
     plan = make_plan()
     write_store(tmp_path / "whole", plan)
     with open_for_writing(tmp_path / "s", plan) as writer:
-        assert writer.pending() == plan.shards
         writer.commit(plan.shards[1], make_result(plan, plan.shards[1]))
         assert [shard.index for shard in writer.pending()] == [0, 2]
         with pytest.raises(RunError, match=r"2 shards are not done \(00000, 00002\); run the same command again"):
             writer.complete()
-        assert not writer.is_complete
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        assert [receipt.shard for receipt in writer.receipts()] == [1]
-        for shard in writer.pending():
-            writer.commit(shard, make_result(plan, shard))
-        writer.complete()
-        assert writer.is_complete
+    write_store(tmp_path / "s", plan)
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
     before = tree(tmp_path / "s")
     with open_for_writing(tmp_path / "s", plan) as writer:
@@ -135,28 +120,17 @@ def test_a_file_system_without_links_uses_renames(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     write_store(tmp_path / "s", plan)
     assert contents(tmp_path / "s") == contents(tmp_path / "links")
-    for receipt in receipt_files(tmp_path / "s"):
-        receipt.unlink()
-    write_store(tmp_path / "s", plan)
-    assert contents(tmp_path / "s") == contents(tmp_path / "links")
 
 
 def test_another_plan_is_refused_with_every_differing_field_before_anything_is_written(tmp_path):
     write_store(tmp_path / "s", make_plan())
     before = tree(tmp_path / "s")
-    other = make_plan(layers="all", digest="cd", stride=7)
     with pytest.raises(PlanMismatch) as caught:
-        open_for_writing(tmp_path / "s", other)
+        open_for_writing(tmp_path / "s", make_plan(layers="all", digest="cd", stride=7))
     for said in ("corpus.txt", "`layers` was 'last4', now 'all'", "`stride` was not set, now 7"):
         assert said in str(caught.value)
     assert caught.value.fields["inputs"] == (["ab"], ["cd"])
     assert tree(tmp_path / "s") == before
-    many = make_plan(**{f"setting_{n}": "x" for n in range(30)})
-    with pytest.raises(PlanMismatch, match="; and 22 more; use another folder"):
-        open_for_writing(tmp_path / "s", many)
-    plan = make_plan()
-    assert read_plan(tmp_path / "s", plan.plan_hash) == plan
-    assert read_plan(tmp_path / "nowhere", plan.plan_hash) is None
 
 
 def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
@@ -166,15 +140,11 @@ def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
         (folder / f"notes{n}.txt").write_text("mine")
     before = tree(folder)
     for overwrite in (False, True):
-        with pytest.raises(
-            StoreError, match=r"not part of a store \(notes0.txt, .*, \.\.\.\); choose another `output`"
-        ):
+        with pytest.raises(StoreError, match=r"not part of a store \(notes0.txt, .*, \.\.\.\); choose another"):
             open_for_writing(folder, make_plan(), overwrite=overwrite)
-    assert tree(folder) == before
     with pytest.raises(StoreError, match=r"notes0.txt: not a folder \(a file\); choose another `output`"):
         open_for_writing(folder / "notes0.txt", make_plan())
-    with pytest.raises(StoreError, match="cannot create the folder: not a directory"):
-        open_for_writing(folder / "notes0.txt" / "below", make_plan())
+    assert tree(folder) == before
 
 
 def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
@@ -187,6 +157,8 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
         open_for_writing(tmp_path / "s", plan, overwrite=True)
     assert tree(tmp_path / "s") == before
     (tmp_path / "s" / "word" / "notes.txt").unlink()
+    # What a killed process had not finished stops no overwriting.
+    (tmp_path / "s/_bertfeat/tmp/00000.word.1-ab.tmp").write_bytes(b"left")
     with open_for_writing(tmp_path / "s", plan, overwrite=True) as writer:
         for shard in writer.pending():
             writer.commit(shard, make_result(plan, shard))
@@ -204,37 +176,29 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
         held.numpy("token", "layer_03")
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_user_error_before_the_first_commit_leaves_nothing_behind(tmp_path, exists):
-    out = tmp_path / "a" / "b"
-    if exists:
-        out.mkdir(parents=True)
-    with pytest.raises(UserError), open_for_writing(out, make_plan()):
+def test_a_user_error_before_the_first_commit_leaves_nothing_behind(tmp_path):
+    out, plan = tmp_path / "a" / "b", make_plan()
+    with pytest.raises(UserError), open_for_writing(out, plan):
         raise UserError("no such model")
-    assert tree(tmp_path) == ({"a": None, "a/b": None} if exists else {})
-    plan = make_plan()
+    assert tree(tmp_path) == {}
     with pytest.raises(UserError), open_for_writing(out, plan) as writer:  # noqa: PT012
         writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
         raise UserError("row 7 is bad")
     assert len(open_for_writing(out, plan).receipts()) == 1
 
 
-def test_lost_and_damaged_plans(tmp_path):
+def test_lost_and_damaged_plans_are_made_again_by_the_same_plan_alone(tmp_path):
     plan = make_plan()
     for n, damage in enumerate((lambda path: path.unlink(), lambda path: path.write_bytes(b'{"format_version": 1}'))):
         root = tmp_path / str(n)
         write_store(root, plan)
-        before, file = contents(root), root / f"_bertfeat/work/{plan.plan_hash}/plan.json"
-        damage(file)
+        before = contents(root)
+        damage(root / f"_bertfeat/work/{plan.plan_hash}/plan.json")
         with pytest.raises(StoreError, match=r"missing, so nothing shows|damaged or edited"):
             open_for_writing(root, make_plan(layers="all"))
         with open_for_writing(root, plan) as writer:
             assert writer.is_complete
         assert contents(root) == before
-        shutil.rmtree(root / "_bertfeat")
-        shutil.rmtree(root / "manifests")
-        with pytest.raises(StoreError, match="no plan or manifest shows what they are"):
-            open_for_writing(root, plan)
 
 
 def test_a_lost_receipt_is_recreated_from_the_manifest(tmp_path):
@@ -250,25 +214,24 @@ def test_a_lost_receipt_is_recreated_from_the_manifest(tmp_path):
     assert verify(tmp_path / "s").is_good
 
 
-def test_unknown_and_unfinished_files_are_removed(tmp_path):
-    plan, other = make_plan(), make_plan(layers="all")
-    write_store(tmp_path / "s", plan)
-    before = contents(tmp_path / "s")
-    (tmp_path / "s/_bertfeat/tmp/00000.token.1-ab.tmp").write_bytes(b"x")
-    (tmp_path / "s" / part_name(other, 7)).write_bytes(b"x")
-    open_for_writing(tmp_path / "s", plan).close()
-    assert contents(tmp_path / "s") == before
-
-
-@pytest.mark.parametrize(("value", "dtype"), [(np.nan, "float16"), (-np.inf, "float32")])
-def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path, value, dtype):
-    plan = make_plan(dtype=dtype)
+def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path):
+    plan = make_plan()
     result = make_result(plan, plan.shards[1])
-    result.tables[Level.TOKEN].vectors["layer_05"][2, 3] = value
+    result.tables[Level.TOKEN].vectors["layer_05"][2, 3] = -np.inf
     with open_for_writing(tmp_path / "s", plan) as writer:
         before = tree(tmp_path / "s")
-        with pytest.raises(
-            FeatureError, match=rf"document (np.int64\()?7\)?: layer_05 of token row 2 .* holds {value}"
-        ):
+        with pytest.raises(FeatureError, match=r"document (np.int64\()?7\)?: layer_05 of token row 2 .* holds -inf"):
             writer.commit(plan.shards[1], result)
         assert tree(tmp_path / "s") == before
+
+
+def test_an_unfinished_store_resumes_after_a_move(tmp_path):
+    plan = make_plan()
+    write_store(tmp_path / "whole", plan)
+    with open_for_writing(tmp_path / "a", plan) as writer:
+        writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
+    (tmp_path / "a").rename(tmp_path / "b")
+    with open_for_writing(tmp_path / "b", plan) as writer:
+        assert writer.pending() == plan.shards[1:]
+    write_store(tmp_path / "b", plan)
+    assert contents(tmp_path / "b") == contents(tmp_path / "whole")

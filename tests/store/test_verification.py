@@ -13,7 +13,7 @@ import pytest
 
 from bertfeat.choices import Level
 from bertfeat.durable.records import seal
-from bertfeat.errors import StoreError, UserError
+from bertfeat.errors import StoreError
 from bertfeat.records import Plan
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import mark_for_redoing, verify
@@ -71,6 +71,7 @@ def test_a_good_store_has_no_problem(root):
         pytest.param("truncate", 100, marks=pytest.mark.long),
     ],
 )
+# With another time of change, the next run reads a part again; without, `verify` finds it and marks it.
 @pytest.mark.parametrize("keeps_time", [False, True])
 def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, n_tries, keeps_time):
     whole = contents(root)
@@ -107,11 +108,6 @@ def test_missing_swapped_extra_and_odd_files_are_named(root):
     a.unlink()
     assert [str(p) for p in verify(root).problems] == [f"{part_name(PLAN, 0)}: missing"]
     assert rerun(root) == [0]
-    b.unlink()
-    b.mkdir()
-    assert [str(p) for p in verify(root).problems] == [f"{part_name(PLAN, 1)}: not a file (a folder)"]
-    b.rmdir()
-    assert rerun(root) == [1]
     shutil.copy(a, root / part_name(PLAN, 3))
     (problem,) = verify(root).problems
     assert str(problem) == f"{part_name(PLAN, 3)}: belongs to no shard of the newest version"
@@ -122,17 +118,6 @@ def test_missing_swapped_extra_and_odd_files_are_named(root):
     assert rerun(root) == [1]
     assert contents(root) == whole
     assert verify(root).is_good
-
-
-def test_parts_of_another_store_are_named(root, tmp_path):
-    other = make_plan(levels=(Level.TOKEN, Level.WORD), layers="all")
-    write_store(tmp_path / "other", other, n_bad=1)
-    shutil.copyfile(tmp_path / "other" / part_name(other, 1), root / part_name(PLAN, 1))
-    shutil.copyfile(tmp_path / f"other/_bertfeat/work/{other.plan_hash}/00002.json", root / WORK / "00002.json")
-    problems = verify(root).problems
-    assert [p.part for p in problems] == [part_name(PLAN, 1), f"{WORK}/00002.json"]
-    assert problems[1].reason == "does not match the manifest"
-    assert rerun(root) == [1]
 
 
 def test_a_manifest_that_was_edited_with_its_part_is_named(root):
@@ -153,27 +138,15 @@ def test_a_manifest_that_was_edited_with_its_part_is_named(root):
 def test_a_damaged_manifest_is_noticed_and_made_again(root):
     whole = contents(root)
     path = root / MANIFEST
-    for data in (path.read_bytes()[:-2], path.read_bytes().replace(b"tiny", b"huge"), b"\xff", b""):
+    for data in (path.read_bytes().replace(b"tiny", b"huge"), b"\xff", b"", b"[" * 100_000):
         path.write_bytes(data)
-        report = verify(root)
-        assert [(p.shard, p.part) for p in report.problems] == [(None, MANIFEST)]
+        assert [(p.shard, p.part) for p in verify(root).problems] == [(None, MANIFEST)]
         with pytest.raises(StoreError, match="damaged or edited"):
             open_store(root)
         assert rerun(root) == []
         assert contents(root) == whole
     path.unlink()
     assert [str(p) for p in verify(root).problems] == ["manifests: no manifest: the run has not finished"]
-
-
-def test_a_damaged_version_of_an_append_is_made_again_by_the_append(root):
-    more = make_plan((2,), levels=(Level.TOKEN, Level.WORD), after=PLAN, digest="cd")
-    rerun(root, more)
-    whole, path = contents(root), root / "manifests/00001.json"
-    path.write_bytes(path.read_bytes()[:-2])
-    assert rerun(root) == []
-    assert [p.part for p in verify(root).problems] == ["manifests/00001.json"]
-    assert rerun(root, more) == []
-    assert contents(root) == whole
 
 
 def test_an_unfinished_store_names_the_shards_to_do(tmp_path):
@@ -195,19 +168,6 @@ def test_other_folders_and_newer_stores_are_refused(root, tmp_path):
     for read in (verify, open_store):
         with pytest.raises(StoreError, match=r"00000\.json: format_version 3, .* upgrade bertfeat"):
             read(root)
-
-
-def test_a_shard_that_was_found_damaged_is_repeated_unless_it_was_mended(root):
-    whole = contents(root)
-    name = part_name(PLAN, 1)
-    for mended in (False, True):
-        overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
-        assert mark_for_redoing(root, verify(root)) == (1,)
-        if mended:
-            overwrite_keeping_time(root / name, whole[name])
-        assert rerun(root) == ([] if mended else [1])
-        assert contents(root) == whole
-        assert rerun(root) == []
 
 
 def test_repeated_shards_with_other_bytes_make_a_version(root):
@@ -232,10 +192,3 @@ def test_marking_is_refused_while_another_run_writes(root):
     report = verify(root)
     with open_for_writing(root, PLAN), pytest.raises(StoreError, match="is writing this store"):
         mark_for_redoing(root, report)
-
-
-def test_one_shard_of_a_store_can_be_read_alone(root):
-    store = open_store(root)
-    assert store.shard(1).numpy(Level.TOKEN, "layer_06").tolist() == store.numpy(Level.TOKEN, "layer_06")[5:9].tolist()
-    with pytest.raises(UserError, match="no shard 3"):
-        store.shard(3)
