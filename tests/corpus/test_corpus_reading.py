@@ -126,9 +126,7 @@ def test_kept_json_values_have_one_type(tmp_path: Path, values: list[Any], expec
 
 @pytest.mark.parametrize("values", [[1, "a"], [True, 1], [1.5, 2**60]])
 def test_kept_json_values_of_two_types_are_refused(tmp_path: Path, values: list[Any]) -> None:
-    with pytest.raises(
-        InputError, match=r"a\.jsonl:2: kept column 'k' is .*, in .*a\.jsonl it is .*; give"
-    ):
+    with pytest.raises(InputError, match=r"a\.jsonl:2: kept column 'k' is .*, in .*a\.jsonl it is .*; give"):
         _kept(_jsonl(tmp_path, *({"k": value} for value in values)))
 
 

@@ -193,13 +193,6 @@ def proxy(url: str, change: Change) -> Iterator[str]:
             thread.join()
 
 
-def without_ranges(command: str, path: str, headers: dict[str, str]) -> str:
-    """Be a server that answers with the whole object, whatever range is asked for."""
-    for name in [name for name in headers if name.lower() == "range"]:
-        del headers[name]
-    return ""
-
-
 def without_conditions(command: str, path: str, headers: dict[str, str]) -> str:
     """Be a server that knows no conditional requests."""
     for name in [name for name in headers if name.lower() == "if-none-match"]:
