@@ -166,7 +166,6 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "store": _store,
     "index": _index,
     "updated index": _updated,
-    "build Flat": _build("Flat", transform="center"),
     "build IVF16,PQ8x4fs,RFlat": _build("IVF16,PQ8x4fs,RFlat"),
     "build HNSW8": _build("HNSW8", n_vectors=1100),  # two checkpoints
     "probe": _probe,
