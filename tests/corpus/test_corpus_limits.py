@@ -14,7 +14,7 @@ import pytest
 from bertfeat import records
 from bertfeat.errors import InputError
 from bertfeat.records import Document
-from tests.support.corpus_files import WRITERS, documents, read_all, write
+from tests.support.corpus_files import WRITERS, read_all, write
 from tests.support.places import ROOT
 
 
@@ -63,7 +63,6 @@ print(json.dumps(found))
     [
         ({}, 100),
         pytest.param({"compression": "zstd", "row_group_size": 50}, 2500, marks=pytest.mark.long),
-        pytest.param({"use_dictionary": False, "compression": "none"}, 2500, marks=pytest.mark.long),
         pytest.param({"data_page_version": "2.0", "write_statistics": False}, 2500, marks=pytest.mark.long),
     ],
 )
@@ -77,16 +76,3 @@ def test_parquet_with_changed_bytes_is_read_or_one_line(
     assert done.returncode == 0, done.stderr[-2_000:]
     found = json.loads(done.stdout)
     assert found.keys() == {"read", "one line"}
-
-
-def test_a_page_that_arrow_skips_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [f"text {n}" for n in range(9)]}), path, use_dictionary=False, compression="none")
-    assert len(documents(path)) == 9
-    data = bytearray(path.read_bytes())
-    # The type in the header of the first page, from data page (0) to a type that does not exist.
-    assert data[4:6] == b"\x15\x00"
-    data[5] = 8
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=r"a\.parquet: .*write the file again"):
-        read_all(path)

@@ -66,19 +66,17 @@ def test_rows_their_order_and_the_bits_of_their_vectors_stay(tmp_path, grown):
     assert orphans(small.path) == []
 
 
-def test_parts_are_filled_up_to_the_size_that_the_store_asks_for(tmp_path, settings):
-    store = extract(output=tmp_path / "s", **settings | {"shard_bytes": 12_000})
-    for number in range(8):
-        store = append(store, str(write_corpus(tmp_path / f"{number}.jsonl", 1 + number)))
-    sizes = [sum(part.n_bytes for part in shard.parts) for shard in store.manifest.shards]
-    numbers = {shard.first_row: shard.index for plan in store.plans for shard in plan.shards}
-    small = compact(store, shard_bytes=25_000)
+def test_parts_are_filled_up_to_the_size_that_the_store_asks_for(tmp_path, grown):
+    sizes = [sum(part.n_bytes for part in shard.parts) for shard in grown.manifest.shards]
+    numbers = {shard.first_row: shard.index for plan in grown.plans for shard in plan.shards}
+    limit = 5 * max(sizes) // 2
+    small = compact(copied(grown, tmp_path), shard_bytes=limit)
     assert 1 < len(small.plan.shards) < len(sizes)
     firsts = [*(numbers[row] for row in small.plan.fields["compacted"]), len(sizes)]
     for start, stop in itertools.pairwise(firsts):
-        assert stop - start == 1 or sum(sizes[start:stop]) <= 25_000
-        assert stop == len(sizes) or sum(sizes[start : stop + 1]) > 25_000
-    assert compact(small, shard_bytes=25_000).version == small.version
+        assert sum(sizes[start:stop]) <= limit
+        assert stop == len(sizes) or sum(sizes[start : stop + 1]) > limit
+    assert compact(small, shard_bytes=limit).version == small.version
 
 
 def test_a_compacted_store_grows_and_its_index_is_updated(tmp_path, grown):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,15 +79,6 @@ def test_rows_in_any_order_and_more_than_once(stores, rows, feature):
         whole, frame = store.numpy("word", feature), store.polars("word", ["word", "label"])
         np.testing.assert_array_equal(store.take("word", feature, rows), whole[np.array(rows, np.int64)])
         assert store.rows("word", rows, ["word", "label"]).equals(frame[rows])
-
-
-def test_threads_share_kept_rows(stores):
-    store = open_store(stores["none"].path)
-    frame = store.polars("word", ["word", "label"])
-    asked = np.random.default_rng(0).integers(0, N_ROWS, (200, 5))
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda rows: store.rows("word", rows, ["word", "label"]), asked))
-    assert all(one.equals(frame[rows]) for one, rows in zip(found, asked, strict=True))
 
 
 def n_bytes_read():

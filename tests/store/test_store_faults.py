@@ -121,11 +121,6 @@ def fail_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> int
     return len(said)
 
 
-@pytest.mark.usefixtures("no_fsync")
-def test_calls_that_fail_are_one_line_and_the_run_resumes(tmp_path, monkeypatch):
-    assert fail_each(tmp_path, monkeypatch, 23) > 8
-
-
-@pytest.mark.long
-def test_every_call_that_fails_is_one_line_and_the_run_resumes(tmp_path, monkeypatch):
-    assert fail_each(tmp_path, monkeypatch, 1) > 200
+@pytest.mark.parametrize(("step", "n_lines"), [(23, 8), pytest.param(1, 200, marks=pytest.mark.long)])
+def test_calls_that_fail_are_one_line_and_the_run_resumes(tmp_path, monkeypatch, step, n_lines):
+    assert fail_each(tmp_path, monkeypatch, step) > n_lines

@@ -199,17 +199,6 @@ def test_the_error_of_an_incomplete_store_says_how_to_finish_it(tmp_path):
     assert store.polars("token")["doc_id"].to_list() == [0, 1, 2, 3, 4, 9, 10, 11]
 
 
-def test_other_folders_are_refused(tmp_path):
-    with pytest.raises(StoreError, match="no such folder"):
-        open_store(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"not a bertfeat store: it has no manifests"):
-        open_store(tmp_path)
-    file = tmp_path / "file"
-    file.write_text("x")
-    with pytest.raises(StoreError, match="not a bertfeat store"):
-        open_store(file)
-
-
 def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):
     write_store(tmp_path / "s", make_plan())
     # The name is no pattern.

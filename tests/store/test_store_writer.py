@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.choices import Level
@@ -31,26 +29,6 @@ from tests.support.store_fakes import (
 
 def tree(root: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
-
-
-@pytest.mark.parametrize("encoding", ["array", "binary"])
-def test_a_part_is_plain_parquet_with_one_schema_and_its_facts(tmp_path, encoding):
-    plan = make_plan(encoding=encoding)
-    for name in ("full", "nulls"):
-        write_store(tmp_path / name, plan, nulls=name == "nulls")
-    path = tmp_path / "full" / part_name(plan, 1)
-    schema = pq.read_schema(path)
-    assert schema.equals(pq.read_schema(tmp_path / "nulls" / part_name(plan, 1)))
-    kinds = [str(schema.field(name).type) for name in ("doc_id", "token_index", "token", "layer_03")]
-    vector = "fixed_size_list<element: halffloat not null>[4]" if encoding == "array" else "fixed_size_binary[8]"
-    assert kinds == ["int64", "int32", "large_string", vector]
-    metadata = pq.read_metadata(path)
-    facts = json.loads(metadata.metadata[b"bertfeat"])
-    assert facts.items() >= plan.metadata.items()
-    own = {"format_version": 1, "plan_hash": plan.plan_hash, "shard": 1, "level": "token", "n_rows": 4}
-    assert facts.items() >= own.items()
-    column = metadata.row_group(0).column(3)
-    assert (column.compression, column.has_dictionary_page, column.is_stats_set) == ("UNCOMPRESSED", False, False)
 
 
 def test_bad_rows_keep_their_bytes(tmp_path):
@@ -223,15 +201,3 @@ def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path):
         with pytest.raises(FeatureError, match=r"document (np.int64\()?7\)?: layer_05 of token row 2 .* holds -inf"):
             writer.commit(plan.shards[1], result)
         assert tree(tmp_path / "s") == before
-
-
-def test_an_unfinished_store_resumes_after_a_move(tmp_path):
-    plan = make_plan()
-    write_store(tmp_path / "whole", plan)
-    with open_for_writing(tmp_path / "a", plan) as writer:
-        writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
-    (tmp_path / "a").rename(tmp_path / "b")
-    with open_for_writing(tmp_path / "b", plan) as writer:
-        assert writer.pending() == plan.shards[1:]
-    write_store(tmp_path / "b", plan)
-    assert contents(tmp_path / "b") == contents(tmp_path / "whole")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bertfeat.errors import RunError, StoreError, UserError
-from bertfeat.store.reader import open_store
+from bertfeat.errors import StoreError, UserError
 from bertfeat.store.verification import mark_for_redoing, verify
 from bertfeat.store.writer import open_for_writing
-from tests.support.store_fakes import make_plan, make_result, part_name, write_store
+from tests.support.store_fakes import make_plan, make_result, write_store
 
 PLAN = make_plan()
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -31,20 +30,6 @@ def test_a_run_that_loses_the_version_to_the_same_plan_removes_none_of_its_parts
     report = verify(root)
     assert {problem.shard for problem in report.problems} == {0, 1, 2}
     mark_for_redoing(root, report)
-    write_store(root, PLAN)
-    assert verify(root).is_good
-
-
-def test_a_run_whose_parts_another_one_removed_makes_no_version(tmp_path):
-    root = tmp_path / "s"
-    with open_for_writing(root, PLAN, shared=True) as writer:
-        commit_all(writer)
-        assert len(writer.receipts()) == 3
-        (root / part_name(PLAN, 1)).unlink()
-        with pytest.raises(RunError, match=r"another run has removed token/part-00001-.*; run the same command again"):
-            writer.complete()
-    with pytest.raises(StoreError, match="not complete"):
-        open_store(root)
     write_store(root, PLAN)
     assert verify(root).is_good
 

@@ -185,10 +185,3 @@ def test_repeated_shards_with_other_bytes_make_a_version(root):
     assert not (root / MANIFEST).exists()
     assert verify(root).is_good
     assert rerun(root) == []
-
-
-def test_marking_is_refused_while_another_run_writes(root):
-    (root / part_name(PLAN, 0)).write_bytes(b"x")
-    report = verify(root)
-    with open_for_writing(root, PLAN), pytest.raises(StoreError, match="is writing this store"):
-        mark_for_redoing(root, report)
