@@ -107,10 +107,8 @@ def test_workers_that_do_not_start_end_the_run(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_workers_never_outlive_their_parent(tmp_path, number):
-    code = (
-        "make = MakeFake(folder / 'notes', {f'encode:{n}': 'sleep' for n in range(4)})\n"
-        "run_shards(make, make_shards(4), 2, Heard())\n"
-    )
+    deeds = "{f'encode:{n}': 'sleep' for n in range(4)}"
+    code = f"run_shards(MakeFake(folder / 'notes', {deeds}), make_shards(4), 2, Heard())\n"
     parent = subprocess.Popen(script(tmp_path, code), stderr=subprocess.PIPE, text=True)
     make = MakeFake(tmp_path / "notes")
     wait_until(lambda: sum(len(make.noted(f"encode:{n}")) for n in range(4)) == 2)
