@@ -201,7 +201,7 @@ def test_the_error_of_an_incomplete_store_says_how_to_finish_it(tmp_path):
 
 def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):
     write_store(tmp_path / "s", make_plan())
-    # The name is no pattern.
+    # Names are not patterns.
     snapshot = tmp_path / "snapshot[1]*"
     for name in ("token", "manifests"):
         (snapshot / name).mkdir(parents=True)
