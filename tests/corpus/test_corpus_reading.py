@@ -41,7 +41,7 @@ def test_any_cut_reads_every_row_once(
         shards = plan(corpus, max_cost)
         found = [row for shard in shards for row in corpus.read(shard)]
         assert [row.text for row in found if isinstance(row, Document)] == [text for part in rows for text in part]
-        assert [row.index for row in found] == list(range(len(found)))
+        assert [row.index for row in found] == [row.doc_id for row in found] == list(range(len(found)))
         # In any order, from this object or a fresh one, a shard gives what it gave in order.
         other = open_corpus(*paths)
         for shard in data.draw(st.permutations(shards)):
