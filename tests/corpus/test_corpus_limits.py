@@ -14,7 +14,7 @@ import pytest
 from bertfeat import records
 from bertfeat.errors import InputError
 from bertfeat.records import Document
-from tests.support.corpus_files import WRITERS, documents, read_all, write
+from tests.support.corpus_files import WRITERS, read_all, write
 from tests.support.places import ROOT
 
 
@@ -28,27 +28,6 @@ def test_a_document_beyond_the_limit_is_a_bad_row(tmp_path: Path, name: str, mon
     assert [isinstance(row, Document) for row in found] == [True, False, True]
     with pytest.raises(InputError, match=rf"a\.{name}:\d: the row has 1,001 characters, 1,000 are the most that .*cut"):
         read_all(path, levels="sentence")
-
-
-def test_both_texts_of_a_pair_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_DOCUMENT_CHARS", 10)
-    with pytest.raises(InputError, match=r"a\.txt:1: the row has 12 characters"):
-        read_all(write(tmp_path, "a.txt", "abcdef ||| ghijkl\n"), text_pairs=True)
-
-
-@pytest.mark.parametrize("empty", [b"\n", b"\n \n\t\n\r\n"])
-@pytest.mark.parametrize(
-    ("name", "header", "row"), [("a.jsonl", b"", b'{"text": "a"}\n'), ("a.csv", b"text,b\n", b"a,b\n")]
-)
-def test_empty_lines_are_bad_before_a_row_and_dropped_at_the_end(
-    tmp_path: Path, name: str, header: bytes, row: bytes, empty: bytes
-) -> None:
-    gap = empty * 3
-    rows = read_all(write(tmp_path, name, header + row + gap + row + gap), bad_rows="quarantine")
-    lines, first = gap.splitlines(keepends=True), 2 if header else 1
-    assert [found.raw for found in rows[1:-1]] == lines
-    assert [found.row for found in rows] == list(range(first, first + len(lines) + 2))
-    assert [rows[0].text, rows[-1].text] == ["a", "a"]
 
 
 # Changes bytes of a file and reads it: an abort of pyarrow's C++ would end this process.
@@ -82,9 +61,8 @@ print(json.dumps(found))
 @pytest.mark.parametrize(
     ("options", "n_changes"),
     [
-        ({}, 300),
+        ({}, 100),
         pytest.param({"compression": "zstd", "row_group_size": 50}, 2500, marks=pytest.mark.long),
-        pytest.param({"use_dictionary": False, "compression": "none"}, 2500, marks=pytest.mark.long),
         pytest.param({"data_page_version": "2.0", "write_statistics": False}, 2500, marks=pytest.mark.long),
     ],
 )
@@ -98,16 +76,3 @@ def test_parquet_with_changed_bytes_is_read_or_one_line(
     assert done.returncode == 0, done.stderr[-2_000:]
     found = json.loads(done.stdout)
     assert found.keys() == {"read", "one line"}
-
-
-def test_a_page_that_arrow_skips_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [f"text {n}" for n in range(9)]}), path, use_dictionary=False, compression="none")
-    assert len(documents(path)) == 9
-    data = bytearray(path.read_bytes())
-    # The type in the header of the first page, from data page (0) to a type that does not exist.
-    assert data[4:6] == b"\x15\x00"
-    data[5] = 8
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=r"a\.parquet: .*write the file again"):
-        read_all(path)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import json
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import polars as pl
@@ -16,24 +14,18 @@ import pytest
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.data_frames import write_frame
-from bertfeat.corpus.tables import read_table
 from bertfeat.errors import InputError
-from bertfeat.records import Document
 from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all, texts, write
-
-# --- txt
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         (b"", []),
-        (b"\n", [""]),
         (b"a\nb", ["a", "b"]),
         (b"a\r\nb\r\n", ["a", "b"]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         (b"\xef\xbb\xbf", []),
-        (b"\xef\xbb\xbf\n", [""]),
         (b" \n\n\t\n", [" ", "", "\t"]),
         ("a\u2028b\x85c\x0cd\re\x00f\n".encode(), ["a\u2028b\x85c\x0cd\re\x00f"]),
     ],
@@ -63,9 +55,6 @@ def test_a_line_of_ten_megabytes_of_other_columns_is_read(tmp_path: Path) -> Non
     assert texts(path) == ["a", "b"]
 
 
-# --- jsonl
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -74,22 +63,13 @@ def test_a_line_of_ten_megabytes_of_other_columns_is_read(tmp_path: Path) -> Non
         ('["a"]', "the row holds a list, not an object"),
         ('{"body": "a", "id": 1}', "no column 'text'; columns are body, id; pass `text_column`"),
         ('{"text": null}', "column 'text' holds null"),
-        (
-            '{"text": 5}',
-            "column 'text' holds 5, which is not text; write it as a string, or pass another `text_column`",
-        ),
+        ('{"text": 5}', "column 'text' holds 5, which is not text; write it as a string, or pass another `text_col"),
         ('{"text": {"body": "a"}}', "which is not text; name a field of it: `text_column='text.body'`"),
         ('{"text": ["a"]}', "pass `is_split_into_words`"),
         ('{"text": NaN}', "NaN is not JSON"),
-        ('{"text": "a", "x": -Infinity}', "-Infinity is not JSON"),
         ("[" * 100_000, "not JSON that can be read: maximum recursion depth"),
-        (
-            '{"text": "a", "x": ' + '{"a":' * 100_000 + "1" + "}" * 100_001,
-            "not JSON that can be read: maximum recursion depth",
-        ),
         ('{"text": "a", "n": ' + "9" * 5000 + "}", "not JSON that can be read: Exceeds the limit"),
         ('{"text": "a", "text": "b"}', "key 'text' appears twice in one object; keep one of them"),
-        ('{"text": "a", "x": {"k": 1, "k": 1}}', "key 'k' appears twice"),
     ],
 )
 def test_bad_json_rows_say_why(tmp_path: Path, line: str, reason: str) -> None:
@@ -105,14 +85,6 @@ def test_lone_surrogates_become_replacement_characters(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"text": "a\\ud800b\\udc00\\ud83d\\ude00", "k": "\\udfff", "i": "\\ud801"}\n')
     (document,) = documents(path, keep_columns="k", id_column="i", levels="sentence")
     assert (document.text, document.kept, document.doc_id) == ("a\ufffdb\ufffd😀", {"k": "\ufffd"}, "\ufffd")
-
-
-def test_a_table_of_labels_has_the_texts_of_a_corpus(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.jsonl", '{"doc_id": "a\\ud800", "n": 1}\n{"doc_id": "b", "n": 2.5}\n')
-    assert read_table(str(path)).rows() == [("a\ufffd", 1.0), ("b", 2.5)]
-    path = write(tmp_path, "b.jsonl", '{"doc_id": ["a\\ud800"]}\n')
-    with pytest.raises(InputError, match=r"b\.jsonl: column 'doc_id' holds values .* surrogates"):
-        read_table(str(path))
 
 
 def test_lists_of_words_and_their_labels(tmp_path: Path) -> None:
@@ -135,9 +107,8 @@ def test_lists_of_words_and_their_labels(tmp_path: Path) -> None:
 
 
 def test_ids_groups_and_pairs_come_from_their_columns(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "a.jsonl", '{"t": "a", "p": "b", "i": 7, "d": "x"}\n{"t": "a", "p": null, "i": 8, "d": null}\n'
-    )
+    content = '{"t": "a", "p": "b", "i": 7, "d": "x"}\n{"t": "a", "p": null, "i": 8, "d": null}\n'
+    path = write(tmp_path, "a.jsonl", content)
     first, second = documents(path, text_column="t", text_pair_column="p")
     assert (first.text_pair, second.text_pair) == ("b", None)
     first, second = documents(path, path, text_column="t", document_column="d", document_context=True)[:2]
@@ -145,20 +116,15 @@ def test_ids_groups_and_pairs_come_from_their_columns(tmp_path: Path) -> None:
     assert [document.doc_id for document in documents(path, text_column="t", id_column="i")] == [7, 8]
 
 
-@pytest.mark.parametrize("value", ["1.5", "true", "null", str(2**63), "[1]"])
-def test_ids_are_strings_or_integers(tmp_path: Path, value: str) -> None:
-    path = write(tmp_path, "a.jsonl", f'{{"text": "a", "id": {value}}}\n')
-    (bad,) = bad_rows(path, id_column="id")
-    assert "an id is a string or a 64-bit integer" in bad.reason
-
-
-# --- csv and tsv
+def test_ids_are_strings_or_integers(tmp_path: Path) -> None:
+    rows = [f'{{"text": "a", "id": {value}}}\n' for value in ("1.5", "true", "null", 2**63, "[1]")]
+    found = bad_rows(write(tmp_path, "a.jsonl", "".join(rows)), id_column="id")
+    assert ["an id is a string or a 64-bit integer" in bad.reason for bad in found] == [True] * len(rows)
 
 
 def test_quoted_fields_keep_their_line_ends_and_delimiters(tmp_path: Path) -> None:
-    path = write(
-        tmp_path, "a.csv", b'\xef\xbb\xbf"id","te\nxt"\r\n1,"a\r\nb"\r\n2,"say ""hi"", you"\r\n3,\xe2\x80\xa8\r\n'
-    )
+    content = b'\xef\xbb\xbf"id","te\nxt"\r\n1,"a\r\nb"\r\n2,"say ""hi"", you"\r\n3,\xe2\x80\xa8\r\n'
+    path = write(tmp_path, "a.csv", content)
     rows = documents(path, text_column="te\nxt")
     assert [(row.text, row.row) for row in rows] == [("a\r\nb", 3), ('say "hi", you', 5), ("\u2028", 6)]
     path = write(tmp_path, "a.tsv", 'id\ttext\n1\ta,b "c"\n2\t"d\te"\n')
@@ -173,7 +139,6 @@ def test_quoted_fields_keep_their_line_ends_and_delimiters(tmp_path: Path) -> No
         (b'1,"a"b\n', "',' expected after '\"'"),
         (b'1,"a\nb\xffc"\n', "byte 0xff at position 1 is not UTF-8"),
         (b"\n", "the line is empty"),
-        (b"1,a\rb\n", "new-line character seen in unquoted field"),
     ],
 )
 def test_bad_records_keep_their_bytes(tmp_path: Path, record: bytes, reason: str) -> None:
@@ -184,194 +149,53 @@ def test_bad_records_keep_their_bytes(tmp_path: Path, record: bytes, reason: str
     assert len(read_all(path, bad_rows="quarantine")) == 3
 
 
-def test_a_quote_never_closed_takes_the_rest_as_one_bad_row(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.csv", 'text\nfirst\n"open\nmore\n')
-    (bad,) = bad_rows(path)
-    assert (bad.row, bad.raw) == (3, b'"open\nmore\n')
-    assert "unexpected end of data" in bad.reason
-
-
-def test_headers_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"a\.csv: no column 'text'; columns are id, body; pass `text_column`; if that is not"
-    ):
-        read_all(write(tmp_path, "a.csv", "id,body\n1,a\n"))
-    with pytest.raises(InputError) as caught:
-        read_all(write(tmp_path, "a.csv", '"a\nb",' + "long" * 100 + ",x" * 100))
-    assert "columns are a b, ..., x, " in str(caught.value)
-    assert "x, ...; pass `text_column`; if that is not a header, pass `delimiter`, " in str(caught.value)
-    with pytest.raises(InputError, match="column 'text' appears 2 times"):
-        read_all(write(tmp_path, "a.csv", "text,text\n1,a\n"))
-    with pytest.raises(InputError, match=r"no column 'x' for `id_column`; columns are text; if that is"):
-        read_all(write(tmp_path, "a.csv", "text\na\n"), id_column="x")
-    assert texts(write(tmp_path, "a.csv", "x,x,text\n1,2,a\n")) == ["a"]
-    assert texts(write(tmp_path, "a.csv", "")) == []
-    assert texts(write(tmp_path, "a.csv", "text")) == []
-
-
-def test_fields_beyond_the_csv_modules_own_limit(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.csv", 'text\n"' + "x" * 200_000 + '"\n')
-    assert len(texts(path)[0]) == 200_000
-    limit = csv.field_size_limit(2**40)
-    try:
-        assert texts(path)
-        assert csv.field_size_limit() == 2**40
-    finally:
-        csv.field_size_limit(limit)
-
-
-# --- parquet
-
-
-def test_only_needed_columns_of_parquet_must_have_names_of_their_own(tmp_path: Path) -> None:
-    struct = pa.array([{"y": "b"}])
-    table = pa.table([["a"], [1], [2], struct, struct], names=["text", "x", "x", "s", "s"])
-    pq.write_table(table, tmp_path / "a.parquet")
-    assert texts(tmp_path / "a.parquet") == ["a"]
-    for name in ("x", "s.y"):
-        with pytest.raises(InputError, match=rf"a\.parquet: column '{name}' appears 2 times in the header; rename"):
-            read_all(tmp_path / "a.parquet", keep_columns=name, levels="sentence")
-
-
-def _parquet(folder: Path, columns: dict[str, Any], **options: Any) -> Path:
-    path = folder / "a.parquet"
-    pq.write_table(pa.table(columns), path, **options)
-    return path
-
-
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str
-)
-def test_every_string_type_is_text(tmp_path: Path, kind: pa.DataType) -> None:
-    values = pa.array(["a", None, "é", "a"], pa.string()).cast(kind)
-    rows = read_all(_parquet(tmp_path, {"text": values}, row_group_size=2), bad_rows="quarantine")
-    found = [row.text if isinstance(row, Document) else (row.reason[:24], row.row, row.raw) for row in rows]
-    assert found == ["a", ("column 'text' holds null", 2, None), "é", "a"]
-
-
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.string(), 2)])
 def test_list_columns_are_words(tmp_path: Path, kind: pa.DataType) -> None:
-    path = _parquet(tmp_path, {"text": pa.array([["a", "b"], ["c", "d"]], kind)})
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.array([["a", "b"], ["c", "d"]], kind)}), path)
     assert [row.words for row in documents(path, is_split_into_words=True)] == [("a", "b"), ("c", "d")]
     with pytest.raises(InputError, match=r"parquet:1: column 'text' holds \['a', 'b'\], .* not text; pass `is_split"):
         read_all(path)
 
 
-def test_strings_that_are_not_utf8_are_bad_rows(tmp_path: Path) -> None:
-    values = pa.array([b"fine", b"b\xffd"], pa.binary()).view(pa.string())
-    (bad,) = bad_rows(_parquet(tmp_path, {"text": values}))
-    assert (bad.row, bad.raw) == (2, b"b\xffd")
-
-
-def test_parquet_values_of_a_wrong_type_are_named_as_those_of_json(tmp_path: Path) -> None:
-    path = _parquet(tmp_path, {"text": [1.5], "id": [0.5]})
-    with pytest.raises(
-        InputError, match=r"parquet:1: column 'text' holds 1.5, which is not text; write it as a string"
-    ):
-        read_all(path)
-    path = _parquet(tmp_path, {"text": ["a"], "id": [0.5]})
-    with pytest.raises(InputError, match=r"parquet:1: column 'id' holds 0.5; an id is a string or a 64-bit integer"):
-        read_all(path, id_column="id")
-    with pytest.raises(InputError, match=r"no column 'body' for `text_column`; columns are text, id$"):
-        read_all(path, text_column="body")
-
-
 def test_kept_values_keep_their_arrow_types(tmp_path: Path) -> None:
     day = datetime.datetime(2026, 11, 21, 1, 2, 3, 4, datetime.UTC)
     columns = {
-        "text": ["a", "b"],
+        "text": pa.array(["a", "b"], pa.large_string()),
         "day": pa.array([day, None], pa.timestamp("us", "UTC")),
         "ns": pa.array([1_000_000_001, None], pa.timestamp("ns")),
         "label": pa.array(["x", "y"]).dictionary_encode(),
         "n": pa.array([1, 2], pa.int16()),
     }
-    corpus = open_corpus(_parquet(tmp_path, columns), keep_columns="day,ns,label,n", levels="sentence")
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    corpus = open_corpus(tmp_path / "a.parquet", keep_columns="day,ns,label,n", levels="sentence")
     (shard,) = plan(corpus)
     rows = list(corpus.read(shard))
     assert dict(rows[0].kept) == {"day": day, "ns": 1_000_000_001, "label": "x", "n": 1}
-    schema = corpus.schema()
-    assert [column.type for column in schema.kept] == ["timestamp[us, tz=UTC]", "timestamp[ns]", "string", "int16"]
-    assert schema.kept_arrow is not None
+    types = [column.type for column in corpus.schema().kept]
+    assert types == ["timestamp[us, tz=UTC]", "timestamp[ns]", "string", "int16"]
 
-
-def test_values_that_python_cannot_hold_are_bad_rows(tmp_path: Path) -> None:
-    path = _parquet(tmp_path, {"text": ["a", "b"], "day": pa.array([0, 2**62], pa.timestamp("us"))})
-    (bad,) = bad_rows(path, keep_columns="day", levels="sentence")
-    assert bad.row == 2
-    assert "column 'day' holds a value out of range" in bad.reason
-
-
-def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.parquet: Parquet that cannot be read"):
-        read_all(write(tmp_path, "a.parquet", b"PAR1 but not really PAR1"))
-
-
-# --- settings that a format cannot follow
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "reason"),
-    [
-        ("a.txt", {"id_column": "id"}, "`id_column` does not go with txt"),
-        ("a.csv", {"is_split_into_words": True}, "`is_split_into_words` does not go with csv"),
-        ("a.csv", {"label_column": "x", "levels": "word"}, "`keep_columns`"),
-        ("a.jsonl", {"text_pairs": True}, "`text_pairs` does not go with jsonl; it goes with txt"),
-        ("a.jsonl", {"label_column": "x", "levels": "word"}, "labels the words of `is_split_into_words`"),
-        ("a.conll", {"document_column": "x", "document_context": True}, "`document_column` does not go with conll"),
-        ("a.txt", {"document_context": True}, r"a\.txt: does not say which rows are one document.*`document_column`"),
-    ],
-)
-def test_settings_that_do_not_go_with_the_format(
-    tmp_path: Path, name: str, settings: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(InputError, match=reason):
-        read_all(write(tmp_path, name, "text\n"), **settings)
-
-
-# --- fields inside columns
 
 NESTED = [
     {"content": {"body": "one", "meta": {"n": 1}}, "ids": {"a": "x"}, "b.c": "flat", "b": {"c": "nested"}},
     {"content": {"body": "two", "meta": None}, "ids": {"a": "y"}, "b.c": "exact", "b": {"c": "inner"}},
 ]
+FIELDS = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
 
 
 def nested_file(folder: Path, kind: str) -> Path:
     if kind == "jsonl":
         return write(folder, "a.jsonl", "".join(json.dumps(row) + "\n" for row in NESTED))
-    if kind == "json":
-        return write(folder, "a.json", json.dumps(NESTED))
     if kind == "parquet":
         pq.write_table(pa.Table.from_pylist(NESTED), folder / "a.parquet")
         return folder / "a.parquet"
-    settings = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
     frame = pl.DataFrame(NESTED).lazy() if kind == "lazy" else duckdb.from_arrow(pa.Table.from_pylist(NESTED))
-    return write_frame(frame, folder, ExtractConfig(**settings, levels="sentence"))
+    return write_frame(frame, folder, ExtractConfig(**FIELDS, levels="sentence"))
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "lazy", "duckdb"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "lazy", "duckdb"])
 def test_a_dot_names_a_field_inside_a_column_unless_a_column_has_that_name(tmp_path: Path, kind: str) -> None:
-    settings = {"text_column": "content.body", "id_column": "ids.a", "keep_columns": "content.meta.n,b.c"}
-    found = documents(nested_file(tmp_path, kind), **settings, levels="sentence")
+    found = documents(nested_file(tmp_path, kind), **FIELDS, levels="sentence")
     assert [(each.doc_id, each.text) for each in found] == [("x", "one"), ("y", "two")]
-    assert [dict(each.kept) for each in found] == [
-        {"content.meta.n": 1, "b.c": "flat"},
-        {"content.meta.n": None, "b.c": "exact"},
-    ]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_hints_name_fields_that_can_be_read_and_do_not_quarantine_a_whole_column(tmp_path: Path, kind: str) -> None:
-    path = nested_file(tmp_path, kind)
-    for column, said in (
-        ("content.bdy", "did you mean 'content.body'"),
-        ("zzz", "columns are b.c, content.body"),
-        ("content.body.x", "did you mean 'content.body'"),
-    ):
-        with pytest.raises(InputError, match=f"no column {column!r} for `text_column`; .*") as error:
-            read_all(path, text_column=column)
-        assert said in str(error.value)
-        assert "quarantine" not in str(error.value)
-    with pytest.raises(InputError, match=r"column 'content' (holds|is) .*not text; ") as error:
-        read_all(path, text_column="content")
-    assert "quarantine" not in str(error.value)
+    kept = [{"content.meta.n": 1, "b.c": "flat"}, {"content.meta.n": None, "b.c": "exact"}]
+    assert [dict(each.kept) for each in found] == kept

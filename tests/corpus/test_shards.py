@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bertfeat.corpus import ScannedRow, cut_shards
 from bertfeat.corpus.shards import MAX_GROUP_FACTOR
 from bertfeat.errors import InputError
-from bertfeat.records import BadRow, FileSlice, ShardSpec
+from bertfeat.records import BadRow, ShardSpec
 
 
 def _row(index: int, cost: int, *, file: int = 0, group: str | None = None, is_bad: bool = False) -> ScannedRow:
@@ -56,22 +56,6 @@ def test_no_cut_inside_a_group(rows: list[ScannedRow]) -> None:
     for shard in _cut(rows, 40, keep_groups=True)[1:]:
         before, after = rows[shard.first_row - 1], rows[shard.first_row]
         assert before.group is None or (before.file, before.group) != (after.file, after.group)
-
-
-def test_shards_span_files_and_start_with_the_readers_state() -> None:
-    rows = [_row(0, 5), _row(1, 5)._replace(state="3"), _row(2, 5, file=1), _row(3, 5, file=2)]
-    assert _cut(rows, 10) == (
-        ShardSpec(0, 0, 2, (FileSlice(0, 0, 1, 2, None),)),
-        ShardSpec(1, 2, 2, (FileSlice(1, 20, 3, 1, None), FileSlice(2, 30, 4, 1, None))),
-    )
-    assert _cut(rows, 5)[1].slices == (FileSlice(0, 10, 2, 1, "3"),)
-    assert _cut([], 5) == ()
-
-
-def test_a_bad_row_inside_a_document_does_not_part_it() -> None:
-    rows = [_row(0, 6, group="0:a"), _row(1, 0, is_bad=True), _row(2, 6, group="0:a"), _row(3, 6, group="0:b")]
-    assert [shard.n_rows for shard in _cut(rows, 10, keep_groups=True)] == [3, 1]
-    assert [shard.n_rows for shard in _cut(rows, 10)] == [2, 1, 1]
 
 
 def test_a_group_too_large_is_named() -> None:

@@ -67,27 +67,3 @@ def test_a_changed_or_cut_file_is_one_error_line(saved: Path, kind: str, name: s
     assert str(path) in str(caught.value)
     assert str(caught.value).endswith("again")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_a_newer_format_says_what_to_do(saved: Path, kind: str) -> None:
-    path = saved / kind / FILES[kind][0]
-    good = path.read_bytes()
-    path.write_bytes(seal({"format_version": 2, "novel": 1}))
-    try:
-        with pytest.raises(
-            UserError, match=rf"{path}: format_version 2, this bertfeat reads up to 1; upgrade bertfeat"
-        ):
-            read(saved / kind)
-    finally:
-        path.write_bytes(good)
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_other_places_are_named(kind: str, tmp_path: Path) -> None:
-    reason = f"it has no {FILES[kind][0]}"
-    for place, said in (("nowhere", "no such folder"), ("folder", reason), ("file", reason)):
-        (tmp_path / "folder").mkdir(exist_ok=True)
-        (tmp_path / "file").touch()
-        with pytest.raises(UserError, match=rf"^{tmp_path / place}: .*{said}; give the folder of an? {kind}$"):
-            {"probe": load_probe, "sweep": read_sweep, "index": loaded}[kind](tmp_path / place)

@@ -8,7 +8,6 @@ import random
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def n_parts(root):
 class Drill:
     def __init__(self, ray, whole):
         self.ray, self.whole, self.random = ray, whole, random.Random(SEED)
-        self.outcomes: Counter[str] = Counter()
+        self.n_in_time = 0
 
     def one(self, deed, root):
         driver = self.ray.start([*DRIVER, self.ray.address, str(root)])
@@ -72,7 +71,7 @@ class Drill:
         assert verify(root).is_good
         if isinstance(root, Path) and not deed.startswith("stop"):
             assert orphans(root) == []
-        self.outcomes[f"{deed}: {'too late' if actor is None else 'done' if driver.returncode == 0 else 'rerun'}"] += 1
+        self.n_in_time += actor is not None
 
     def do(self, deed, driver, actor):
         if "actor" in deed:
@@ -94,12 +93,10 @@ class Drill:
         run(root)
 
 
-def test_killed_and_stopped_actors_and_drivers_lose_and_add_nothing(tmp_path, ray, capsys):
+def test_killed_and_stopped_actors_and_drivers_lose_and_add_nothing(tmp_path, ray):
     run(tmp_path / "whole")
     drill = Drill(ray, result_files(tmp_path / "whole"))
     for number in range(N_TRIES):
         deed = DEEDS[number % len(DEEDS)]
         drill.one(deed, tmp_path / f"s{number}" if number % 2 else f"s3://{BUCKET}/ray/{number}/s")
-        with capsys.disabled():
-            print(f"\n{number} {deed}: {dict(drill.outcomes)}", end="")
-    assert sum(n for what, n in drill.outcomes.items() if not what.endswith("too late")) > N_TRIES // 2
+    assert drill.n_in_time > N_TRIES // 2

@@ -1,12 +1,9 @@
-"""Real extractions on Ray: the bytes of a local run, and the same again after actors or the driver were killed."""
+"""Real extractions on Ray: the bytes of a local run, and the same again after the driver was killed."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,46 +13,26 @@ import psutil
 import pytest
 
 from bertfeat.extraction.run import append, extract
-from bertfeat.records import Receipt
 from bertfeat.store.verification import verify
 from tests.support.cli_runs import flags, three_shards
 from tests.support.drill import orphans, result_files, write_corpus
-from tests.support.families import build_model
 from tests.support.ray_runs import Cluster, actors_under, cluster
-from tests.support.ray_stops import prepare
 from tests.support.runner_fakes import is_alive, wait_until
 
 BERTFEAT = [sys.executable, "-m", "bertfeat", "extract"]
-# Runs command lines on one Ray, and copies the store between them.
-ON_ONE_RAY = """
-import json, shutil, sys
-from bertfeat.cli import main
-from bertfeat.runners.ray import connection
-_, commands, store, copy = sys.argv
-with connection(None):
-    for sys.argv in json.loads(commands):
-        try:
-            main()
-        except SystemExit as done:
-            assert not done.code, done.code
-        if "--append" not in sys.argv:
-            shutil.copytree(store, copy)
-"""
-STOPPING = [sys.executable, "-m", "tests.support.ray_stops", "extract"]
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory):
+def settings(tmp_path_factory, tiny_folder):
     folder = tmp_path_factory.mktemp("corpus")
-    model = build_model("bert", folder / "model", num_hidden_layers=2)
-    made = three_shards(folder, model)
-    return made | {"inputs": str(write_corpus(folder / "corpus.jsonl", 60, bad_every=9)), "bad_rows": "quarantine"}
+    made = three_shards(folder, tiny_folder)
+    return made | {"inputs": str(write_corpus(folder / "corpus.jsonl", 40, bad_every=9)), "bad_rows": "quarantine"}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, settings):
     store = extract(output=tmp_path_factory.mktemp("whole") / "s", **settings)
-    assert len(store.plan.shards) > 5
+    assert len(store.plan.shards) > 3
     return result_files(store.path)
 
 
@@ -66,22 +43,11 @@ def check(root: Path, whole: dict[str, bytes]) -> None:
 
 
 def test_a_run_on_ray_started_here_gives_the_bytes_of_a_local_run(tmp_path, settings, whole):
-    """And so does an append that follows."""
-    root, local, later = tmp_path / "s", tmp_path / "local", str(tmp_path / "later.jsonl")
-    lines = write_corpus(tmp_path / "all.jsonl", 90).read_text().splitlines(keepends=True)
-    Path(later).write_text("".join(lines[60:]))
-    on_ray = [f"-o{root}", "--runner=ray", "--workers=1", "-v"]
-    commands = [["bertfeat", "extract", *inputs, *on_ray] for inputs in (flags(settings), [later, "--append"])]
-    run = [sys.executable, "-c", ON_ONE_RAY, json.dumps(commands), str(root), str(tmp_path / "first")]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
+    command = [*BERTFEAT, *flags(settings), f"-o{tmp_path / 's'}", "--runner=ray", "--workers=1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout.count(f" {root}\n") == 2
-    assert "documents appended\n" in done.stdout
-    check(tmp_path / "first", whole)
-    extract(output=local, **settings)
-    append(local, later)
-    check(root, result_files(local))
+    check(tmp_path / "s", whole)
 
 
 @pytest.fixture(scope="module")
@@ -90,101 +56,49 @@ def ray(tmp_path_factory):
         yield started
 
 
-def on(ray: Cluster, settings: dict[str, Any], root: Path, *more: str) -> list[str]:
-    """Return the flags of a run on a cluster."""
-    return [*flags(settings), f"-o{root}", "--runner=ray", f"--ray-address={ray.address}", "--workers=2", *more]
-
-
-def stopped(pid: Path) -> int:
-    """Wait for the worker that stops; return its process id."""
-    wait_until(pid.exists, 120)
-    return int(pid.read_text())
+def on(ray: Cluster, words: list[str], root: Path, *more: str) -> str:
+    """Run a command line on a cluster; return what it prints."""
+    command = [*BERTFEAT, *words, f"-o{root}", "--runner=ray", f"--ray-address={ray.address}", "--workers=2", *more]
+    driver = ray.start(command)
+    said, errors = driver.communicate(timeout=150)
+    assert driver.returncode == 0, errors
+    return said
 
 
 @pytest.mark.ray
-def test_local_workers_and_actors_give_the_same_bytes_and_manifest(tmp_path, settings, whole, ray: Cluster):
+def test_actors_of_a_driver_and_of_a_client_give_the_bytes_of_local_workers(tmp_path, settings, whole, ray: Cluster):
     extract(output=tmp_path / "local", **settings, workers=2)
     check(tmp_path / "local", whole)
     for name, address in (("driver", ray.address), ("client", ray.client_address)):
-        driver = ray.start([*BERTFEAT, *on(ray, settings, tmp_path / name, f"--ray-address={address}")])
-        _, errors = driver.communicate(timeout=150)
-        assert driver.returncode == 0, errors
+        on(ray, flags(settings), tmp_path / name, f"--ray-address={address}")
         check(tmp_path / name, whole)
+    assert "already complete; nothing to do" in on(ray, flags(settings), tmp_path / "driver")
 
 
 @pytest.mark.ray
-def test_a_finished_store_needs_no_ray_and_another_plan_is_refused(tmp_path, settings, whole, ray: Cluster):
-    root = tmp_path / "s"
-    extract(output=root, **settings)
-    again = ray.start([*BERTFEAT, *on(ray, settings, root)])
-    assert "already complete; nothing to do" in again.communicate(timeout=60)[0]
-    other = ray.start([*BERTFEAT, *on(ray, settings, root, "--store-dtype=float32")])
-    assert "--store-dtype was " in other.communicate(timeout=60)[1]
-    assert other.returncode == 2
-    check(root, whole)
+def test_an_append_on_ray_gives_the_bytes_of_a_local_one(tmp_path, settings, ray: Cluster):
+    lines = write_corpus(tmp_path / "all.jsonl", 70).read_text().splitlines(keepends=True)
+    (tmp_path / "later.jsonl").write_text("".join(lines[40:]))
+    store = extract(output=tmp_path / "s", **settings)
+    local = shutil.copytree(store.path, tmp_path / "local")
+    assert "documents appended\n" in on(ray, [str(tmp_path / "later.jsonl")], store.path, "--append", "-v")
+    append(local, str(tmp_path / "later.jsonl"))
+    check(store.path, result_files(local))
 
 
 @pytest.mark.ray
 def test_actors_share_a_cache_and_give_the_bytes_of_a_local_run(tmp_path, settings, ray: Cluster):
-    """With a cache that holds a part of the documents, and an actor that is killed while it writes to the cache."""
+    """With a cache that holds a part of the documents."""
     cache, kept = tmp_path / "cache", tmp_path / "kept"
-    some = settings | {"inputs": str(write_corpus(tmp_path / "some.jsonl", 25))}
+    some: dict[str, Any] = settings | {"inputs": str(write_corpus(tmp_path / "some.jsonl", 25))}
     extract(output=tmp_path / "some", cache=cache, **some)
     shutil.copytree(cache, kept)
     local = extract(output=tmp_path / "local", cache=kept, **settings)
-    n_known, n_documents = (sum(found) for found in zip(*map(documents, local.receipts()), strict=True))
-    assert 0 < n_known < n_documents
-    pid = prepare(tmp_path, "vectors.written")
-    with_cache = on(ray, settings, tmp_path / "s", f"--cache={cache}")
-    driver = ray.start([*STOPPING, *with_cache])
-    os.kill(stopped(pid), signal.SIGKILL)
-    _, errors = driver.communicate(timeout=150)
-    assert driver.returncode == 0, errors
+    n_documents = sum(receipt.counts["n_documents"] for receipt in local.receipts())
+    on(ray, flags(settings), tmp_path / "s", f"--cache={cache}")
     check(tmp_path / "s", result_files(local.path))
-    again = ray.start([*BERTFEAT, *on(ray, settings, tmp_path / "again", f"--cache={cache}")])
-    said, errors = again.communicate(timeout=150)
-    assert again.returncode == 0, errors
+    said = on(ray, flags(settings), tmp_path / "again", f"--cache={cache}")
     assert f"documents from the cache  {n_documents}\n" in said
-
-
-def documents(receipt: Receipt) -> tuple[int, int]:
-    """Return how many documents of a shard came from the cache, and how many it has."""
-    return receipt.notes["n_cached_documents"], receipt.counts["n_documents"]
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("step", ["part.written", "receipt.written"])
-def test_an_actor_that_is_killed_in_the_middle_of_a_shard_is_replaced(tmp_path, settings, whole, ray: Cluster, step):
-    pid = prepare(tmp_path, step)
-    driver = ray.start([*STOPPING, *on(ray, settings, tmp_path / "s")])
-    os.kill(stopped(pid), signal.SIGKILL)
-    _, errors = driver.communicate(timeout=150)
-    assert driver.returncode == 0, errors
-    assert result_files(tmp_path / "s") == whole
-    assert orphans(tmp_path / "s") == []
-    assert verify(tmp_path / "s").is_good
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("runner", ["local", "ray"])
-def test_a_driver_that_is_killed_leaves_a_store_that_a_rerun_finishes(tmp_path, settings, whole, ray: Cluster, runner):
-    """Its actors end with it, so none of them writes into the store of the rerun."""
-    root, pid = tmp_path / "s", prepare(tmp_path, "part.synced")
-    driver = ray.start([*STOPPING, *on(ray, settings, root)])
-    actors = {stopped(pid), *ray.actors()}
-    driver.kill()
-    driver.communicate()
-    wait_until(lambda: not any(map(is_alive, actors)), 30)
-    seen = result_files(root)
-    assert any(name.endswith(".parquet") for name in seen)
-    assert seen.items() <= whole.items()
-    if runner == "ray":
-        rerun = ray.start([*BERTFEAT, *on(ray, settings, root)])
-        _, errors = rerun.communicate(timeout=150)
-        assert rerun.returncode == 0, errors
-    else:
-        extract(output=root, **settings)
-    check(root, whole)
 
 
 @pytest.mark.ray

@@ -74,18 +74,11 @@ def test_an_error_raised_on_purpose_ends_the_run_as_it_is(ray, tmp_path):
     wait_until(lambda: not any(map(is_alive, fake.noted("start"))))
 
 
-@pytest.mark.parametrize(
-    ("deed", "kind", "message"),
-    [
-        ("bad config", "ConfigError", "--layers 99 is wrong"),
-        ("bug", "RunError", "workers do not start (KeyError: 'a bug at start')"),
-        ("exit", "RunError", "workers do not start (ActorDiedError: "),
-    ],
-)
-def test_actors_that_do_not_start_end_the_run(ray, tmp_path, deed, kind, message):
-    error = run(ray, tmp_path, 2, {"start": deed})[0]["error"]
-    assert error[0] == kind
-    assert error[1].startswith(message)
+def test_actors_that_do_not_start_end_the_run(ray, tmp_path):
+    assert run(ray, tmp_path, 2, {"start": "bad config"})[0]["error"][:2] == ["ConfigError", "--layers 99 is wrong"]
+    kind, said, _ = run(ray, tmp_path, 2, {"start": "exit"})[0]["error"]
+    assert kind == "RunError"
+    assert said.startswith("workers do not start (ActorDiedError: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

@@ -1,16 +1,16 @@
-"""Mistakes with URLs: each is one line, with exit code 2."""
+"""Mistakes with URLs: each is one line, with exit code 2; and what a cluster cannot read is refused."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from bertfeat import open_store
-from bertfeat.errors import StorageError
+from bertfeat import extract
+from bertfeat.errors import InputError
 from tests.support.command_line import bertfeat
-from tests.support.object_stores import BUCKET, forget_clients, point_at, s3_server, upload
+from tests.support.object_stores import BUCKET, forget_clients, objects, point_at, s3_server, upload
 
 pytestmark = pytest.mark.usefixtures("s3")
 
@@ -22,64 +22,54 @@ def fresh_clients():
     forget_clients()
 
 
-class TestMistakes:
-    def one_line(self, *arguments):
-        result = bertfeat(*arguments)
-        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
-        return result.err.removeprefix("bertfeat: ").strip()
+def one_line(*arguments, **settings):
+    result = bertfeat(*arguments, **settings)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
+    return result.err.removeprefix("bertfeat: ").strip()
 
-    def test_a_bucket_that_is_not_there(self, tmp_path, tiny_folder):
-        (tmp_path / "a.txt").write_text("one\n")
-        for arguments in (
-            ["extract", str(tmp_path / "a.txt"), "-o", "s3://nowhere/out", "--model", str(tiny_folder), "--layers=-1"],
-            ["extract", "s3://nowhere/a.txt", "-o", str(tmp_path / "out")],
-            ["extract", "s3://nowhere/*.txt", "-o", str(tmp_path / "out")],
-            ["inspect", "s3://nowhere/out"],
-            ["verify", "s3://nowhere/out"],
-        ):
-            assert "no such bucket; create it, or check its name and the endpoint" in self.one_line(*arguments)
-        assert not (tmp_path / "out").exists()
 
-    def test_credentials_that_are_wrong_or_missing(self, monkeypatch, tmp_path):
-        with s3_server(INITIAL_NO_AUTH_ACTION_COUNT="0") as url:
-            point_at(monkeypatch, url)
-            line = self.one_line("inspect", "s3://features/out")
-            assert line.startswith("s3://features/out")
-            assert ": no access (" in line
-            assert "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)" in line
-            assert ": no access (" in self.one_line("extract", "s3://features/a.txt", "-o", str(tmp_path / "out"))
-            point_at(monkeypatch, url)
-            monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-            assert "no access (Unable to locate credentials)" in self.one_line("verify", "s3://features/out")
+PROBE = ["--label", "x", "--head", "ridge", "--level", "word", "--feature", "layer_01"]
+NO_BUCKET = "no such bucket; create it, or check its name and the endpoint"
 
-    @pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
-    def test_a_package_that_is_missing(self, scheme, package, extra, monkeypatch):
-        forget_clients()
-        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
-        line = self.one_line("inspect", f"{scheme}://features/out")
-        assert line.endswith(f"{scheme}:// needs {package}: pip install 'bertfeat[{extra}]'")
 
-    def test_wrong_places(self, tmp_path):
-        for place, reason in (
-            ("az://features/out", "unknown object store; pass a path, or a URL with s3://, gs://, gcs://"),
-            ("s3://", "not a place in an object store; write s3://BUCKET/NAME"),
-            ("s3://features//out", "not a place in an object store"),
-        ):
-            assert reason in self.one_line("inspect", place)
-        with pytest.raises(StorageError, match="a URL that was made a Path, which folds its slashes"):
-            open_store(Path("s3://features/out"))
-        assert "no such object; check the name" in self.one_line("extract", f"s3://{BUCKET}/x.txt", "-o", str(tmp_path))
-        assert "no file matches" in self.one_line("extract", f"s3://{BUCKET}/x*.txt", "-o", str(tmp_path))
-        upload(Path(__file__), f"s3://{BUCKET}/folder/a.txt")
-        assert "is a folder; name its files" in self.one_line("extract", f"s3://{BUCKET}/folder", "-o", str(tmp_path))
-        assert "no such folder" in self.one_line("inspect", f"s3://{BUCKET}/nothing-here")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["extract", "s3://nowhere/a.txt", "-o", "out"], NO_BUCKET),
+        (["extract", "s3://nowhere/*.txt", "-o", "out"], NO_BUCKET),
+        (["extract", f"s3://{BUCKET}/folder/a.txt", "-o", "s3://nowhere/out", "--layers=-1"], NO_BUCKET),
+        (["inspect", "s3://nowhere/out"], NO_BUCKET),
+        (["verify", "s3://nowhere/out"], NO_BUCKET),
+        (["inspect", "az://features/out"], "unknown object store; pass a path, or a URL with s3://, gs://, gcs://"),
+        (["inspect", "s3://"], "not a place in an object store; write s3://BUCKET/NAME"),
+        (["inspect", f"s3://{BUCKET}/nothing-here"], "no such folder"),
+        (["extract", f"s3://{BUCKET}/x.txt", "-o", "out"], "no such object; check the name"),
+        (["extract", f"s3://{BUCKET}/x*.txt", "-o", "out"], "no file matches"),
+        (["extract", f"s3://{BUCKET}/folder", "-o", "out"], "is a folder; name its files"),
+        (["probe", "fit", "out", "-o", "s3://features/probe", *PROBE], "a probe must be in a local folder"),
+    ],
+)
+def test_a_place_that_is_not_there_is_named(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    upload(Path(__file__), f"s3://{BUCKET}/folder/a.txt")
+    assert said in one_line(*arguments)
+    assert list(tmp_path.iterdir()) == []
 
-    def test_probes_are_written_to_folders(self, tmp_path):
-        arguments = ["probe", "fit", str(tmp_path), "-o", "s3://features/probe", "--label", "x", "--head", "ridge"]
-        assert "a probe must be in a local folder" in self.one_line(
-            *arguments, "--level", "word", "--feature", "layer_01"
-        )
-        assert not list(Path.cwd().glob("s3:*"))
+
+def test_credentials_that_are_wrong_or_missing(monkeypatch):
+    with s3_server(INITIAL_NO_AUTH_ACTION_COUNT="0") as url:
+        point_at(monkeypatch, url)
+        line = one_line("inspect", "s3://features/out")
+        assert ": no access (" in line
+        assert "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)" in line
+        point_at(monkeypatch, url)
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        assert "no access (Unable to locate credentials)" in one_line("verify", "s3://features/out")
+
+
+def test_standard_input_and_frames_do_not_reach_other_machines(root):
+    line = one_line("extract", "-", "-o", root, "--runner", "ray", stdin=b"one\ntwo\n")
+    assert "- cannot be read by the machines of a cluster; upload it first, and name the object" in line
+    with pytest.raises(InputError, match=r"^a data frame cannot be read by the machines of a cluster; upload it first"):
+        extract(pl.DataFrame({"text": ["one"]}), root, runner="ray")
+    assert objects(root) == {}

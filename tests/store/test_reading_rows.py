@@ -1,14 +1,11 @@
-"""Reads of some rows of a store, or of batches: the same rows as in the whole, and no others are read."""
+"""Reads of whole columns, of some rows and of batches: the same rows as in the parts, and no others are read."""
 
 from __future__ import annotations
 
-import gc
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -16,11 +13,9 @@ from hypothesis import strategies as st
 
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError
-from bertfeat.records import Column
-from bertfeat.store import part_reader
-from bertfeat.store.part_reader import KeptGroups
+from bertfeat.store import parts, schema
 from bertfeat.store.reader import open_store
-from bertfeat.store.vectors import group_rows, read_groups
+from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
 from tests.support import store_fakes
 from tests.support.reading_files import KINDS, READS, decoded
@@ -28,7 +23,7 @@ from tests.support.store_fakes import make_plan, make_result, part_at, rewrite_m
 
 SHARDS = (40, 0, 7, 25)
 N_ROWS = sum(SHARDS)
-FEATURES = ("layer_03", "concat_last4", "concat_04_06", "mean_last4", "sum_03_05", "layer_06")
+FEATURES = ("layer_03", "concat_last4", "concat_04_06", "mean_last4", "sum_03_05")
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=str)
@@ -37,7 +32,7 @@ def stores(request, tmp_path_factory):
     dtype, encoding = request.param
     folder = tmp_path_factory.mktemp("stores")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertfeat.store.schema._ROW_GROUP_BYTES", 11 * 4 * 4 * store_fakes.HIDDEN)
+        patch.setattr(schema, "_ROW_GROUP_BYTES", 11 * 4 * 4 * store_fakes.HIDDEN)
         for combine in ("none", "concat"):
             plan = make_plan(SHARDS, levels=(Level.WORD,), combine=combine, dtype=dtype, encoding=encoding)
             with open_for_writing(folder / combine, plan) as writer:
@@ -63,85 +58,27 @@ def made(store, feature):
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_whole_columns(stores, feature):
+def test_whole_columns_batches_and_slices(stores, feature):
     for store in stores.values():
-        np.testing.assert_array_equal(store.numpy("word", feature), made(store, feature))
-        np.testing.assert_array_equal(store.torch("word", feature).numpy(), made(store, feature))
+        whole, frame = made(store, feature), store.polars("word", ["word", "doc_id"])
+        np.testing.assert_array_equal(store.numpy("word", feature), whole)
+        np.testing.assert_array_equal(store.torch("word", feature).numpy(), whole)
+        batches = list(store.batches("word", feature, batch_size=11, columns=["word", "doc_id"]))
+        assert [len(batch.vectors) for batch in batches] == [11] * 6 + [6]
+        np.testing.assert_array_equal(np.concatenate([batch.vectors for batch in batches]), whole)
+        for batch in batches:
+            assert batch.columns.equals(frame[batch.rows.start : batch.rows.stop])
+        for start in range(0, N_ROWS, 9):
+            np.testing.assert_array_equal(store.slice("word", feature, start, N_ROWS), whole[start:])
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, N_ROWS - 1), max_size=80), st.sampled_from(FEATURES))
 def test_rows_in_any_order_and_more_than_once(stores, rows, feature):
     for store in stores.values():
-        whole = store.numpy("word", feature)
+        whole, frame = store.numpy("word", feature), store.polars("word", ["word", "label"])
         np.testing.assert_array_equal(store.take("word", feature, rows), whole[np.array(rows, np.int64)])
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("batch_size", [1, 11, 64])
-def test_batches_and_slices(stores, feature, batch_size):
-    for store in stores.values():
-        whole, frame = store.numpy("word", feature), store.polars("word", ["word", "doc_id"])
-        batches = list(store.batches("word", feature, batch_size=batch_size, columns=["word", "doc_id"]))
-        assert [len(batch.vectors) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-        np.testing.assert_array_equal(np.concatenate([batch.vectors for batch in batches]), whole)
-        for batch in batches:
-            assert batch.columns.equals(frame[batch.rows.start : batch.rows.stop])
-        for start in range(0, N_ROWS, 9):
-            stop = min(N_ROWS, start + batch_size)
-            np.testing.assert_array_equal(store.slice("word", feature, start, stop), whole[start:stop])
-    batch = next(store.batches("word", feature))
-    assert batch.columns.shape == (len(batch.vectors), 0)
-
-
-def test_columns_of_rows_in_many_row_groups(stores):
-    rows = np.random.default_rng(0).integers(0, N_ROWS, 200)
-    for store in stores.values():
-        frame = store.polars("word", ["word", "label"])
         assert store.rows("word", rows, ["word", "label"]).equals(frame[rows])
-        assert store.rows("word", [3, 3, N_ROWS - 1], []).shape == (3, 0)
-        assert store.rows("word", [], []).shape == (0, 0)
-
-
-@pytest.mark.parametrize("max_bytes", [0, 500, 1 << 20])
-def test_rows_that_come_one_by_one_are_kept_within_a_bound(stores, monkeypatch, max_bytes):
-    store = open_store(stores["none"].path)
-    kept = KeptGroups(max_bytes)
-    monkeypatch.setattr(store, "_kept", kept)
-    frame, n_read = store.polars("word", ["word", "label"]), []
-    monkeypatch.setattr(part_reader, "read_groups", lambda *one: n_read.append(1) or read_groups(*one))
-    files = [pq.ParquetFile(part.path) for part in store.stored_parts("word")]
-    n_groups = sum(n_rows > 0 for file in files for n_rows in group_rows(file))
-    for row in [*range(N_ROWS), *reversed(range(N_ROWS))]:
-        assert store.rows("word", [row], ["word", "label"]).equals(frame[row])
-        assert kept._n_bytes == sum(frame.estimated_size() for frame in kept._kept.values()) <= max_bytes
-    # Kept, a row group is read once; not kept, for each row.
-    fewest, most = {0: (2 * N_ROWS, 2 * N_ROWS), 500: (n_groups, 2 * N_ROWS), 1 << 20: (n_groups, n_groups)}[max_bytes]
-    assert fewest <= len(n_read) <= most
-
-
-def test_rows_do_not_keep_the_texts_of_their_row_group(tmp_path, monkeypatch):
-    name = "a" * 1000
-    plan = make_plan((200,), columns={Level.TOKEN: (store_fakes.DOC_ID, Column(name, "string", nullable=False))})
-    write_store(tmp_path / "s", plan)
-    store = open_store(tmp_path / "s")
-    monkeypatch.setattr(store, "_kept", KeptGroups(0))
-    before = pa.total_allocated_bytes()
-    found = store.rows("token", [3, 7], [name])
-    gc.collect()
-    # polars shares the memory of the strings that Arrow decoded.
-    assert pa.total_allocated_bytes() - before < 50_000
-    assert found[name].to_list() == [f"{name} 3 ü", f"{name} 7 ü"]
-
-
-def test_threads_share_kept_rows(stores):
-    store = open_store(stores["none"].path)
-    frame = store.polars("word", ["word", "label"])
-    asked = np.random.default_rng(0).integers(0, N_ROWS, (200, 5))
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda rows: store.rows("word", rows, ["word", "label"]), asked))
-    assert all(one.equals(frame[rows]) for one, rows in zip(found, asked, strict=True))
-    assert store._kept._n_bytes == sum(frame.estimated_size() for frame in store._kept._kept.values())
 
 
 def n_bytes_read():
@@ -149,18 +86,13 @@ def n_bytes_read():
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-@pytest.mark.parametrize(("dtype", "encoding"), KINDS)
-def test_some_rows_of_many_are_read_alone(tmp_path, monkeypatch, dtype, encoding):
+def test_some_rows_of_many_are_read_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(store_fakes, "HIDDEN", 384)
     n_rows = 10_000
-    write_store(tmp_path / "s", make_plan((n_rows,), combine="none", dtype=dtype, encoding=encoding))
+    write_store(tmp_path / "s", make_plan((n_rows,), combine="none"))
     store = open_store(tmp_path / "s")
     whole = store.numpy("token", "layer_05")
     rows = np.random.default_rng(0).choice(n_rows, 100, replace=False)
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *arguments, **options: pytest.fail("a row group read"))
-    n_before = n_bytes_read()
-    np.testing.assert_array_equal(store.take("token", "layer_05", rows), whole[rows])
-    assert n_bytes_read() - n_before < 1.3 * whole[rows].nbytes
     n_before = n_bytes_read()
     # Opening the store finds the places of the vectors, and reads little.
     np.testing.assert_array_equal(open_store(tmp_path / "s").take("token", "layer_05", rows), whole[rows])
@@ -168,6 +100,21 @@ def test_some_rows_of_many_are_read_alone(tmp_path, monkeypatch, dtype, encoding
     n_before = n_bytes_read()
     np.testing.assert_array_equal(store.numpy("token", "layer_05"), whole)
     assert n_bytes_read() - n_before < whole.nbytes + 10_000
+
+
+@pytest.mark.parametrize(("dtype", "encoding"), KINDS)
+@pytest.mark.parametrize("page_bytes", [2 << 20, 64])
+def test_parts_are_copied_from_places_that_are_sure_and_decoded_otherwise(
+    tmp_path, monkeypatch, dtype, encoding, page_bytes
+):
+    """With several pages in a chunk, its last bytes are not the values: the check at commit notices that."""
+    monkeypatch.setattr(parts, "_PAGE_BYTES", page_bytes)
+    write_store(tmp_path / "s", make_plan((3000, 0, 9), dtype=dtype, encoding=encoding))
+    store = open_store(tmp_path / "s")
+    assert (store.parts("token")[0].runs is None) == (page_bytes == 64)
+    for name in ("layer_03", "concat_last4"):
+        np.testing.assert_array_equal(store.numpy("token", name), decoded(store, "token", name))
+    assert verify(tmp_path / "s").is_good
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
@@ -183,10 +130,8 @@ def test_a_part_that_was_replaced_or_cut_is_refused_by_every_reader(tmp_path, re
         if read is READS["valid"] or (data is other and read not in (READS["polars"], READS["arrow"])):
             continue
         path.write_bytes(data)
-        with pytest.raises(
-            StoreError,
-            match=rf"cannot be read: (its bytes are not those .*|{len(data)} bytes, not {len(good)}); run bert",
-        ):
+        said = rf"cannot be read: (its bytes are not those .*|{len(data)} bytes, not {len(good)}); run bert"
+        with pytest.raises(StoreError, match=said):
             read(store)
     path.write_bytes(good)
     read(store)

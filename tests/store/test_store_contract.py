@@ -1,7 +1,4 @@
-"""Golden stores of format 1: they read to the same arrays in every later version.
-
-`tests/support/make_golden_store.py` wrote them; never write them again.
-"""
+"""Golden stores of format 1: they read to the same arrays in every later version. They are never written again."""
 
 from __future__ import annotations
 
@@ -14,20 +11,33 @@ import pytest
 
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
-from tests.support.make_golden_store import STORES, contents
 from tests.support.places import TESTS
 
 DATA = TESTS / "data"
-EXPECTED = {name: json.loads((DATA / f"{name}_values.json").read_text()) for name in STORES}
-both = pytest.mark.parametrize("name", STORES)
+both = pytest.mark.parametrize("name", ["store", "store_binary"])
+
+
+def contents(store):
+    """Return every column and vector of a store as plain JSON values; a row without a vector has null."""
+    found = {}
+    for level in store.levels:
+        names = [column.name for column in store.schema(level).columns]
+        vectors = {feature.name: store.numpy(level, feature.name) for feature in store.features(level)}
+        found[str(level)] = {
+            "columns": {name: store.polars(level, [name])[name].to_list() for name in names},
+            "vectors": {
+                name: [None if np.isnan(row).any() else row.tolist() for row in a] for name, a in vectors.items()
+            },
+            "dtypes": {name: str(array.dtype) for name, array in vectors.items()},
+        }
+    return found
 
 
 @both
 def test_a_store_of_format_1_reads_to_the_same_values(name):
-    store, expected = open_store(DATA / name), EXPECTED[name]
+    store, expected = open_store(DATA / name), json.loads((DATA / f"{name}_values.json").read_text())
     assert (store.manifest.format_version, store.version) == (1, 1)
     assert contents(store) == expected
-    assert ",".join(expected) == STORES[name]["levels"]
     assert store.bad_rows()
     before = contents(open_store(DATA / name, version=0))["word"]
     assert before["columns"]["word"] == expected["word"]["columns"]["word"][:-3]
@@ -42,16 +52,3 @@ def test_a_store_of_format_1_is_verified_and_damage_noticed(tmp_path, name):
     part = next(root.glob("word/*.parquet"))
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     assert [problem.part for problem in verify(root).problems] == [f"word/{part.name}"]
-
-
-def test_the_committed_values_are_the_features_of_words_and_not_of_zeros():
-    """No two rows of the data are equal, and a word lost to truncation has no vector."""
-    word = EXPECTED["store"]["word"]
-    assert word["columns"]["word"][4:9] == ["naïve", "café", "😀", "sea", "shells"]
-    vectors = word["vectors"]["layer_02"]
-    lost = [vector is None for vector in vectors]
-    assert 0 < sum(lost) < len(lost)
-    kept = np.array([vector for vector in vectors if vector is not None])
-    assert kept.shape[1] == 8
-    assert len(np.unique(kept, axis=0)) == len(kept)
-    assert EXPECTED["store"]["sentence"]["columns"]["lang"] == ["en", None, "xx", "en", "en"]

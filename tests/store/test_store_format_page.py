@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from bertfeat.levels import LEVELS
 from tests.support.places import ROOT, TESTS
 
 PAGE = (ROOT / "docs" / "store-format.md").read_text(encoding="utf-8")
-KINDS = [(encoding, dtype) for encoding in ("array", "binary") for dtype in ("float16", "float32")]
+KINDS = [("array", "float16"), ("binary", "float32")]
 
 
 class PageReader:
@@ -90,12 +89,6 @@ def check_same(root: Path) -> None:
             assert np.array_equal(found, expected, equal_nan=True)
 
 
-def test_the_reader_is_short_and_knows_nothing_of_the_package():
-    source = inspect.getsource(PageReader)
-    assert len(source.splitlines()) <= 40
-    assert "bertfeat." not in source.replace('bertfeat."', "")
-
-
 @pytest.mark.parametrize(("encoding", "dtype"), KINDS)
 def test_the_reader_reads_what_bertfeat_reads(folder, encoding, dtype):
     root = folder / f"{encoding}-{dtype}"
@@ -106,21 +99,10 @@ def test_the_reader_reads_what_bertfeat_reads(folder, encoding, dtype):
     assert np.isnan(reader.vectors("sentence", "layer_06")).all(axis=1).nonzero()[0].tolist() == [8]
     parts = [part for shard in reader.manifest["shards"] for part in shard["parts"]]
     assert {part["runs"] is not None for part in parts if part["level"] == "sentence"} == {True, False}
-    if dtype == "float32":
-        assert max(len(part["runs"]["rows"]) for part in parts if part["level"] == "token") > 1
 
 
 def test_the_reader_reads_the_first_store_of_the_format():
     check_same(TESTS / "data" / "store")
-
-
-def test_the_private_folder_is_not_needed_and_damage_is_found(folder, tmp_path):
-    root = Path(shutil.copytree(folder / "array-float16", tmp_path / "copy", ignore=lambda *_: {"_bertfeat"}))
-    check_same(root)
-    manifest = root / "manifests/00000.json"
-    manifest.write_text(manifest.read_text().replace('"n_layers": 6', '"n_layers": 7'))
-    with pytest.raises(ValueError, match="damaged"):
-        PageReader(root)
 
 
 def keys_of(*headings: str) -> set[str]:
@@ -152,19 +134,17 @@ def test_the_tables_name_every_key_of_a_real_store(folder):
     assert set(manifest["levels"]["token"]["features"][0]) == keys_of("## Vector columns")
     assert set(manifest["history"][0]) == keys_of("An entry of `history`:")
     work = root / "_bertfeat/work" / manifest["plan_hash"]
-    plan = sealed(work / "plan.json")
-    assert set(plan) == keys_of("## Plan")
+    assert set(sealed(work / "plan.json")) == keys_of("## Plan")
     assert set(sealed(work / "00000.json")) == keys_of("## Receipts") | set(shard)
     told = json.loads(pq.read_metadata(root / shard["parts"][0]["path"]).metadata[b"bertfeat"])
     # Only for prompts, `--pooling model`, `--unknown-words zero`, or imported vectors.
     absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "imported"}
-    assert keys_of("### File metadata") - set(told) == absent
-    assert set(told) <= keys_of("### File metadata")
-    own = {"level", "shard", "n_rows", "n_null_vectors", "plan_hash"}
-    assert manifest["metadata"] == {key: value for key, value in told.items() if key not in own}
+    assert keys_of("### File metadata") == set(told) | absent
+    row = next((TESTS / "data" / "store").glob("_bertfeat/work/*/*.bad.jsonl"))
+    assert set(json.loads(row.read_text())) == keys_of("## Quarantine")
 
 
-def test_the_page_describes_a_grown_store(folder, tmp_path):
+def test_the_page_describes_a_grown_store_and_the_hash_of_its_plan(folder, tmp_path):
     shutil.copytree(folder / "array-float16", tmp_path / "s")
     (tmp_path / "later.txt").write_text("One more line.\nAnd another.\n")
     store = bertfeat.append(tmp_path / "s", str(tmp_path / "later.txt"))
@@ -177,23 +157,7 @@ def test_the_page_describes_a_grown_store(folder, tmp_path):
     canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert hashlib.sha256(canonical.encode()).hexdigest() == after["plan_hash"]
     assert after["inputs"] == before["inputs"] + plan["inputs"]
-    n = len(before["shards"])
-    assert (after["shards"][:n], len(after["shards"])) == (before["shards"], n + 1)
-    for shard in after["shards"]:
-        path = shard["parts"][0]["path"]
-        told = json.loads(pq.read_metadata(store.path / path).metadata[b"bertfeat"])
-        assert told["plan_hash"] == shard["plan_hash"] == (before if shard["shard"] < n else after)["plan_hash"]
-        assert path == f"token/part-{shard['shard']:05d}-{shard['plan_hash'][:8]}.parquet"
-
-
-def test_the_tables_name_the_keys_of_set_aside_rows(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"text": "one"}\n{"text": 2}\n')
-    settings: dict[str, Any] = {"levels": "sentence", "layers": -1, "bad_rows": "quarantine"}
-    bertfeat.extract(tmp_path / "rows.jsonl", tmp_path / "s", **settings)
-    entry = sealed(tmp_path / "s/manifests/00000.json")["shards"][0]["quarantine"]
-    row = json.loads((tmp_path / "s" / entry["path"]).read_text())
-    assert set(row) == keys_of("## Quarantine")
-    assert entry["n_rows"] == 1
+    assert after["shards"][:-1] == before["shards"]
 
 
 def test_the_page_names_every_column_with_its_type_and_nulls():

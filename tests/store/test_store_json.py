@@ -12,8 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertfeat.errors import BertfeatError, StoreError
-from bertfeat.store.folder import folder_at
-from bertfeat.store.manifest import read_manifest
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
@@ -88,9 +86,3 @@ def test_the_path_of_a_part_follows_from_level_shard_and_plan(made, tmp_path, pa
     with pytest.raises(StoreError, match=r"manifests.00000\.json: shard 0 lists .* not a file of this shard"):
         open_store(root)
     assert not verify(root).is_good
-
-
-def test_a_manifest_that_callers_change_is_their_own(made):
-    manifest = open_store(made).manifest
-    manifest.metadata["model"] = "changed"
-    assert read_manifest(folder_at(made)).metadata["model"] == "tiny"

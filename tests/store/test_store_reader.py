@@ -16,7 +16,6 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import StoreError, UserError
 from bertfeat.records import Column, FeatureColumn, LevelTable, ShardResult
-from bertfeat.store.commit import commit_shard
 from bertfeat.store.manifest import Totals
 from bertfeat.store.reader import open_store
 from bertfeat.store.writer import open_for_writing
@@ -26,7 +25,6 @@ from tests.support.store_fakes import (
     layer_values,
     make_plan,
     make_result,
-    part_at,
     vectors_of,
     write_store,
 )
@@ -65,14 +63,14 @@ def test_the_array_encoding_opens_in_five_libraries(tmp_path, dtype):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_array_encoding_opens_in_hugging_face_datasets(tmp_path, dtype):
+def test_the_array_encoding_opens_in_hugging_face_datasets(tmp_path):
     datasets = pytest.importorskip("datasets")
-    plan = make_plan(dtype=dtype)
+    plan = make_plan()
     write_store(tmp_path / "s", plan)
     every = str(tmp_path / "s" / "token" / "*.parquet")
     loaded = datasets.Dataset.from_parquet(every, cache_dir=str(tmp_path / "cache"))
     assert loaded["token"][:] == open_store(tmp_path / "s").polars("token")["token"].to_list()
-    np.testing.assert_array_equal(np.array(loaded["layer_04"][:], dtype), expected("layer_04", plan))
+    np.testing.assert_array_equal(np.array(loaded["layer_04"][:], np.float16), expected("layer_04", plan))
 
 
 def test_every_reader_of_the_store_gives_the_same_vectors(tmp_path, encoding, dtype):
@@ -92,9 +90,7 @@ def test_every_reader_of_the_store_gives_the_same_vectors(tmp_path, encoding, dt
     assert store.n_rows("token") == N_ROWS
     assert store.levels == (Level.TOKEN,)
     assert store.columns("token")[:4] == ("doc_id", "token_index", "token", "layer_03")
-    for feature in (("mean_last4", LAST4, "mean", HIDDEN), ("layer_04", (4,), "none", HIDDEN)):
-        assert store.feature("token", feature[0]) == FeatureColumn(*feature)
-    assert store.numpy("token", "concat_last2").shape == (N_ROWS, 2 * HIDDEN)
+    assert store.feature("token", "mean_last4") == FeatureColumn("mean_last4", LAST4, "mean", HIDDEN)
     assert store.plan == plan
     assert [receipt.counts["n_documents"] for receipt in store.receipts()] == [5, 4, 3]
     n_bytes = sum(part.n_bytes for part in store.parts("token"))
@@ -106,39 +102,22 @@ def test_every_reader_of_the_store_gives_the_same_vectors(tmp_path, encoding, dt
     [
         (lambda store: store.take("token", "layer_03", [1, 12]), "no row 12; rows are 0 to 11"),
         (lambda store: store.rows("token", [-1], ["doc_id"]), "no row -1"),
-        (lambda store: store.take("token", "layer_03", [0.5]), "whole numbers"),
         (lambda store: store.slice("token", "layer_03", 3, 13), "no rows 3 to 13 at level token, which has 12"),
-        (lambda store: store.rows("token", [0], ["x"]), "no column 'x'"),
         (lambda store: store.arrow("token", ["text"]), "no column 'text' at level token; columns are doc_id, "),
-        (lambda store: store.scan("word"), "no level 'word'; levels are token"),
-        (lambda store: store.batches("token", "layer_03", batch_size=0), "batch_size 0"),
-        *(
-            (
-                lambda store, name=name: store.numpy("token", name),
-                rf"no feature '{name}' at .*: layer_03, .*, concat_last4",
-            )
-            for name in ("layer_02", "concat_all", "concat_02_03", "mean_all", "")
-        ),
-        (lambda store: store.numpy("token", "layer_3"), "no feature 'layer_3' at level token; did you mean 'layer_03'"),
-        (lambda store: store.numpy("token", "concat_"), "no feature 'concat_' .*; did you mean 'concat_last4'"),
-        (lambda store: store.scan("tokens"), "no level 'tokens'; did you mean 'token'"),
         (lambda store: store.rows("token", [0], ["tokn"]), "no column 'tokn' .*; did you mean 'token'"),
+        (lambda store: store.batches("token", "layer_03", batch_size=0), "batch_size 0"),
+        (lambda store: store.numpy("token", "layer_02"), "no feature 'layer_02' at .*: layer_03, .*, concat_last4"),
+        (lambda store: store.numpy("token", "mean_all"), "no feature 'mean_all' at .*: layer_03, .*, concat_last4"),
+        (lambda store: store.numpy("token", "layer_3"), "no feature 'layer_3' at .*; did you mean 'layer_03'"),
+        (lambda store: store.scan("word"), "no level 'word'; levels are token"),
+        (lambda store: store.scan("tokens"), "no level 'tokens'; did you mean 'token'"),
+        (lambda store: store.shard(3), "no shard 3"),
     ],
 )
 def test_a_missing_row_level_column_or_feature_is_named(tmp_path, read, message):
     write_store(tmp_path / "s", make_plan())
     with pytest.raises(UserError, match=message):
         read(open_store(tmp_path / "s"))
-
-
-def test_a_column_that_is_named_twice_is_read_once(tmp_path):
-    write_store(tmp_path / "s", make_plan())
-    store = open_store(tmp_path / "s")
-    names = ["doc_id", "doc_id", 4, "layer_04"]
-    for frame in (store.polars("token", names), store.pandas("token", names), store.rows("token", [0], names)):
-        assert list(frame.columns) == ["doc_id", "layer_04"]
-    assert store.arrow("token", names).column_names == ["doc_id", "layer_04"]
-    assert next(store.batches("token", 4, columns=names)).columns.columns == ["doc_id", "layer_04"]
 
 
 def test_rows_without_vectors_are_null_in_the_part_and_nan_in_arrays(tmp_path, encoding, dtype):
@@ -154,33 +133,14 @@ def test_rows_without_vectors_are_null_in_the_part_and_nan_in_arrays(tmp_path, e
         assert np.isfinite(got[valid]).all()
     assert store.polars("word")["layer_06"].is_null().to_list() == (~valid).tolist()
     assert store.arrow("word")["layer_06"].is_null().to_pylist() == (~valid).tolist()
-    path = part_at(tmp_path / "s", "word", 0)
-    assert duckdb.sql(f"select count(layer_06) from '{path}'").fetchall() == [(3,)]
     np.testing.assert_array_equal(store.numpy("word", "layer_06")[valid], layer_values(0, N_ROWS, 6, dtype)[valid])
 
 
-def test_the_content_of_a_row_without_vector_does_not_reach_the_part(tmp_path, encoding):
-    plan = make_plan((4,), encoding=encoding)
-    for name, filler in (("a", np.nan), ("b", 7.0)):
-        result = make_result(plan, plan.shards[0], nulls=True)
-        table = result.tables[Level.TOKEN]
-        for vectors in table.vectors.values():
-            vectors[~table.valid] = filler
-        with open_for_writing(tmp_path / name, plan) as writer:
-            writer.commit(plan.shards[0], result)
-            writer.complete()
-    parts = [part_at(tmp_path / name, "token", 0).read_bytes() for name in "ab"]
-    assert parts[0] == parts[1]
-
-
 KEPT = {
-    "bool": [True, None, False],
     "uint8": [1, None, 255],
-    "float": [0.5, None, float("nan")],
     "double": [0.1, None, float("inf")],
     "large_string": ["a", None, ""],
     "date32[day]": [datetime.date(2020, 2, 29), None, datetime.date(1, 1, 1)],
-    "timestamp[us]": [datetime.datetime(2020, 1, 1, 1), None, datetime.datetime(1969, 1, 1)],
     "timestamp[ms, tz=Europe/Berlin]": [datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC), None, None],
     "list<element: string>": [["a", None], None, []],
     "struct<a: int64, b: string>": [{"a": 1, "b": "x"}, None, {"a": None, "b": None}],
@@ -189,11 +149,10 @@ KEPT = {
 
 @pytest.mark.parametrize("null_rows", [False, True])
 def test_kept_columns_keep_their_values_whatever_their_type(tmp_path, null_rows, encoding):
-    columns = [Column("doc_id", "int64", nullable=False)]
-    columns += [Column(f"kept {n}", name) for n, name in enumerate(KEPT)]
+    columns = [Column("doc_id", "int64", nullable=False), *(Column(name, name) for name in KEPT)]
     unnamed = [pa.timestamp("ms", "Europe/Berlin"), pa.list_(pa.string())]
     unnamed.append(pa.struct([("a", pa.int64()), ("b", pa.string())]))
-    odd = pa.schema([(f"kept {n}", kind) for n, kind in enumerate(unnamed, start=7)])
+    odd = pa.schema(list(zip(list(KEPT)[-3:], unnamed, strict=True)))
     plan = make_plan(
         (3,),
         levels=(Level.SENTENCE,),
@@ -201,42 +160,30 @@ def test_kept_columns_keep_their_values_whatever_their_type(tmp_path, null_rows,
         kept_schema=b64encode(odd.serialize().to_pybytes()).decode(),
         encoding=encoding,
     )
-    schema = plan.schemas[Level.SENTENCE]
     table = LevelTable(
         Level.SENTENCE,
         3,
-        {"doc_id": [0, 1, 2], **{f"kept {n}": values for n, values in enumerate(KEPT.values())}},
-        {f.name: vectors_of(f, 0, 3, "float16") for f in schema.features},
+        {"doc_id": [0, 1, 2], **KEPT},
+        {f.name: vectors_of(f, 0, 3, "float16") for f in plan.schemas[Level.SENTENCE].features},
         valid=np.array([True, False, True]) if null_rows else None,
     )
     with open_for_writing(tmp_path / "s", plan) as writer:
-        commit_shard(writer.root, plan, plan.shards[0], ShardResult({Level.SENTENCE: table}, (), {}, {}))
+        writer.commit(plan.shards[0], ShardResult({Level.SENTENCE: table}, (), {}, {}))
         writer.complete()
     store = open_store(tmp_path / "s")
     for read in (store.arrow("sentence").to_pydict(), store.polars("sentence").to_dict(as_series=False)):
-        for n, values in enumerate(KEPT.values()):
-            for got, want in zip(read[f"kept {n}"], values, strict=True):
-                assert got == want or (got != got and want != want)
-
-
-def test_an_unstorable_column_type_is_refused_before_anything_is_written(tmp_path):
-    columns = {Level.SENTENCE: (Column("doc_id", "int64"), Column("price", "decimal256(50, 2)"))}
-    with pytest.raises(StoreError, match=r"column 'price' has type decimal256\(50, 2\), which cannot be stored"):
-        open_for_writing(tmp_path / "s", make_plan(levels=(Level.SENTENCE,), columns=columns))
-    assert not (tmp_path / "s").exists()
+        assert {name: read[name] for name in KEPT} == KEPT
 
 
 def test_no_rows_make_a_valid_store_with_its_schema(tmp_path, encoding):
-    for name, shards in (("none", ()), ("empty", (0,)), ("some", (0, 2, 0))):
+    for name, shards in (("none", ()), ("some", (0, 2, 0))):
         write_store(tmp_path / name, make_plan(shards, encoding=encoding, levels=tuple(Level)))
         store = open_store(tmp_path / name)
         rows = sum(shards)
         assert store.numpy("word", "concat_last4").shape == (rows, 4 * HIDDEN)
-        assert store.scan("token").collect().height == rows
-        assert store.arrow("sentence").num_rows == rows
+        assert store.scan("token").collect().height == store.arrow("sentence").num_rows == rows
         assert store.valid("word", "layer_03").shape == (rows,)
         assert sum(len(batch.vectors) for batch in store.batches("word", "layer_03")) == rows
-        assert store.polars("sentence").columns[:2] == ["doc_id", "text"]
 
 
 def test_the_error_of_an_incomplete_store_says_how_to_finish_it(tmp_path):
@@ -252,30 +199,15 @@ def test_the_error_of_an_incomplete_store_says_how_to_finish_it(tmp_path):
     assert store.polars("token")["doc_id"].to_list() == [0, 1, 2, 3, 4, 9, 10, 11]
 
 
-def test_other_folders_are_refused(tmp_path):
-    with pytest.raises(StoreError, match="no such folder"):
-        open_store(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"not a bertfeat store: it has no manifests"):
-        open_store(tmp_path)
-    file = tmp_path / "file"
-    file.write_text("x")
-    with pytest.raises(StoreError, match="not a bertfeat store"):
-        open_store(file)
-
-
 def test_a_store_reads_without_its_private_folder_and_through_links(tmp_path):
     write_store(tmp_path / "s", make_plan())
-    snapshot = tmp_path / "snapshot"
+    # Names are not patterns.
+    snapshot = tmp_path / "snapshot[1]*"
     for name in ("token", "manifests"):
         (snapshot / name).mkdir(parents=True)
     for file in [*(tmp_path / "s/manifests").iterdir(), *(tmp_path / "s/token").iterdir()]:
         (snapshot / file.relative_to(tmp_path / "s")).symlink_to(file)
     store = open_store(snapshot)
-    assert store.numpy("token", "layer_03").shape == (N_ROWS, HIDDEN)
+    assert store.numpy("token", "layer_03").shape == (store.scan("token").collect().height, HIDDEN)
     with pytest.raises(StoreError, match="copy the store with its _bertfeat folder"):
         store.plan  # noqa: B018
-
-
-def test_a_path_with_pattern_characters_is_not_a_pattern(tmp_path):
-    write_store(tmp_path / "s[1]*", make_plan())
-    assert open_store(tmp_path / "s[1]*").scan("token").collect().height == N_ROWS

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from bertfeat.choices import Level
-from bertfeat.durable import steps
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
-from bertfeat.finite import first_not_finite
 from bertfeat.records import BadRow
-from bertfeat.store.plan_file import read_plan
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
@@ -27,7 +21,6 @@ from tests.support.store_fakes import (
     contents,
     make_plan,
     make_result,
-    make_table,
     part_name,
     receipt_files,
     write_store,
@@ -38,43 +31,17 @@ def tree(root: Path) -> dict[str, bytes | None]:
     return {str(p.relative_to(root)): p.read_bytes() if p.is_file() else None for p in sorted(root.rglob("*"))}
 
 
-@pytest.mark.parametrize("encoding", ["array", "binary"])
-def test_a_part_is_plain_parquet_with_one_schema_and_its_facts(tmp_path, encoding):
-    plan = make_plan(encoding=encoding)
-    for name in ("full", "nulls"):
-        write_store(tmp_path / name, plan, nulls=name == "nulls")
-    path = tmp_path / "full" / part_name(plan, 1)
-    schema = pq.read_schema(path)
-    assert schema.equals(pq.read_schema(tmp_path / "nulls" / part_name(plan, 1)))
-    kinds = [str(schema.field(name).type) for name in ("doc_id", "token_index", "token", "layer_03")]
-    vector = "fixed_size_list<element: halffloat not null>[4]" if encoding == "array" else "fixed_size_binary[8]"
-    assert kinds == ["int64", "int32", "large_string", vector]
-    metadata = pq.read_metadata(path)
-    facts = json.loads(metadata.metadata[b"bertfeat"])
-    assert facts.items() >= plan.metadata.items()
-    own = {"format_version": 1, "plan_hash": plan.plan_hash, "shard": 1, "level": "token", "n_rows": 4}
-    assert facts.items() >= own.items()
-    column = metadata.row_group(0).column(3)
-    assert (column.compression, column.has_dictionary_page, column.is_stats_set) == ("UNCOMPRESSED", False, False)
-
-
 def test_bad_rows_keep_their_bytes(tmp_path):
     plan = make_plan((2,))
     rows = [BadRow(0, "a\udc80.txt", 1, "no utf-8", b"\xff\x00\n"), BadRow(1, "b", 7, "not JSON\u2028", None)]
     with open_for_writing(tmp_path / "s", plan) as writer:
-        receipt = writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), bad_rows=rows))
+        writer.commit(plan.shards[0], replace(make_result(plan, plan.shards[0]), bad_rows=rows))
         writer.complete()
-    assert receipt.n_bad_rows == 2
     store = open_store(tmp_path / "s")
     assert store.bad_rows() == (replace(rows[0], path="a\\udc80.txt"), rows[1])
     kept = tmp_path / "s" / store.manifest.shards[0].quarantine.path
     kept.write_bytes(kept.read_bytes().replace(b'"row":7', b'"row":8'))
-    with pytest.raises(
-        StoreError, match=r"00000\.bad\.jsonl: its bytes are not those that were written; run bertfeat verify"
-    ):
-        store.bad_rows()
-    kept.unlink()
-    with pytest.raises(StoreError, match=r"00000\.bad\.jsonl: no such file; copy the store with its _bertfeat folder"):
+    with pytest.raises(StoreError, match=r"00000\.bad\.jsonl: its bytes are not those that were written; run bertfeat"):
         store.bad_rows()
 
 
@@ -82,18 +49,11 @@ def test_an_interrupted_run_resumes(tmp_path):
     plan = make_plan()
     write_store(tmp_path / "whole", plan)
     with open_for_writing(tmp_path / "s", plan) as writer:
-        assert writer.pending() == plan.shards
         writer.commit(plan.shards[1], make_result(plan, plan.shards[1]))
         assert [shard.index for shard in writer.pending()] == [0, 2]
         with pytest.raises(RunError, match=r"2 shards are not done \(00000, 00002\); run the same command again"):
             writer.complete()
-        assert not writer.is_complete
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        assert [receipt.shard for receipt in writer.receipts()] == [1]
-        for shard in writer.pending():
-            writer.commit(shard, make_result(plan, shard))
-        writer.complete()
-        assert writer.is_complete
+    write_store(tmp_path / "s", plan)
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
     before = tree(tmp_path / "s")
     with open_for_writing(tmp_path / "s", plan) as writer:
@@ -138,28 +98,17 @@ def test_a_file_system_without_links_uses_renames(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     write_store(tmp_path / "s", plan)
     assert contents(tmp_path / "s") == contents(tmp_path / "links")
-    for receipt in receipt_files(tmp_path / "s"):
-        receipt.unlink()
-    write_store(tmp_path / "s", plan)
-    assert contents(tmp_path / "s") == contents(tmp_path / "links")
 
 
 def test_another_plan_is_refused_with_every_differing_field_before_anything_is_written(tmp_path):
     write_store(tmp_path / "s", make_plan())
     before = tree(tmp_path / "s")
-    other = make_plan(layers="all", digest="cd", stride=7)
     with pytest.raises(PlanMismatch) as caught:
-        open_for_writing(tmp_path / "s", other)
+        open_for_writing(tmp_path / "s", make_plan(layers="all", digest="cd", stride=7))
     for said in ("corpus.txt", "`layers` was 'last4', now 'all'", "`stride` was not set, now 7"):
         assert said in str(caught.value)
     assert caught.value.fields["inputs"] == (["ab"], ["cd"])
     assert tree(tmp_path / "s") == before
-    many = make_plan(**{f"setting_{n}": "x" for n in range(30)})
-    with pytest.raises(PlanMismatch, match="; and 22 more; use another folder"):
-        open_for_writing(tmp_path / "s", many)
-    plan = make_plan()
-    assert read_plan(tmp_path / "s", plan.plan_hash) == plan
-    assert read_plan(tmp_path / "nowhere", plan.plan_hash) is None
 
 
 def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
@@ -169,15 +118,11 @@ def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
         (folder / f"notes{n}.txt").write_text("mine")
     before = tree(folder)
     for overwrite in (False, True):
-        with pytest.raises(
-            StoreError, match=r"not part of a store \(notes0.txt, .*, \.\.\.\); choose another `output`"
-        ):
+        with pytest.raises(StoreError, match=r"not part of a store \(notes0.txt, .*, \.\.\.\); choose another"):
             open_for_writing(folder, make_plan(), overwrite=overwrite)
-    assert tree(folder) == before
     with pytest.raises(StoreError, match=r"notes0.txt: not a folder \(a file\); choose another `output`"):
         open_for_writing(folder / "notes0.txt", make_plan())
-    with pytest.raises(StoreError, match="cannot create the folder: not a directory"):
-        open_for_writing(folder / "notes0.txt" / "below", make_plan())
+    assert tree(folder) == before
 
 
 def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
@@ -190,6 +135,8 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
         open_for_writing(tmp_path / "s", plan, overwrite=True)
     assert tree(tmp_path / "s") == before
     (tmp_path / "s" / "word" / "notes.txt").unlink()
+    # What a killed process had not finished stops no overwriting.
+    (tmp_path / "s/_bertfeat/tmp/00000.word.1-ab.tmp").write_bytes(b"left")
     with open_for_writing(tmp_path / "s", plan, overwrite=True) as writer:
         for shard in writer.pending():
             writer.commit(shard, make_result(plan, shard))
@@ -207,51 +154,29 @@ def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
         held.numpy("token", "layer_03")
 
 
-def test_the_unfinished_files_of_a_killed_process_stop_no_overwrite(tmp_path, monkeypatch):
-    root, kept = tmp_path / "s", dict[str, bytes]()
-    tmp = root / "_bertfeat" / "tmp"
-    monkeypatch.setattr(steps, "hook", lambda _: kept.update({p.name: p.read_bytes() for p in tmp.glob("*")}))
-    write_store(root, make_plan(levels=(Level.TOKEN, Level.WORD), input="old"), n_bad=1)
-    # The plan, the parts of two levels, the rows that were set aside, the receipt and the manifest.
-    assert len(kept) >= 6
-    for name, data in kept.items():
-        (tmp / name).write_bytes(data)
-    write_store(root, make_plan((2, 2), levels=(Level.WORD,)), overwrite=True)
-    assert verify(root).is_good
-    assert not any(tmp.iterdir())
-
-
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_user_error_before_the_first_commit_leaves_nothing_behind(tmp_path, exists):
-    out = tmp_path / "a" / "b"
-    if exists:
-        out.mkdir(parents=True)
-    with pytest.raises(UserError), open_for_writing(out, make_plan()):
+def test_a_user_error_before_the_first_commit_leaves_nothing_behind(tmp_path):
+    out, plan = tmp_path / "a" / "b", make_plan()
+    with pytest.raises(UserError), open_for_writing(out, plan):
         raise UserError("no such model")
-    assert tree(tmp_path) == ({"a": None, "a/b": None} if exists else {})
-    plan = make_plan()
+    assert tree(tmp_path) == {}
     with pytest.raises(UserError), open_for_writing(out, plan) as writer:  # noqa: PT012
         writer.commit(plan.shards[0], make_result(plan, plan.shards[0]))
         raise UserError("row 7 is bad")
     assert len(open_for_writing(out, plan).receipts()) == 1
 
 
-def test_lost_and_damaged_plans(tmp_path):
+def test_lost_and_damaged_plans_are_made_again_by_the_same_plan_alone(tmp_path):
     plan = make_plan()
     for n, damage in enumerate((lambda path: path.unlink(), lambda path: path.write_bytes(b'{"format_version": 1}'))):
         root = tmp_path / str(n)
         write_store(root, plan)
-        before, file = contents(root), root / f"_bertfeat/work/{plan.plan_hash}/plan.json"
-        damage(file)
+        before = contents(root)
+        damage(root / f"_bertfeat/work/{plan.plan_hash}/plan.json")
         with pytest.raises(StoreError, match=r"missing, so nothing shows|damaged or edited"):
             open_for_writing(root, make_plan(layers="all"))
         with open_for_writing(root, plan) as writer:
             assert writer.is_complete
         assert contents(root) == before
-        shutil.rmtree(root / "_bertfeat")
-        shutil.rmtree(root / "manifests")
-        with pytest.raises(StoreError, match="no plan or manifest shows what they are"):
-            open_for_writing(root, plan)
 
 
 def test_a_lost_receipt_is_recreated_from_the_manifest(tmp_path):
@@ -267,76 +192,12 @@ def test_a_lost_receipt_is_recreated_from_the_manifest(tmp_path):
     assert verify(tmp_path / "s").is_good
 
 
-def test_unknown_and_unfinished_files_are_removed(tmp_path):
-    plan, other = make_plan(), make_plan(layers="all")
-    write_store(tmp_path / "s", plan)
-    before = contents(tmp_path / "s")
-    (tmp_path / "s/_bertfeat/tmp/00000.token.1-ab.tmp").write_bytes(b"x")
-    (tmp_path / "s" / part_name(other, 7)).write_bytes(b"x")
-    open_for_writing(tmp_path / "s", plan).close()
-    assert contents(tmp_path / "s") == before
-
-
-@pytest.mark.parametrize(("value", "dtype"), [(np.nan, "float16"), (-np.inf, "float32")])
-def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path, value, dtype):
-    plan = make_plan(dtype=dtype)
+def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path):
+    plan = make_plan()
     result = make_result(plan, plan.shards[1])
-    result.tables[Level.TOKEN].vectors["layer_05"][2, 3] = value
+    result.tables[Level.TOKEN].vectors["layer_05"][2, 3] = -np.inf
     with open_for_writing(tmp_path / "s", plan) as writer:
         before = tree(tmp_path / "s")
-        with pytest.raises(
-            FeatureError, match=rf"document (np.int64\()?7\)?: layer_05 of token row 2 .* holds {value}"
-        ):
+        with pytest.raises(FeatureError, match=r"document (np.int64\()?7\)?: layer_05 of token row 2 .* holds -inf"):
             writer.commit(plan.shards[1], result)
         assert tree(tmp_path / "s") == before
-
-
-def test_the_first_row_that_is_not_finite_is_found_in_any_chunk(monkeypatch):
-    monkeypatch.setattr("bertfeat.finite._CHUNK_VALUES", 12)
-    for row in range(11):
-        vectors = np.full((11, 5), 65504, np.float16)
-        assert first_not_finite(vectors, None) is None
-        vectors[row:, 4] = np.inf
-        assert first_not_finite(vectors, None) == row
-        valid = np.ones(11, np.bool_)
-        valid[row] = False
-        assert first_not_finite(vectors, valid) == (row + 1 if row < 10 else None)
-    assert first_not_finite(np.empty((0, 5), np.float32), None) is None
-
-
-def test_tables_that_do_not_follow_their_schema_are_refused(tmp_path):
-    plan = make_plan()
-    shard = plan.shards[0]
-    table = make_table(plan, shard, Level.TOKEN)
-    wrong = {
-        "tables of levels": {},
-        "token table of 5 rows has {'layer": {Level.TOKEN: replace(table, columns={})},
-        "'token': 5}, its schema": {Level.TOKEN: replace(table, vectors={})},
-        "'token': 4": {Level.TOKEN: replace(table, columns={**table.columns, "token": ["x"] * 4})},
-        "dtype..float32": {Level.TOKEN: replace(table, vectors={n: v.astype("f4") for n, v in table.vectors.items()})},
-        "table of 5 rows": {Level.TOKEN: replace(table, valid=np.ones(3, np.bool_))},
-        "does not fit type int32": {Level.TOKEN: replace(table, columns={**table.columns, "token_index": ["x"] * 5})},
-        "holds nulls": {Level.TOKEN: replace(table, columns={**table.columns, "token": [None] * 5})},
-    }
-    with open_for_writing(tmp_path / "s", plan) as writer:
-        before = tree(tmp_path / "s")
-        for message, tables in wrong.items():
-            with pytest.raises(ValueError, match=message):
-                writer.commit(shard, replace(make_result(plan, shard), tables=tables))
-        assert tree(tmp_path / "s") == before
-
-
-def test_vectors_that_are_views_are_written_right(tmp_path):
-    plan = make_plan((4,), combine="none")
-    result = make_result(plan, plan.shards[0])
-    vectors = result.tables[Level.TOKEN].vectors
-    stacked = np.stack(list(vectors.values()), axis=1)
-    views = {name: stacked[:, n] for n, name in enumerate(vectors)}
-    for name, tables in {
-        "a": result.tables,
-        "b": {Level.TOKEN: replace(result.tables[Level.TOKEN], vectors=views)},
-    }.items():
-        with open_for_writing(tmp_path / name, plan) as writer:
-            writer.commit(plan.shards[0], replace(result, tables=tables))
-            writer.complete()
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")

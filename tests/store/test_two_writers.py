@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bertfeat.errors import RunError, StoreError, UserError
-from bertfeat.store.reader import open_store
+from bertfeat.errors import StoreError, UserError
 from bertfeat.store.verification import mark_for_redoing, verify
 from bertfeat.store.writer import open_for_writing
-from tests.support.store_fakes import contents, make_plan, make_result, part_name, write_store
+from tests.support.store_fakes import make_plan, make_result, write_store
 
 PLAN = make_plan()
 pytestmark = pytest.mark.usefixtures("no_fsync")
@@ -35,20 +34,6 @@ def test_a_run_that_loses_the_version_to_the_same_plan_removes_none_of_its_parts
     assert verify(root).is_good
 
 
-def test_a_run_whose_parts_another_one_removed_makes_no_version(tmp_path):
-    root = tmp_path / "s"
-    with open_for_writing(root, PLAN, shared=True) as writer:
-        commit_all(writer)
-        assert len(writer.receipts()) == 3
-        (root / part_name(PLAN, 1)).unlink()
-        with pytest.raises(RunError, match=r"another run has removed token/part-00001-.*; run the same command again"):
-            writer.complete()
-    with pytest.raises(StoreError, match="not complete"):
-        open_store(root)
-    write_store(root, PLAN)
-    assert verify(root).is_good
-
-
 def test_a_share_that_fails_removes_nothing_of_the_others(tmp_path):
     root = tmp_path / "s"
     with open_for_writing(root, PLAN, shared=True) as other:
@@ -68,45 +53,4 @@ def test_a_refused_writer_leaves_the_lock_to_its_holder(tmp_path):
             open_for_writing(root, PLAN)
         commit_all(writer)
         writer.complete()
-    assert verify(root).is_good
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_the_only_version_is_made_again_also_above_zero(tmp_path, overwrite):
-    root = tmp_path / "s"
-    write_store(root, make_plan(layers="all"))
-    write_store(root, PLAN, overwrite=True)
-    before = contents(root)
-    (manifest,) = root.glob("manifests/*.json")
-    assert manifest.name == "00001.json"
-    manifest.write_bytes(manifest.read_bytes()[:-1])
-    write_store(root, PLAN, overwrite=overwrite)
-    assert contents(root) == before
-    assert verify(root).is_good
-
-
-def test_a_damaged_part_of_an_unfinished_store_is_repeated(tmp_path):
-    root = tmp_path / "s"
-    with open_for_writing(root, PLAN) as writer:
-        writer.commit(PLAN.shards[1], make_result(PLAN, PLAN.shards[1]))
-    receipt = next(root.glob("_bertfeat/work/*/00001.json"))
-    part = root / part_name(PLAN, 1)
-    part.write_bytes(part.read_bytes()[:-1] + b"x")
-    assert mark_for_redoing(root, verify(root)) == (0, 1, 2)
-    assert not receipt.exists()
-    write_store(root, PLAN)
-    assert verify(root).is_good
-
-
-def test_the_empty_shard_of_a_store_without_documents_is_repaired(tmp_path):
-    root, plan = tmp_path / "s", make_plan(())
-    write_store(root, plan)
-    before = contents(root)
-    (part,) = root.glob("token/*.parquet")
-    part.write_bytes(b"x")
-    assert mark_for_redoing(root, verify(root)) == (0,)
-    with open_for_writing(root, plan) as writer:
-        assert not writer.is_complete
-        writer.complete()
-    assert contents(root) == before
     assert verify(root).is_good

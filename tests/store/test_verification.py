@@ -13,7 +13,7 @@ import pytest
 
 from bertfeat.choices import Level
 from bertfeat.durable.records import seal
-from bertfeat.errors import StoreError, UserError
+from bertfeat.errors import StoreError
 from bertfeat.records import Plan
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import mark_for_redoing, verify
@@ -53,7 +53,6 @@ def test_a_good_store_has_no_problem(root):
     heard = Heard()
     report = verify(root, progress=heard)
     assert report.is_good
-    assert report.bad_shards == ()
     assert (report.n_parts, report.n_rows) == (6, 24)
     assert report.n_bytes == sum(part.n_bytes for level in PLAN.schemas for part in open_store(root).parts(level))
     assert heard.said == [f"checking shards {n}/3" for n in (1, 2, 3)]
@@ -71,6 +70,7 @@ def test_a_good_store_has_no_problem(root):
         pytest.param("truncate", 100, marks=pytest.mark.long),
     ],
 )
+# With another time of change, the next run reads a part again; without, `verify` finds it and marks it.
 @pytest.mark.parametrize("keeps_time", [False, True])
 def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, n_tries, keeps_time):
     whole = contents(root)
@@ -96,19 +96,6 @@ def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, 
     assert verify(root).is_good
 
 
-def test_an_untouched_store_is_not_read_again_and_a_copied_one_once(root, tmp_path, monkeypatch):
-    shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
-    digested = []
-    real = __import__("bertfeat.durable.files", fromlist=["digest_of"]).digest_of
-    monkeypatch.setattr("bertfeat.durable.files.digest_of", lambda path: digested.append(path.name) or real(path))
-    assert rerun(root) == []
-    assert digested == []
-    for expected in (9, 0):
-        digested.clear()
-        assert rerun(tmp_path / "copy") == []
-        assert len(digested) == expected
-
-
 def test_missing_swapped_extra_and_odd_files_are_named(root):
     whole = contents(root)
     a, b = root / part_name(PLAN, 0), root / part_name(PLAN, 1)
@@ -120,11 +107,6 @@ def test_missing_swapped_extra_and_odd_files_are_named(root):
     a.unlink()
     assert [str(p) for p in verify(root).problems] == [f"{part_name(PLAN, 0)}: missing"]
     assert rerun(root) == [0]
-    b.unlink()
-    b.mkdir()
-    assert [str(p) for p in verify(root).problems] == [f"{part_name(PLAN, 1)}: not a file (a folder)"]
-    b.rmdir()
-    assert rerun(root) == [1]
     shutil.copy(a, root / part_name(PLAN, 3))
     (problem,) = verify(root).problems
     assert str(problem) == f"{part_name(PLAN, 3)}: belongs to no shard of the newest version"
@@ -135,17 +117,6 @@ def test_missing_swapped_extra_and_odd_files_are_named(root):
     assert rerun(root) == [1]
     assert contents(root) == whole
     assert verify(root).is_good
-
-
-def test_parts_of_another_store_are_named(root, tmp_path):
-    other = make_plan(levels=(Level.TOKEN, Level.WORD), layers="all")
-    write_store(tmp_path / "other", other, n_bad=1)
-    shutil.copyfile(tmp_path / "other" / part_name(other, 1), root / part_name(PLAN, 1))
-    shutil.copyfile(tmp_path / f"other/_bertfeat/work/{other.plan_hash}/00002.json", root / WORK / "00002.json")
-    problems = verify(root).problems
-    assert [p.part for p in problems] == [part_name(PLAN, 1), f"{WORK}/00002.json"]
-    assert problems[1].reason == "does not match the manifest"
-    assert rerun(root) == [1]
 
 
 def test_a_manifest_that_was_edited_with_its_part_is_named(root):
@@ -166,10 +137,9 @@ def test_a_manifest_that_was_edited_with_its_part_is_named(root):
 def test_a_damaged_manifest_is_noticed_and_made_again(root):
     whole = contents(root)
     path = root / MANIFEST
-    for data in (path.read_bytes()[:-2], path.read_bytes().replace(b"tiny", b"huge"), b"\xff", b""):
+    for data in (path.read_bytes().replace(b"tiny", b"huge"), b"\xff", b"", b"[" * 100_000):
         path.write_bytes(data)
-        report = verify(root)
-        assert [(p.shard, p.part) for p in report.problems] == [(None, MANIFEST)]
+        assert [(p.shard, p.part) for p in verify(root).problems] == [(None, MANIFEST)]
         with pytest.raises(StoreError, match="damaged or edited"):
             open_store(root)
         assert rerun(root) == []
@@ -178,46 +148,12 @@ def test_a_damaged_manifest_is_noticed_and_made_again(root):
     assert [str(p) for p in verify(root).problems] == ["manifests: no manifest: the run has not finished"]
 
 
-def test_a_damaged_version_of_an_append_is_made_again_by_the_append(root):
-    more = make_plan((2,), levels=(Level.TOKEN, Level.WORD), after=PLAN, digest="cd")
-    rerun(root, more)
-    whole, path = contents(root), root / "manifests/00001.json"
-    path.write_bytes(path.read_bytes()[:-2])
-    assert rerun(root) == []
-    assert [p.part for p in verify(root).problems] == ["manifests/00001.json"]
-    assert rerun(root, more) == []
-    assert contents(root) == whole
-
-
 def test_an_unfinished_store_names_the_shards_to_do(tmp_path):
     with open_for_writing(tmp_path / "s", PLAN) as writer:
         writer.commit(PLAN.shards[1], make_result(PLAN, PLAN.shards[1]))
     report = verify(tmp_path / "s")
     assert report.bad_shards == (0, 2)
     assert report.problems[0].part == "manifests"
-
-
-@pytest.mark.parametrize("name", [f"{WORK}/plan.json", MANIFEST, f"{WORK}/00001.json"])
-def test_garbage_is_reported_and_a_rerun_repairs_it(root, name):
-    whole = contents(root)
-    data = (root / name).read_bytes()
-    rng = random.Random(3)
-    damaged = [b"", b"\x00" * 50, b"[1]", b"{}", b'"x"', b"nan", b"[" * 100_000, data[:-5], rng.randbytes(200)]
-    damaged += [seal(content) for content in ({"a": 1}, {"format_version": 1}, {"plan": 7, "format_version": 1})]
-    for garbage in damaged:
-        (root / name).write_bytes(garbage)
-        report = verify(root)
-        assert name in [p.part for p in report.problems]
-        assert all("\n" not in str(p) for p in report.problems)
-        assert rerun(root) == []
-        assert contents(root) == whole
-        assert verify(root).is_good
-
-
-def test_without_a_plan_the_parts_are_checked_against_the_manifest(root):
-    (root / WORK / "plan.json").unlink()
-    (root / part_name(PLAN, 0)).write_bytes(b"x")
-    assert [p.part for p in verify(root).problems] == [f"{WORK}/plan.json", part_name(PLAN, 0)]
 
 
 def test_other_folders_and_newer_stores_are_refused(root, tmp_path):
@@ -231,19 +167,6 @@ def test_other_folders_and_newer_stores_are_refused(root, tmp_path):
     for read in (verify, open_store):
         with pytest.raises(StoreError, match=r"00000\.json: format_version 3, .* upgrade bertfeat"):
             read(root)
-
-
-def test_a_shard_that_was_found_damaged_is_repeated_unless_it_was_mended(root):
-    whole = contents(root)
-    name = part_name(PLAN, 1)
-    for mended in (False, True):
-        overwrite_keeping_time(root / name, whole[name][:-1] + b"x")
-        assert mark_for_redoing(root, verify(root)) == (1,)
-        if mended:
-            overwrite_keeping_time(root / name, whole[name])
-        assert rerun(root) == ([] if mended else [1])
-        assert contents(root) == whole
-        assert rerun(root) == []
 
 
 def test_repeated_shards_with_other_bytes_make_a_version(root):
@@ -261,17 +184,3 @@ def test_repeated_shards_with_other_bytes_make_a_version(root):
     assert not (root / MANIFEST).exists()
     assert verify(root).is_good
     assert rerun(root) == []
-
-
-def test_marking_is_refused_while_another_run_writes(root):
-    (root / part_name(PLAN, 0)).write_bytes(b"x")
-    report = verify(root)
-    with open_for_writing(root, PLAN), pytest.raises(StoreError, match="is writing this store"):
-        mark_for_redoing(root, report)
-
-
-def test_one_shard_of_a_store_can_be_read_alone(root):
-    store = open_store(root)
-    assert store.shard(1).numpy(Level.TOKEN, "layer_06").tolist() == store.numpy(Level.TOKEN, "layer_06")[5:9].tolist()
-    with pytest.raises(UserError, match="no shard 3"):
-        store.shard(3)

@@ -61,27 +61,12 @@ def compress(data: bytes, ending: str) -> bytes:
     return data
 
 
-def _txt(rows: Sequence[str]) -> bytes:
-    return "".join(row + "\n" for row in rows).encode()
-
-
-def _jsonl(rows: Sequence[str]) -> bytes:
-    return "".join(json.dumps({"text": row}) + "\n" for row in rows).encode()
-
-
-def _json(rows: Sequence[str]) -> bytes:
-    return json.dumps([{"text": row} for row in rows], indent=1).encode()
-
-
-def _delimited(delimiter: str) -> Callable[[Sequence[str]], bytes]:
-    def write(rows: Sequence[str]) -> bytes:
-        out = io.StringIO(newline="")
-        writer = csv.writer(out, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n")
-        writer.writerow(["n", "text"])
-        writer.writerows(enumerate(rows))
-        return out.getvalue().encode()
-
-    return write
+def _delimited(rows: Sequence[str], delimiter: str) -> bytes:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerow(["n", "text"])
+    writer.writerows(enumerate(rows))
+    return out.getvalue().encode()
 
 
 def _parquet(rows: Sequence[str]) -> bytes:
@@ -91,10 +76,10 @@ def _parquet(rows: Sequence[str]) -> bytes:
 
 
 WRITERS: dict[str, Callable[[Sequence[str]], bytes]] = {
-    "txt": _txt,
-    "jsonl": _jsonl,
-    "json": _json,
-    "csv": _delimited(","),
-    "tsv": _delimited("\t"),
+    "txt": lambda rows: "".join(row + "\n" for row in rows).encode(),
+    "jsonl": lambda rows: "".join(json.dumps({"text": row}) + "\n" for row in rows).encode(),
+    "json": lambda rows: json.dumps([{"text": row} for row in rows], indent=1).encode(),
+    "csv": lambda rows: _delimited(rows, ","),
+    "tsv": lambda rows: _delimited(rows, "\t"),
     "parquet": _parquet,
 }

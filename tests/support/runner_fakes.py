@@ -15,10 +15,8 @@ from bertfeat.progress import Progress, Report
 from bertfeat.records import FileSlice, Receipt, ShardResult, ShardSpec
 
 
-def make_shards(n_shards: int, n_slices: int = 1, n_rows: int = 1) -> list[ShardSpec]:
-    """Make shards; a fake task reports tokens once per row."""
-    slices = tuple(FileSlice(0, n, n, 1) for n in range(n_slices))
-    return [ShardSpec(index, index, n_rows, slices) for index in range(n_shards)]
+def make_shards(n_shards: int) -> list[ShardSpec]:
+    return [ShardSpec(index, index, 1, (FileSlice(0, 0, 0, 1),)) for index in range(n_shards)]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,6 @@ class MakeFake:
 
     folder: Path
     deeds: Mapping[str, str] = field(default_factory=dict)
-    n_writers: int = 1
 
     def __call__(self, worker: int, n_workers: int) -> FakeTask:
         self.note("start")
@@ -43,10 +40,6 @@ class MakeFake:
             deed = "die" if len(self.noted(place)) == 1 else None
         if deed == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif deed is not None and deed.startswith("signal "):
-            os.kill(os.getpid(), int(deed.removeprefix("signal ")))
-            # Another thread may receive it, a moment later.
-            time.sleep(60)
         elif deed == "exit":
             os._exit(7)
         elif deed == "bug":
@@ -57,11 +50,6 @@ class MakeFake:
             raise ConfigError("--layers 99 is wrong")
         elif deed == "sleep":
             time.sleep(600)
-        elif deed == "wait for all":
-            # Wait until all shards with this deed are in this stage.
-            stage = place.partition(":")[0]
-            others = [other for other, what in self.deeds.items() if what == deed and other.startswith(stage)]
-            wait_until(lambda: all(self.noted(other) for other in others), 10)
 
     def note(self, name: str) -> None:
         (self.folder / f"{name.replace(':', '-')}.{os.getpid()}.{time.monotonic_ns()}").touch()
@@ -75,9 +63,10 @@ class MakeFake:
 
 
 class FakeTask:
+    n_writers = 1
+
     def __init__(self, make: MakeFake) -> None:
         self._make = make
-        self.n_writers = make.n_writers
 
     def prepare(self, shard: ShardSpec) -> ShardSpec:
         self._make.note(f"prepare:{shard.index}")
@@ -87,8 +76,7 @@ class FakeTask:
     def encode(self, prepared: ShardSpec, report: Report) -> ShardResult:
         self._make.note(f"encode:{prepared.index}")
         self._make.act(f"encode:{prepared.index}")
-        for n_rows in range(prepared.n_rows + 1):
-            report(n_rows, 3 * n_rows, 3 * prepared.n_rows)
+        report(1, 3, 3)
         return ShardResult({}, (), {}, {})
 
     def commit(self, shard: ShardSpec, result: ShardResult) -> Receipt:
@@ -108,10 +96,6 @@ class Heard(Progress):
 
     def stage(self, text: str, n_done: int = 0, n_total: int | None = None) -> None:
         self.said.append(text if n_total is None else f"{text} {n_done}/{n_total}")
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(reports[-1][1] for reports in self.encodings.values())
 
     def encoded(self, shard: int, n_documents: int, n_tokens: int, n_tokens_in_shard: int) -> None:
         self.encodings.setdefault(shard, []).append((n_documents, n_tokens, n_tokens_in_shard))

@@ -135,15 +135,10 @@ def column_values(column: Column, first_row: int, n_rows: int) -> Any:
 
 def make_table(plan: Plan, shard: ShardSpec, level: Level, *, nulls: bool = False) -> LevelTable:
     """Make a shard's table; with `nulls`, every third row has no vector."""
-    schema, n = plan.schemas[level], shard.n_rows
-    dtype = plan.fields["store_dtype"]
-    return LevelTable(
-        level=level,
-        n_rows=n,
-        columns={c.name: column_values(c, shard.first_row, n) for c in schema.columns},
-        vectors={f.name: vectors_of(f, shard.first_row, n, dtype) for f in schema.features},
-        valid=(np.arange(n) % 3 != 1) if nulls else None,
-    )
+    schema, first, n = plan.schemas[level], shard.first_row, shard.n_rows
+    columns = {column.name: column_values(column, first, n) for column in schema.columns}
+    vectors = {f.name: vectors_of(f, first, n, plan.fields["store_dtype"]) for f in schema.features}
+    return LevelTable(level, n, columns, vectors, valid=(np.arange(n) % 3 != 1) if nulls else None)
 
 
 def make_result(plan: Plan, shard: ShardSpec, *, nulls: bool = False, n_bad: int = 0) -> ShardResult:

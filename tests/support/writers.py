@@ -40,7 +40,7 @@ from bertfeat.plots.tables import write_csv, write_report
 from bertfeat.probes import sweep as probes_sweep
 from bertfeat.probes.predictions import write_frames
 from bertfeat.probes.sweep import Sweep, SweepRow
-from bertfeat.search.build import build_index, write_row_map
+from bertfeat.search.build import build_index
 from bertfeat.search.update import update_index
 from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_stores import known_store
@@ -77,18 +77,14 @@ def _updated(root: Path, inputs: Path, new: bool) -> None:
         build_index(inputs / "store", root / "index", threads=1).close()
 
 
-def _build(text: str, n_vectors: int = 900, **changes: Any) -> Callable[[Path, Path, bool], None]:
-    """Return a writer of an index that is built in pieces, or with checkpoints."""
-
-    def write(root: Path, inputs: Path, new: bool) -> None:
-        settings = {"factory": text, "n_threads": 1, "n_piece_rows": 300, "n_queries": 60, **changes}
-        source = ArrayVectors(mixture(n_vectors, 16), chunk_rows=170)
-        with pytest.MonkeyPatch.context() as patch:
-            # With so few vectors, a graph has checkpoints only if chunks are small.
-            patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
-            build(source, root / "work", plan_build(*source.shape, BuildSettings(**settings)))
-
-    return write
+def _build(root: Path, inputs: Path, new: bool) -> None:
+    """Build an index with two checkpoints."""
+    settings = BuildSettings(factory="HNSW8", n_threads=1, n_piece_rows=300, n_queries=60)
+    source = ArrayVectors(mixture(1100, 16), chunk_rows=170)
+    with pytest.MonkeyPatch.context() as patch:
+        # With so few vectors, a graph has checkpoints only if chunks are small.
+        patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
+        build(source, root / "work", plan_build(*source.shape, settings))
 
 
 def _probe(root: Path, inputs: Path, new: bool) -> None:
@@ -156,19 +152,11 @@ def _exports(root: Path, inputs: Path, new: bool) -> None:
     bertfeat.export(store, root / "arrays", to="npy", overwrite=True)
 
 
-def _row_map(root: Path, inputs: Path, new: bool) -> None:
-    store = bertfeat.open_store(inputs / ("grown" if new else "store"))
-    rows = np.arange(store.n_rows("sentence"))
-    write_row_map(root / "rows.parquet", store, "sentence", rows)
-
-
 WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "store": _store,
     "index": _index,
     "updated index": _updated,
-    "build Flat": _build("Flat", transform="center"),
-    "build IVF16,PQ8x4fs,RFlat": _build("IVF16,PQ8x4fs,RFlat"),
-    "build HNSW8": _build("HNSW8", n_vectors=1100),  # two checkpoints
+    "build": _build,
     "probe": _probe,
     "sweep": _sweep,
     "layers": _layers,
@@ -176,7 +164,6 @@ WRITERS: dict[str, Callable[[Path, Path, bool], None]] = {
     "hits": _hits,
     "reports": _reports,
     "exports": _exports,
-    "row map": _row_map,
 }
 
 
