@@ -95,7 +95,7 @@ def test_every_python_block_is_followed_by_its_output_if_it_prints(name):
 
 
 def test_the_glossary_is_in_alphabetical_order_and_has_the_levels_and_settings():
-    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
     words = [line.split(" | ")[0].removeprefix("| ").lower() for line in page.splitlines() if line.startswith("| ")][1:]
     assert words == sorted(set(words))
     assert {"document", "feature", "head", "layer", "level", "pack", "part", "probe", "receipt", "shard"} <= set(words)
