@@ -17,7 +17,7 @@ from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import all_scores, brute_force
 
-pytestmark = pytest.mark.numeric
+pytestmark = [pytest.mark.promise("search"), pytest.mark.numeric]
 
 COSINE, IP, L2 = Metric
 

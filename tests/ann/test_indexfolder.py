@@ -51,6 +51,7 @@ def test_mapped_or_read_it_finds_the_same(tmp_path, settings):
     found.close()
 
 
+@pytest.mark.promise("saved")
 def test_files_of_another_index_are_refused_before_faiss_reads_them(tmp_path, monkeypatch):
     for seed in (0, 1):
         write_index(tmp_path / str(seed), data=vectors(seed=seed), transform="center")

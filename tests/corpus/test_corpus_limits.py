@@ -18,6 +18,7 @@ from tests.support.corpus_files import WRITERS, read_all, write
 from tests.support.places import ROOT
 
 
+@pytest.mark.promise("input-damage")
 @pytest.mark.parametrize("name", [*WRITERS, "conll"])
 def test_a_document_beyond_the_limit_is_a_bad_row(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = ["a", "é" * 1_001, "é" * 1_000]
@@ -58,6 +59,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.promise("input-damage")
 @pytest.mark.parametrize(
     ("options", "n_changes"),
     [

@@ -46,6 +46,7 @@ LINES = "".join(f"line {n * n}\n" for n in range(20_000)).encode()
 GZ, ZST = compress(LINES, "gz"), compress(LINES, "zst")
 
 
+@pytest.mark.promise("input-damage")
 @pytest.mark.parametrize(
     ("ending", "content"),
     [

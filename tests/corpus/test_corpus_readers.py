@@ -41,6 +41,7 @@ def test_text_pairs_split_at_the_first_separator(tmp_path: Path) -> None:
     assert documents(path)[0].text == "a ||| b ||| c"
 
 
+@pytest.mark.promise("rows")
 def test_bad_utf8_names_line_byte_and_position(tmp_path: Path) -> None:
     path = write(tmp_path, "corpus.txt", b"fine\ntwelve bytes\xff and on\nfine\n")
     with pytest.raises(InputError, match=r"corpus\.txt:2: byte 0xff at position 12 is not UTF-8; .*quarantine"):
@@ -50,11 +51,13 @@ def test_bad_utf8_names_line_byte_and_position(tmp_path: Path) -> None:
     assert (first.text, last.text, last.index, last.doc_id, last.row) == ("fine", "fine", 2, 2, 3)
 
 
+@pytest.mark.promise("odd-text")
 def test_a_line_of_ten_megabytes_of_other_columns_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '{"text": "a", "other": "' + "x" * 10_000_000 + '"}\n{"text": "b"}\n')
     assert texts(path) == ["a", "b"]
 
 
+@pytest.mark.promise("rows")
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -131,6 +134,7 @@ def test_quoted_fields_keep_their_line_ends_and_delimiters(tmp_path: Path) -> No
     assert texts(path) == ['a,b "c"', "d\te"]
 
 
+@pytest.mark.promise("rows")
 @pytest.mark.parametrize(
     ("record", "reason"),
     [

@@ -26,6 +26,7 @@ KINDS = [(name, ending) for name in WRITERS for ending in ("", "gz", "zst") if n
 FAST = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.promise("rows")
 @pytest.mark.parametrize(("name", "ending"), KINDS)
 @FAST
 @given(rows=st.lists(st.lists(TEXT, max_size=8), min_size=1, max_size=3), max_cost=st.integers(1, 60), data=st.data())
@@ -55,6 +56,7 @@ CONLL_LINES = ("a\tX\n", "# text\n", "# newdoc\n", "-DOCSTART- X\n", "\n", "\t\n
 LINES = st.lists(st.sampled_from([*CONLL_LINES, 'x,"y\n', '"\n', "{}\n", "  \n"]), max_size=14)
 
 
+@pytest.mark.promise("rows")
 @pytest.mark.parametrize("name", ["a.conll", "a.csv", "a.jsonl", "a.txt", "a.conllu", "a.conll.gz"])
 @FAST
 @given(lines=LINES, max_cost=st.integers(1, 4))

@@ -49,6 +49,7 @@ def read(folder: Path) -> Any:
         return {"probe": load_probe, "sweep": read_sweep, "index": loaded}[folder.name](folder)
 
 
+@pytest.mark.promise("saved")
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in FILES.items() for name in names])
 @given(data=st.data())
 @settings(deadline=None)

@@ -71,6 +71,7 @@ def die() -> Iterator[Die]:
         server.stdin.close()
 
 
+@pytest.mark.promise("kill-published")
 @pytest.mark.parametrize(("kind", "every"), [pytest.param(*case, marks=marks(*case)) for case in CASES])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_and_the_same_call_finishes(
     kind: str, every: bool, die: Die, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

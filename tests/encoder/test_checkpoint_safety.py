@@ -96,6 +96,7 @@ def test_the_good_folder_loads_and_the_payload_works(folder: Path, canary: Path)
     canary.unlink()
 
 
+@pytest.mark.promise("pickle")
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
 def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     (folder / "model.safetensors").unlink()
@@ -104,6 +105,7 @@ def test_pickle_only_folder(folder: Path, canary: Path, name: str) -> None:
     assert refusal(folder) == said
 
 
+@pytest.mark.promise("pickle")
 @pytest.mark.parametrize("kind", ["os.system", "os.system, old"])
 def test_pickle_disguised_as_safetensors(folder: Path, canary: Path, kind: str) -> None:
     (folder / "model.safetensors").write_bytes(calls(canary)[kind][0])
@@ -128,6 +130,7 @@ def test_index_that_points_elsewhere(folder: Path, tmp_path: Path, canary: Path,
     assert reason in refusal(folder)
 
 
+@pytest.mark.promise("pickle")
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_code_of_its_own(folder: Path, canary: Path, file: str) -> None:
     (folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').close()\nclass Evil: pass\n")

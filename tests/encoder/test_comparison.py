@@ -56,6 +56,7 @@ def mix(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PackEncoder, "_forward", mixed)
 
 
+@pytest.mark.promise("compared")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("wrong", [leak, shift])
 def test_a_wrong_pack_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: Patch, dtype: torch.dtype) -> None:

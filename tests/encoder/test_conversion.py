@@ -70,6 +70,7 @@ def in_two(tensors: Tensors) -> tuple[Tensors, Tensors]:
     return half, {key: value for key, value in tensors.items() if key not in half}
 
 
+@pytest.mark.promise("converted")
 @pytest.mark.numeric
 @pytest.mark.parametrize("case", ["bert with gamma and beta", "ernie in shards", "bert before torch 1.6"])
 def test_layers_are_those_of_the_pickle_files(case: str, tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_layers_are_those_of_the_pickle_files(case: str, tmp_path: Path) -> None
         np.testing.assert_allclose(states.layer(layer).numpy(), expected.numpy(), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.promise("converted")
 def test_tensors_are_kept_as_they_are(folder: Path, tmp_path: Path) -> None:
     """Types, shared storages, views, and further tensors; anything else is left out by name."""
     tensors: dict[str, Any] = dict(tensors_of(folder))
@@ -243,6 +245,7 @@ def convert_and_die(step: str, folder: str, out: str) -> None:
     convert(folder, out)
 
 
+@pytest.mark.promise("converted")
 @pytest.mark.usefixtures("no_fsync")
 def test_a_kill_at_any_step_leaves_nothing_or_the_whole(
     folder: Path, tmp_path: Path, warm: Zygote, monkeypatch: pytest.MonkeyPatch

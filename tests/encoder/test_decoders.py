@@ -88,6 +88,7 @@ else:
 """
 
 
+@pytest.mark.promise("equal")
 @pytest.mark.long
 def test_memory_does_not_depend_on_the_blocks_above(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nor does a whole model in bfloat16 take more than its file."""

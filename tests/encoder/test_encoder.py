@@ -190,6 +190,7 @@ def set_threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(n_threads)
 
 
+@pytest.mark.promise("workers")
 def test_a_store_does_not_depend_on_the_lanes(tmp_path: Path, set_threads: Callable[[int], None]) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("".join(f"{'word ' * (i % 40)}number {i}\n" for i in range(120)), encoding="utf-8")
@@ -226,6 +227,7 @@ def last_layer(dtype: torch.dtype) -> np.ndarray:
     return torch.cat(states).float().numpy()
 
 
+@pytest.mark.promise("equal")
 @pytest.mark.parametrize(("dtype", "least"), [(torch.bfloat16, 0.9995), (torch.float16, 0.99999)])
 def test_last_layer_in_half_precision(dtype: torch.dtype, least: float) -> None:
     exact, found = last_layer(torch.float32), last_layer(dtype)

@@ -122,6 +122,7 @@ def test_convolutions_that_refuse_tf32_give_the_same_bits(
     assert set(allowed) == {False}
 
 
+@pytest.mark.promise("equal")
 @pytest.mark.parametrize(("dtype", "refuses"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_convolutions_on_a_device_refuse_tf32_in_float32(dtype: torch.dtype, refuses: bool, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(str(build_model("squeezebert", tmp_path / "model")))

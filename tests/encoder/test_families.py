@@ -91,6 +91,7 @@ def assert_equal_layers(encoder: PackEncoder, pack: Pack, expected: list[torch.T
         assert_close(states.layer(layer), expected[layer], f"layer {layer}")
 
 
+@pytest.mark.promise("compared")
 @pytest.mark.parametrize(
     ("lengths", "cuts"),
     [
@@ -159,6 +160,7 @@ def test_half_precision_works_where_transformers_has_none(
 HALVED = [found for found in all_model_types(is_decoder, others_long=True) if found.values[0] not in NO_HALF]
 
 
+@pytest.mark.promise("equal")
 @pytest.mark.parametrize("model_type", HALVED)
 def test_bfloat16_is_as_near_to_float32_as_that_of_transformers(
     folders: dict[str, Path], whole: Callable[[str], PackEncoder], model_type: str

@@ -11,6 +11,8 @@ from bertfeat.encoder.conversion import convert
 from bertfeat.errors import CheckpointError
 from tests.support.hostile_pickles import calls, damaged
 
+pytestmark = pytest.mark.promise("pickle")
+
 
 @pytest.mark.parametrize("name", [*calls(Path("canary")), *damaged()])
 def test_a_hostile_or_damaged_pickle_is_one_line_and_runs_nothing(name: str, folder: Path, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from bertfeat.errors import CheckpointError
 from tests.support.command_line import good as run_good
 from tests.support.hostile_pickles import saved
 
+pytestmark = pytest.mark.promise("hub")
+
 NAME = "owner/model"
 OWN = "a" * 40
 
@@ -91,6 +93,7 @@ def test_a_model_in_the_cache_needs_no_network(there: Hub, folder: Path) -> None
         assert open_checkpoint(NAME, revision) == first
 
 
+@pytest.mark.promise("hub")
 def test_what_the_hub_and_its_library_raise_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the network is reported as an unreachable hub, not a full disk."""
     for error, said in {

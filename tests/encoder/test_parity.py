@@ -74,6 +74,7 @@ def check(store: Store, expected: Expected, order: list[int], stored: str) -> No
             assert_close(vectors[first:last], expected(number)[1][layer], stored=stored)
 
 
+@pytest.mark.promise("equal")
 @pytest.mark.parametrize(
     ("every", "runs"),
     [

@@ -21,6 +21,7 @@ from tests.support.vector_files import N_WORDS, numbers, write_conll, write_npy
 pytestmark = pytest.mark.numeric
 
 
+@pytest.mark.promise("pages")
 def test_datasets_reads_a_store_with_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")
@@ -49,6 +50,7 @@ def test_datasets_reads_a_store_with_its_card(tmp_path: Path, monkeypatch: pytes
     assert "there is a file already" in refused("card", store.path, "-o", card)
 
 
+@pytest.mark.promise("pages")
 def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_folder: Path) -> None:
     corpus = tmp_path / "c.txt"
     corpus.write_text("the bank\n")
@@ -61,6 +63,7 @@ def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_f
     assert "- prompt: `find 'it': `\n" in card
 
 
+@pytest.mark.promise("pages")
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     """Names of models and columns end no line, no cell and no code, in YAML and in Markdown."""
     (tmp_path / "rows.jsonl").write_text(json.dumps({"doc_id": "a", "`a|b`\n<script>": 1}) + "\n")

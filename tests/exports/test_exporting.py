@@ -69,6 +69,7 @@ def words_of(path: Path) -> list[str]:
     return [*json.loads((folder / "tokenizer.json").read_bytes())["model"]["vocab"]][:-1]
 
 
+@pytest.mark.promise("exports")
 def test_npy_comes_back(store: Store, tmp_path: Path) -> None:
     for level in ("word", "sentence"):
         done = good("export", store.path, "--to", "npy", "-o", tmp_path / level, "--level", level, "--json")
@@ -87,6 +88,7 @@ def test_npy_comes_back(store: Store, tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "one" / "vectors.npy"), store.numpy("token", "layer_03")[ids < 4])
 
 
+@pytest.mark.promise("exports")
 def test_google_lines_come_back(store: Store, tmp_path: Path) -> None:
     """The first piece of each word is the vector of the word, as the store has it with `word_pooling="first"`."""
     for level in ("token", "word"):
@@ -127,6 +129,7 @@ def sentences_of(store: Store, level: str = "word") -> list[list[str]]:
     return store.polars(level, ["doc_id", level]).group_by("doc_id", maintain_order=True).all()[level].to_list()
 
 
+@pytest.mark.promise("exports")
 def test_hdf5_is_read_by_structural_probes_and_comes_back(store: Store, tmp_path: Path) -> None:
     for name in HDF5:
         path = tmp_path / f"{name}.hdf5"
@@ -151,6 +154,7 @@ def rows_of_projector(text: str) -> list[list[str]]:
     return [line.split("\t") for line in text.split("\n") if line.strip()]
 
 
+@pytest.mark.promise("exports")
 def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> None:
     for to, name in (("projector", "p"), ("word2vec", "w.txt"), ("npy", "n"), *((to, f"{to}.hdf5") for to in HDF5)):
         done = good("export", gaps.path, "--to", to, "-o", tmp_path / name, "--json")
@@ -173,6 +177,7 @@ def test_rows_without_a_vector_and_odd_texts(gaps: Store, tmp_path: Path) -> Non
         assert np.array_equal(back.numpy("word", feature), gaps.numpy("word", "embedding"), equal_nan=True)
 
 
+@pytest.mark.promise("kill-published")
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_full_disk_leaves_nothing_and_the_next_run_starts_again(store: Store, tmp_path: Path, to: str) -> None:
     whole, out = tmp_path / f"whole{ENDINGS[to]}", tmp_path / f"out{ENDINGS[to]}"
@@ -223,6 +228,7 @@ def python_with(module: str, variable: str) -> str:
     )
 
 
+@pytest.mark.promise("exports")
 @pytest.mark.peer
 @pytest.mark.parametrize("level", ["word", "token"])
 def test_neurox_reads_it(store: Store, tmp_path: Path, level: str) -> None:
@@ -240,6 +246,7 @@ def test_neurox_reads_it(store: Store, tmp_path: Path, level: str) -> None:
         assert np.array_equal(np.load(tmp_path / "o.npy").astype(np.float16), expected)
 
 
+@pytest.mark.promise("exports")
 @pytest.mark.peer
 def test_gensim_reads_it(store: Store, gaps: Store, tmp_path: Path) -> None:
     """`STATIC_PYTHON` names the interpreter of an environment with gensim."""

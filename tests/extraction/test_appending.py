@@ -19,7 +19,7 @@ from tests.support.cli_runs import run_cli, three_shards
 from tests.support.drill import orphans, result_files, write_corpus
 from tests.support.store_fakes import part_at, write_jsonl
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
+pytestmark = [pytest.mark.promise("append"), pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def root(tmp_path, base):
     return shutil.copytree(base, tmp_path / "s")
 
 
+@pytest.mark.promise("append")
 def test_new_shards_come_after_the_old_ones_which_are_not_touched(tmp_path, settings, root, later):
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in root.rglob("*.parquet")}
     for number, inputs in enumerate(later):
@@ -198,6 +199,7 @@ def test_a_damaged_shard_of_a_grown_store_is_repeated(settings, root, later):
     assert result_files(root) == whole
 
 
+@pytest.mark.promise("workers")
 @pytest.mark.usefixtures("s3")
 def test_an_object_store_grows(settings, later):
     url = "s3://features/grown"

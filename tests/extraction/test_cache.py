@@ -69,6 +69,7 @@ def cached_documents(store: Store) -> int:
     return sum(receipt.notes["n_cached_documents"] for receipt in store.receipts())
 
 
+@pytest.mark.promise("cached")
 @pytest.mark.numeric
 @pytest.mark.parametrize(
     "changed",
@@ -106,6 +107,7 @@ def test_stores_are_equal_with_and_without_a_cache(
     assert result_files(again.path) == result_files(store.path)
 
 
+@pytest.mark.promise("cached")
 @pytest.mark.numeric
 def test_words_that_are_given(tmp_path: Path, model: Path) -> None:
     """They are other documents than the same words as a text."""
@@ -120,6 +122,7 @@ def test_words_that_are_given(tmp_path: Path, model: Path) -> None:
         assert cached_documents(store) == (3 if name == "b.conll" else 0)
 
 
+@pytest.mark.promise("cached")
 @pytest.mark.numeric
 def test_the_models_own_embedding_and_pairs(tmp_path: Path, model: Path, minilm_folder: Path) -> None:
     texts = [f"{text} ||| {other}" for text, other in itertools.pairwise(TEXTS[:7])]
@@ -138,6 +141,7 @@ def test_the_models_own_embedding_and_pairs(tmp_path: Path, model: Path, minilm_
         assert cached_documents(store) == 2
 
 
+@pytest.mark.promise("other-cache")
 def test_another_setting_finds_nothing(tmp_path: Path, model: Path) -> None:
     settings = {"model": str(model), **ONE_LEVEL, "max_length": 28, "cache": tmp_path / "cache"}
     texts = corpus(tmp_path / "a.jsonl", TEXTS[:9])
@@ -161,6 +165,7 @@ def test_another_setting_finds_nothing(tmp_path: Path, model: Path) -> None:
     assert cached_documents(store) == 8
 
 
+@pytest.mark.promise("other-cache")
 def test_another_model_finds_nothing(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other weights, another config.json, which decides what is computed with them, or another version."""
     settings = ONE_LEVEL | {"cache": tmp_path / "cache"}
@@ -188,6 +193,7 @@ def partly(tmp_path: Path, tiny_folder: Path) -> dict[str, Any]:
     return settings | {"inputs": corpus(tmp_path / "all.jsonl", texts), "id_column": "id"}
 
 
+@pytest.mark.promise("kill-cache")
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.long)])
 def test_a_kill_at_every_step_and_then_a_run_gives_the_same_bytes(
     tmp_path: Path, partly: dict[str, Any], warm: Zygote, every: int
@@ -210,6 +216,7 @@ def test_a_kill_at_every_step_and_then_a_run_gives_the_same_bytes(
     assert n_kills > 30 // every
 
 
+@pytest.mark.promise("kill-cache")
 @pytest.mark.numeric
 def test_workers_share_a_cache_and_change_no_byte(tmp_path: Path, partly: dict[str, Any], warm: Zygote) -> None:
     many = partly | {"shard_bytes": 40_000}

@@ -12,7 +12,7 @@ from bertfeat.errors import InputError, RunError
 from bertfeat.records import Plan, Receipt
 from tests.support.drill import result_files
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = [pytest.mark.promise("changing"), pytest.mark.usefixtures("one_thread", "no_fsync")]
 
 
 class Meanwhile(bertfeat.Progress):

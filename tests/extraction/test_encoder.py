@@ -108,6 +108,7 @@ def test_threads_share_an_encoder_and_get_the_bits_of_one_thread(tiny_folder: Pa
     assert torch.get_num_threads() == n_threads
 
 
+@pytest.mark.promise("cached")
 def test_with_a_cache_each_text_is_encoded_once(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def results(root: Path) -> dict[str, bytes]:
     return {name: data for name, data in result_files(root).items() if not name.endswith(".json")}
 
 
+@pytest.mark.promise("frames")
 @pytest.mark.parametrize("kind", FRAMES)
 def test_every_kind_of_frame_gives_the_store_of_its_parquet_file(kind, tmp_path, settings, whole, own_file):
     store = extract(FRAMES[kind](), tmp_path / "s", **settings)
@@ -116,6 +117,7 @@ def test_a_reader_that_was_read_is_refused(tmp_path, settings):
         extract(reader, tmp_path / "s", **settings)
 
 
+@pytest.mark.promise("frames")
 def test_a_killed_run_resumes_with_an_equal_frame(tmp_path, settings, whole, warm):
     code = warm.run(run_killed_at, "receipt.renamed", str(tmp_path / "s"), {**settings, "inputs": TABLE})
     assert code == -signal.SIGKILL

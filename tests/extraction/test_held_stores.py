@@ -14,7 +14,7 @@ from bertfeat.errors import StoreError
 from bertfeat.store.reader import Store
 from tests.support.store_fakes import write_jsonl
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = [pytest.mark.promise("held"), pytest.mark.usefixtures("one_thread", "no_fsync")]
 
 READS: dict[str, Callable[[Store], Any]] = {
     "numpy": lambda store: store.numpy("sentence", -1),

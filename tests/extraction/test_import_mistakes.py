@@ -13,6 +13,8 @@ from bertfeat.progress import Progress
 from tests.support.command_line import refused
 from tests.support.vector_files import numbers, write_conll, write_npy
 
+pytestmark = pytest.mark.promise("kill-append")
+
 ARRAYS = {
     "v.npy": numbers(3, 2),
     "layers.npy": numbers(4, 3, 2),

@@ -142,6 +142,7 @@ def import_killed_at(step, root, arguments):
     import_vectors(output=root, **arguments)
 
 
+@pytest.mark.promise("kill-append")
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_a_kill_at_every_step_and_then_a_run_gives_the_same_bytes(tmp_path, warm, every):

@@ -11,6 +11,7 @@ import pytest
 from tests.support.places import ROOT
 
 
+@pytest.mark.promise("memory")
 @pytest.mark.long
 def test_twenty_times_the_corpus_takes_no_more_memory(capsys):
     command = [sys.executable, "-m", "benchmarks.memory", "--quick"]

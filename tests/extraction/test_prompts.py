@@ -15,6 +15,7 @@ from tests.support.families import build_tokenizer
 pytestmark = pytest.mark.numeric
 
 
+@pytest.mark.promise("sentence")
 def test_the_tokens_of_a_prompt_have_no_rows_and_move_the_text() -> None:
     # [CLS] a ##b c [SEP] and [CLS] x ##y z a ##b c [SEP]
     alone, after = (run(texts("ab c", ""), letters().with_prompt(prompt)) for prompt in ("", "xy z "))
@@ -61,6 +62,7 @@ def test_pairs_and_given_words_have_prompts_too() -> None:
     assert found.places("word") == at(4, 6)
 
 
+@pytest.mark.promise("sentence")
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 @pytest.mark.parametrize("prompt", ["query: ", "query:", "fox"])
 def test_prompt_and_text_are_tokenized_as_one_text(kind: str, prompt: str, tmp_path) -> None:

@@ -48,6 +48,7 @@ class Shim:
         return self._write(fd, data)
 
 
+@pytest.mark.promise("disk-full")
 def test_a_write_error_at_every_write_is_one_line_and_resumable(tmp_path, settings, monkeypatch):
     settings |= {"levels": ["sentence"]}
     whole = result_files(extract(output=tmp_path / "whole", **settings).path)
@@ -84,6 +85,7 @@ def run_limited(limit: int, command: list[str], ended: str) -> None:
     Path(ended).write_text(json.dumps(run_cli(*command)))
 
 
+@pytest.mark.promise("disk-full")
 def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings, warm):
     settings |= {"layers": "0,1,2"}
     whole = result_files(extract(output=tmp_path / "whole", **settings).path)
@@ -110,6 +112,7 @@ def run_and_wait(root: str, settings: dict[str, Any], ready: str) -> None:
     run_extract(root, settings)
 
 
+@pytest.mark.promise("writers")
 def test_a_second_run_is_refused_with_the_first_ones_process_and_a_stale_lock_is_none(tmp_path, settings, warm):
     root, ready = tmp_path / "s", tmp_path / "ready"
     first = warm.fork(run_and_wait, str(root), settings, str(ready))

@@ -40,6 +40,7 @@ def refused(root: Path, settings: dict[str, Any], said: str) -> set[str]:
     return set(got.value.fields)
 
 
+@pytest.mark.promise("plan")
 @pytest.mark.parametrize(
     ("name", "value"),
     {
@@ -66,6 +67,7 @@ def flip_last(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
+@pytest.mark.promise("plan")
 def test_a_changed_byte_of_input_or_model_is_refused_and_named(made, tmp_path):
     folder, settings = made
     corpus, more = settings["inputs"], tmp_path / "more.jsonl"
@@ -87,6 +89,7 @@ def test_a_changed_byte_of_input_or_model_is_refused_and_named(made, tmp_path):
         (folder / name).write_bytes(kept)
 
 
+@pytest.mark.promise("plan")
 def test_what_does_not_change_the_bytes_is_accepted(made, tmp_path):
     folder, settings = made
     before = result_files(folder / "s")
@@ -102,6 +105,7 @@ def change_config(model: str | Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
+@pytest.mark.promise("plan")
 def test_a_part_of_the_configuration_that_decides_no_vector_may_change(made, tmp_path):
     folder, settings = made
     copied = settings | {"model": str(shutil.copytree(settings["model"], tmp_path / "model"))}
@@ -129,6 +133,7 @@ def test_a_worker_needs_the_model_of_the_plan(made, tmp_path, monkeypatch):
             ShardTask(job)
 
 
+@pytest.mark.promise("plan")
 def test_texts_are_not_encoded_with_another_configuration_for_a_probe_or_an_index(made, tmp_path):
     folder, settings = made
     settings = settings | {"model": str(shutil.copytree(folder / "model", tmp_path / "model"))}

@@ -21,6 +21,7 @@ from tests.support.store_fakes import write_jsonl
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
 
+@pytest.mark.promise("values")
 def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path, settings):
     second = tmp_path / "second.jsonl"
     second.write_text('{"id": "new", "text": "fine"}\n{"id": "d3", "text": "again"}\n')
@@ -30,6 +31,7 @@ def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path, settings)
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.promise("rows")
 def test_only_bad_rows_and_no_rows_give_a_valid_empty_store(tmp_path, settings):
     corpus = tmp_path / "bad.jsonl"
     corpus.write_text('{"id": \n[1]\n')
@@ -45,6 +47,7 @@ def test_only_bad_rows_and_no_rows_give_a_valid_empty_store(tmp_path, settings):
         assert orphans(made.path) == []
 
 
+@pytest.mark.promise("rows")
 def test_empty_files_are_one_clear_line(tmp_path, settings):
     (tmp_path / "a.txt").touch()
     given = flags(settings | {"inputs": str(tmp_path / "?.txt")})
@@ -54,6 +57,7 @@ def test_empty_files_are_one_clear_line(tmp_path, settings):
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.promise("values")
 @pytest.mark.parametrize(
     ("value", "dtype", "shown"),
     [(1e5, "float16", "inf"), (float("nan"), "float16", "nan"), (float("inf"), "float32", "inf")],
@@ -74,6 +78,7 @@ def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings
         assert fine.numpy("sentence", "layer_02").max() > 99_000
 
 
+@pytest.mark.promise("memory")
 def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_path, settings, monkeypatch):
     whole = extract(output=tmp_path / "whole", **settings)
     run = PackEncoder._run
@@ -92,6 +97,7 @@ def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_
     assert "halvings" in run_cli("inspect", str(store.path))[1]
 
 
+@pytest.mark.promise("paths")
 def test_ids_never_become_paths(tmp_path, settings):
     odd = ["../../up", "/etc/passwd", "a\x00b", "..", "", "x" * 5000, "manifest.json", "\n", "C:\\x", "~"]
     corpus = write_jsonl(tmp_path / "odd.jsonl", [{"id": name, "text": "a b"} for name in odd])
@@ -102,6 +108,7 @@ def test_ids_never_become_paths(tmp_path, settings):
     assert orphans(store.path) == []
 
 
+@pytest.mark.promise("paths")
 @pytest.mark.parametrize("place", ["", "word", "manifests/00000.json", "_bertfeat/tmp"])
 def test_symbolic_links_in_the_outputs_place_are_refused(tmp_path, settings, place):
     target = tmp_path / "target"
@@ -116,6 +123,7 @@ def test_symbolic_links_in_the_outputs_place_are_refused(tmp_path, settings, pla
     assert list(target.iterdir()) == []
 
 
+@pytest.mark.promise("paths")
 def test_no_text_of_the_corpus_is_in_what_is_logged(tmp_path, settings, caplog):
     words = {"zyxxoracle", "qwertzheim"}
     text = " and ".join(sorted(words))

@@ -79,6 +79,7 @@ def passed_steps(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) ->
     return passed
 
 
+@pytest.mark.promise("kill")
 def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes(tmp_path, quick, warm, monkeypatch):
     passed = passed_steps(monkeypatch, lambda: extract(output=tmp_path / "whole", **quick))
     whole = result_files(tmp_path / "whole")
@@ -100,6 +101,7 @@ def run_append_killed_at(point: int, root: str, inputs: str) -> None:
     append(root, inputs)
 
 
+@pytest.mark.promise("kill-append")
 def test_a_kill_at_every_step_leaves_the_old_store_or_the_new_one(tmp_path, quick, inputs, warm, monkeypatch):
     base = extract(output=tmp_path / "base", **quick).path
     old = open_store(base).manifest
@@ -118,6 +120,7 @@ def test_a_kill_at_every_step_leaves_the_old_store_or_the_new_one(tmp_path, quic
         assert orphans(root) == [], step
 
 
+@pytest.mark.promise("workers")
 @pytest.mark.numeric
 def test_the_number_of_workers_does_not_change_a_byte(tmp_path, settings, warm):
     many = settings | {"shard_bytes": 8_000, "levels": ["token", "word", "sentence"]}
@@ -136,6 +139,7 @@ def append_in_two(root: str, inputs: str) -> None:
     append(root, inputs, workers=2)
 
 
+@pytest.mark.promise("workers")
 @pytest.mark.numeric
 def test_appends_by_several_workers_give_the_bytes_of_one(tmp_path, settings, inputs, warm):
     root, pids = extract(output=tmp_path / "s", **settings).path, tmp_path / "pids"
@@ -198,6 +202,7 @@ class Drill:
             self.counts["unreadable"] += not verify(root).is_good
 
 
+@pytest.mark.promise("kill", "kill-append")
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["runs", "appends"])
 def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, settings, inputs, warm, capsys, kind):
@@ -220,6 +225,7 @@ def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, settings, inpu
     assert wrong == dict.fromkeys(wrong, 0)
 
 
+@pytest.mark.promise("kill-append")
 @pytest.mark.long
 def test_a_thousand_appends_lose_nothing_and_compact_into_one_part(tmp_path, settings, capsys):
     frame = pl.DataFrame({"id": [f"d{n}" for n in range(N_APPENDS + 2)]}).with_columns(text="Text " + pl.col("id"))

@@ -49,6 +49,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: build_model(name, folder / name, num_hidden_layers=2) for name in FAMILIES}
 
 
+@pytest.mark.promise("sentence")
 @pytest.mark.parametrize(
     ("case", "family"), [*((case, "bert") for case in CASES), *(("all", name) for name in FAMILIES[1:])]
 )
@@ -63,6 +64,7 @@ def test_every_pooling_equals_sentence_transformers(case: str, family: str, tiny
             assert np.abs(ours - theirs).max() < 1e-5 * max(1, np.abs(theirs).max())
 
 
+@pytest.mark.promise("sentence")
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_a_prompt_counts_as_the_model_says(include_prompt: bool, tiny, tmp_path) -> None:
     settings: dict[str, Any] = {"prompts": PROMPTS, "default_prompt_name": "document", "include_prompt": include_prompt}
@@ -75,6 +77,7 @@ def test_a_prompt_counts_as_the_model_says(include_prompt: bool, tiny, tmp_path)
         assert np.abs(own(TEXTS, tmp_path, model, **asked) - expected).max() < 1e-5
 
 
+@pytest.mark.promise("sentence")
 def test_minilm_equals_sentence_transformers_on_real_text(tmp_path) -> None:
     paragraphs = Path("examples/data/peps.txt").read_text("utf-8").splitlines()
     oracle = SentenceTransformer(str(minilm().folder), device="cpu")

@@ -62,6 +62,7 @@ def read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     return {word: np.array(values, np.float32) for word, *values in lines}
 
 
+@pytest.mark.promise("static")
 def test_words_and_sentences_are_those_of_the_file(tmp_path: Path, glove: Path) -> None:
     """A minimal reading of the format, and `get_mean_vector` of gensim as a few lines."""
     store = bertfeat.extract(CONLL, tmp_path / "store", model=str(glove), levels="word,sentence", **EXACT)
@@ -196,6 +197,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.promise("static")
 @pytest.mark.filterwarnings("ignore:.* this document is:bertfeat.errors.BertfeatWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sentences_of_model2vec_equal_its_encode(tmp_path: Path, kind: str) -> None:
@@ -219,6 +221,7 @@ def test_sentences_of_model2vec_equal_its_encode(tmp_path: Path, kind: str) -> N
     assert not tokens["token"].is_in(["[CLS]"]).any()
 
 
+@pytest.mark.promise("static")
 @pytest.mark.peer
 @pytest.mark.parametrize("kind", [*KINDS, "gensim"])
 def test_vectors_equal_the_peers(tmp_path: Path, kind: str, glove: Path) -> None:

@@ -178,6 +178,7 @@ def fit_transform(model: str, cache: str, n_texts: int, said: str) -> None:
     Path(said).write_text(f"{hashlib.sha256(vectors.tobytes()).hexdigest()} {sum(n_windows)}")
 
 
+@pytest.mark.promise("cached")
 class TestCache:
     @pytest.mark.parametrize(
         ("pooling", "layers", "combine"),

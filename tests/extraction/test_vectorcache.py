@@ -21,6 +21,8 @@ from bertfeat.extraction.vector_cache import FILE, VectorCache
 from tests.support.drill import Zygote
 from tests.support.kills import die_at
 
+pytestmark = pytest.mark.promise("saved")
+
 MB = 1_000_000
 
 
@@ -94,6 +96,7 @@ def test_processes_put_and_read_at_once(tmp_path: Path, warm: Zygote) -> None:
         assert database.execute("SELECT count(*) FROM vectors").fetchone() > (0,)
 
 
+@pytest.mark.promise("saved")
 @pytest.mark.long
 def test_kills_at_random_moments(tmp_path: Path, warm: Zygote) -> None:
     lucky = random.Random(5)

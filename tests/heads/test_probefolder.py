@@ -66,6 +66,7 @@ def test_a_loaded_probe_is_the_same(tmp_path, head):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "probe" / name).read_bytes()
 
 
+@pytest.mark.promise("saved")
 def test_the_folder_holds_json_and_safetensors(tmp_path):
     save_probe(fitted(), tmp_path / "new" / "probe", EXTRA)
     folder = tmp_path / "new" / "probe"

@@ -23,6 +23,8 @@ from bertfeat.heads.scores import (
     score_labels,
 )
 
+pytestmark = pytest.mark.promise("probes")
+
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
 

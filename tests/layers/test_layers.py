@@ -163,6 +163,7 @@ def check_against_references(store: Store) -> LayerComparison:
     return found
 
 
+@pytest.mark.promise("layers")
 def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = check_against_references(store)
     # The same in many blocks, which divide documents, and passes.
@@ -177,6 +178,7 @@ def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: py
             assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-4), name
 
 
+@pytest.mark.promise("layers")
 def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     """A rotated and scaled space is the same space; independent noise has nothing to do with it."""
     rng = np.random.default_rng(1)
@@ -203,6 +205,7 @@ def test_rotation_scale_and_noise(tmp_path: Path) -> None:
     assert np.argmax(shifts(words, moved)) == 7
 
 
+@pytest.mark.promise("layers")
 def test_known_dimensions() -> None:
     rng = np.random.default_rng(2)
     assert effective_rank(np.diag([4.0, 4, 4, 4, 4, 0, 0])) == pytest.approx(5)
@@ -219,6 +222,7 @@ def test_known_dimensions() -> None:
     assert rsa(one, two) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.promise("layers")
 def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of another store are in another order, some are missing, some words are unknown or others."""
     ids = store.polars("word", ["doc_id", "word_index", "word"])
@@ -269,6 +273,7 @@ def test_mistakes_are_refused(store: Store, tmp_path: Path) -> None:
     assert "not part of a comparison" in refused("layers", store.path, "-o", store.path, "--overwrite")
 
 
+@pytest.mark.promise("layers")
 def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
     """Several shards, an appended store, words without vectors, a text without words, special tokens."""
     texts = ["Angela sings .", "", "the dog runs and the cat sits", *(f"the cat runs {n} and sings" for n in range(9))]
@@ -293,6 +298,7 @@ def test_stores_of_a_model(tiny_folder: Path, tmp_path: Path) -> None:
         grown.layers(other, level="token")
 
 
+@pytest.mark.promise("layers")
 @pytest.mark.long
 def test_real_models_equal_references(tmp_path: Path) -> None:
     """The packaged model on a real corpus: trained, with random weights, and in binary columns."""

@@ -60,6 +60,7 @@ def brute_force(vectors: np.ndarray, metric: str) -> np.ndarray:
     return distances
 
 
+@pytest.mark.promise("map")
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_coordinates_and_neighbours_are_the_exact_ones(store: Store, tmp_path: Path, metric: str) -> None:
     made = store.map(tmp_path / "map.parquet", level="word", metric=metric, neighbors=5, sample=300, seed=3)
@@ -116,6 +117,7 @@ def test_a_word_is_drawn_with_its_contexts_and_the_page_holds_the_same(store: St
     assert re.search(r"this plane shows \d+\.\d % of the variance", data["note"])
 
 
+@pytest.mark.promise("pages")
 def test_a_hostile_corpus_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     lines = [{"text": f"{HOSTILE} {n}", "<b>": HOSTILE, "n": float(n)} for n in range(4)]
     ids = write_jsonl(tmp_path / "ids.jsonl", lines)
@@ -191,6 +193,7 @@ bertfeat.open_store("s").map("m.parquet", overwrite=True, progress=False)
 """
 
 
+@pytest.mark.promise("map")
 @pytest.mark.parametrize(
     "step",
     [

@@ -54,6 +54,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, odd_store: Store, servers: d
     return {**layers(folder), **maps(folder, odd_store), **searches}
 
 
+@pytest.mark.promise("pages")
 @pytest.mark.web
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1000, "dark")])
 @pytest.mark.parametrize("name", NAMES)

@@ -11,7 +11,7 @@ from bertfeat.errors import StoreError, UserError
 from bertfeat.extraction.deep_check import recheck
 from tests.support.command_line import good, refused
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.promise("probes"), pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,10 @@ from bertfeat.config import ExtractConfig
 from bertfeat.heads.registry import HeadSettings
 from docs import settingtables
 from docs.modeltable import with_table
+from docs.promisetable import PROMISES, marked_tests, with_promises
 from tests.support import pipeline_runs
 from tests.support.command_line import Result, bertfeat, flags
-from tests.support.places import ROOT, TESTS
+from tests.support.places import ROOT
 from tests.support.shown_output import check_shown
 
 NAVIGATION = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
@@ -238,13 +239,8 @@ def test_every_variable_that_the_package_reads_is_on_the_page_of_scripts() -> No
     assert sorted(name for name in named if f"`{name}`" not in PAGES["docs/scripts.md"]) == []
 
 
-def test_every_test_that_the_guarantees_name_exists() -> None:
-    named = 0
-    for cell in re.findall(r"^\|[^|]*\| ([^|]*test_[^|]*) \|$", PAGES["docs/guarantees.md"], re.MULTILINE):
-        file = ""
-        for name, test in re.findall(r"`([a-z]+/test_\w+\.py)?(?:::(test_\w+))?`", cell):
-            file = name or file
-            text = (TESTS / file).read_text(encoding="utf-8")
-            assert not test or f"def {test}(" in text, f"{file}::{test}"
-            named += 1
-    assert named > 25
+def test_the_page_of_guarantees_is_made_from_the_marks_of_tests() -> None:
+    page, tests = PAGES["docs/guarantees.md"], marked_tests()
+    assert page == with_promises(page), "run: python docs/promisetable.py"
+    # Each promise is held by a test, and each mark names a promise.
+    assert sorted(tests) == sorted(name for promises in PROMISES.values() for name in promises)

@@ -14,6 +14,8 @@ from bertfeat.config import ExtractConfig, flag
 from bertfeat.errors import BertfeatWarning
 from tests.support.cli_runs import run_cli
 
+pytestmark = pytest.mark.promise("without-effect")
+
 _SENTENCE: dict[str, Any] = {"levels": "sentence"}
 _OF_MODEL: dict[str, Any] = {**_SENTENCE, "pooling": "model"}
 # The other settings, the one that has no effect beside them, the reason, and what gives it an effect.

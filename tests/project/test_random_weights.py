@@ -35,6 +35,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.promise("random")
 @pytest.mark.parametrize("model_type", TYPES)
 def test_weights_follow_from_the_seed(tmp_path: Path, model_type: str) -> None:
     folder = build_model(model_type, tmp_path / "model")
@@ -52,6 +53,7 @@ def test_weights_follow_from_the_seed(tmp_path: Path, model_type: str) -> None:
     assert not any(torch.allclose(states[1], found, atol=1e-3) for found in (states[0], states[2]))
 
 
+@pytest.mark.promise("random")
 def test_weights_are_those_of_transformers(tmp_path: Path) -> None:
     folder = build_model("bert", tmp_path / "model")
     torch.manual_seed(7)

@@ -15,6 +15,8 @@ from transformers.utils import logging as transformers_logging
 from bertfeat.encoder import loading
 from bertfeat.errors import checkpoint_errors
 
+pytestmark = pytest.mark.promise("threads")
+
 Block = Callable[[], AbstractContextManager[object]]
 
 

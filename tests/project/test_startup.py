@@ -73,6 +73,7 @@ def run_all(commands: list[list[str]], caches: list[str]) -> list[tuple[int, str
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.promise("quick")
 def test_a_command_loads_no_library_that_it_does_not_need(place: Path, tiny_folder: Path, tmp_path: Path) -> None:
     cold, warm = str(tmp_path / "cache"), os.environ["BERTFEAT_CACHE"]
     # A config that no run has seen needs transformers.

@@ -42,6 +42,7 @@ def check(root: Path, whole: dict[str, bytes]) -> None:
     assert verify(root).is_good
 
 
+@pytest.mark.promise("workers")
 def test_a_run_on_ray_started_here_gives_the_bytes_of_a_local_run(tmp_path, settings, whole):
     command = [*BERTFEAT, *flags(settings), f"-o{tmp_path / 's'}", "--runner=ray", "--workers=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -75,6 +76,7 @@ def test_actors_of_a_driver_and_of_a_client_give_the_bytes_of_local_workers(tmp_
     assert "already complete; nothing to do" in on(ray, flags(settings), tmp_path / "driver")
 
 
+@pytest.mark.promise("workers")
 @pytest.mark.ray
 def test_an_append_on_ray_gives_the_bytes_of_a_local_one(tmp_path, settings, ray: Cluster):
     lines = write_corpus(tmp_path / "all.jsonl", 70).read_text().splitlines(keepends=True)
@@ -86,6 +88,7 @@ def test_an_append_on_ray_gives_the_bytes_of_a_local_one(tmp_path, settings, ray
     check(store.path, result_files(local))
 
 
+@pytest.mark.promise("kill-cache")
 @pytest.mark.ray
 def test_actors_share_a_cache_and_give_the_bytes_of_a_local_run(tmp_path, settings, ray: Cluster):
     """With a cache that holds a part of the documents."""

@@ -14,7 +14,7 @@ import pytest
 from tests.support.ray_runs import Cluster, cluster
 from tests.support.runner_fakes import MakeFake, is_alive, wait_until
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.promise("dead-worker"), pytest.mark.ray]
 # Start Ray as a run does, then join it with the token and with another one.
 JOIN = """
 import os, stat, subprocess, sys

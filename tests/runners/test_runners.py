@@ -55,6 +55,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path, stage):
     assert first != second
 
 
+@pytest.mark.promise("dead-worker")
 @pytest.mark.parametrize(
     ("deed", "why"), [("die", "killed by SIGKILL, perhaps out of memory"), ("exit", "exit code 7")]
 )

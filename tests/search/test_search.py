@@ -23,7 +23,7 @@ from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from tests.support.index_stores import SENSES, documents, tiny_store, write_jsonl
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
+pytestmark = [pytest.mark.promise("search"), pytest.mark.usefixtures("one_thread", "no_fsync")]
 
 FEATURE = "layer_06"
 

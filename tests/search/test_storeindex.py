@@ -108,6 +108,7 @@ class TestAgain:
 
 
 class TestKilled:
+    @pytest.mark.promise("saved")
     @pytest.mark.numeric
     def test_a_rerun_after_kills_gives_the_same_index(self, tiny: Store, tmp_path: Path) -> None:
         out, queries = tmp_path / "index", tmp_path / "queries.txt"

@@ -54,6 +54,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Store:
 
 
 class TestRecall:
+    @pytest.mark.promise("search")
     def test_it_is_that_of_brute_force(self, tiny: Store, tmp_path: Path) -> None:
         lines = [marked(text, n) for n, text in enumerate(TEXTS)]
         file = write_lines(tmp_path / "questions.txt", lines)
@@ -99,6 +100,7 @@ class TestForms:
 
 
 class TestRefused:
+    @pytest.mark.promise("search")
     @pytest.mark.parametrize(
         ("level", "lines", "said"),
         [

@@ -44,6 +44,7 @@ def test_type_enter_and_more_like_this(page: Any, servers: dict[str, str]) -> No
     page.wait_for_url(f"{servers['sentence']}?q=spring")
 
 
+@pytest.mark.promise("pages")
 def test_markup_in_the_corpus_is_text(page: Any, servers: dict[str, str]) -> None:
     page.goto(f"{servers['sentence']}?q=spring+of+markup")
     page.wait_for_selector(".hits li")
@@ -51,6 +52,7 @@ def test_markup_in_the_corpus_is_text(page: Any, servers: dict[str, str]) -> Non
     assert page.locator(".hits img, .hits script, .hits b").count() == 0
 
 
+@pytest.mark.promise("pages")
 def test_other_sites_cannot_read_or_embed_it(chromium: Any, servers: dict[str, str]) -> None:
     context = chromium.new_context()
     target, other = servers["sentence"], context.new_page()

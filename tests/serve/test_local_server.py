@@ -85,6 +85,7 @@ def test_requests_that_no_browser_sends(port: int, request_bytes: bytes, status:
     assert b"access-control" not in answer
 
 
+@pytest.mark.promise("pages")
 def test_requests_beyond_the_bound_are_refused_until_connections_end(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

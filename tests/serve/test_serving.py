@@ -70,6 +70,7 @@ def error_of(client: TestClient, **parameters: Any) -> str:
 
 
 class TestJson:
+    @pytest.mark.promise("search")
     def test_the_hits_are_those_of_the_command(self, page: TestClient, sentences: Index) -> None:
         lines = good("search", sentences.path, COIL, "-k", "4", "--columns", "label,n", "--json").out.splitlines()
         answer = page.get("/api/search", params={"q": f" {COIL} ", "k": 4})
@@ -128,6 +129,7 @@ def test_markup_of_a_corpus_and_of_a_query_is_text(tmp_path: Path, tiny_folder: 
 
 
 class TestWhoMayRead:
+    @pytest.mark.promise("pages")
     def test_another_host(self, page: TestClient) -> None:
         wrong = ["evil.example:8000", "127.0.0.1.evil.example", "", "[::1]:8000", "a@127.0.0.1", "127.0.0.1:80:80"]
         for host in wrong:
@@ -136,6 +138,7 @@ class TestWhoMayRead:
         for host in ("LOCALHOST:8000", "127.0.0.1:9000", "127.0.0.1"):
             assert page.get("/", headers={"host": host}).status_code == 200
 
+    @pytest.mark.promise("pages")
     def test_other_origins(self, page: TestClient) -> None:
         refused = [
             {"origin": "http://evil.example"},
@@ -166,6 +169,7 @@ class TestWhoMayRead:
 
 
 class TestBounds:
+    @pytest.mark.promise("pages")
     @pytest.mark.parametrize(
         ("parameters", "said"),
         [
@@ -184,6 +188,7 @@ class TestBounds:
     def test_a_wrong_parameter(self, page: TestClient, parameters: dict[str, Any], said: str) -> None:
         assert said in error_of(page, **parameters)
 
+    @pytest.mark.promise("pages")
     def test_more_searches_than_threads_wait(self, sentences: Index, monkeypatch: pytest.MonkeyPatch) -> None:
         ends, running, most = threading.Event(), [], []
 
@@ -202,6 +207,7 @@ class TestBounds:
         assert (len(most), max(most) <= 4) == (12, True)
 
 
+@pytest.mark.promise("search")
 def test_several_users_at_once_have_their_own_answers(page: TestClient, words: TestClient) -> None:
     """Four threads with queries and filters of their own have, to the bit, the answers of one after the other."""
     asked: list[tuple[TestClient, dict[str, Any]]] = []

@@ -38,6 +38,7 @@ def whole(settings, tmp_path_factory, s3):
     return local, there
 
 
+@pytest.mark.promise("workers")
 def test_the_bytes_are_those_of_a_folder(whole, settings, tmp_path):
     local, there = whole
     assert str(there.path) == f"s3://{BUCKET}/out"

@@ -130,6 +130,7 @@ def drill(s3, root, n_tries, seed):
     return made
 
 
+@pytest.mark.promise("store-faults")
 @pytest.mark.usefixtures("few_tries")
 @pytest.mark.parametrize(
     ("n_tries", "seed"), [(3, 15), *(pytest.param(35, seed, marks=pytest.mark.long) for seed in range(1, 5))]

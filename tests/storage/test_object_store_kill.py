@@ -15,6 +15,8 @@ from tests.support.object_stores import BUCKET, bucket, result_objects
 from tests.support.places import ROOT
 from tests.support.store_fakes import make_plan, write_store
 
+pytestmark = pytest.mark.promise("kill-object")
+
 CHILD = """
 import sys
 sys.path[:0] = sys.argv[2:]

@@ -95,6 +95,7 @@ def test_overwrite_replaces_a_store_and_nothing_else(root):
     assert open_store(root).manifest.shards == open_store(f"{root}-fresh").manifest.shards
 
 
+@pytest.mark.promise("writers")
 def test_two_runs_of_one_plan_make_the_same_store(root):
     with open_for_writing(root, PLAN) as one, open_for_writing(root, PLAN) as other:
         for writer, shards in ((one, PLAN.shards), (other, PLAN.shards[::-1])):
@@ -107,6 +108,7 @@ def test_two_runs_of_one_plan_make_the_same_store(root):
     assert result_objects(root) == result_objects(f"{root}-alone")
 
 
+@pytest.mark.promise("writers")
 @pytest.mark.parametrize("grows", [False, True])
 def test_of_two_plans_one_makes_the_version_and_the_other_says_so(root, grows):
     """Nothing is locked in an object store."""

@@ -48,6 +48,7 @@ def copied(store, folder):
     return open_store(shutil.copytree(store.path, folder / "c"))
 
 
+@pytest.mark.promise("kill-append")
 def test_rows_their_order_and_the_bits_of_their_vectors_stay(tmp_path, grown):
     small = compact(copied(grown, tmp_path), shard_bytes="1MB")
     assert {level: len(small.parts(level)) for level in small.levels} == dict.fromkeys(small.levels, 1)
@@ -117,6 +118,7 @@ def run_compact(store: str, point: int) -> None:
     compact(store)
 
 
+@pytest.mark.promise("kill-append")
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path, settings, warm, no_fsync, every):
     store = extract(output=tmp_path / "s", **settings | {"levels": ["word"], "shard_bytes": 40_000})

@@ -27,10 +27,12 @@ def damage(tmp_path, n_tries, seed):
     assert min(found["right"], found["refused"]) > n_tries // 2
 
 
+@pytest.mark.promise("read")
 def test_damage_anywhere_but_in_the_vectors_own_bytes_is_refused_or_changes_nothing(tmp_path):
     damage(tmp_path, 60, 1)
 
 
+@pytest.mark.promise("read")
 @pytest.mark.long
 def test_10_000_damages_anywhere_but_in_the_vectors_own_bytes(tmp_path):
     damage(tmp_path, 10_000, 2)
@@ -49,6 +51,7 @@ def change_page_type(path, name, page_type):
 
 @pytest.mark.parametrize(("encoding", "nulls"), [("array", False), ("array", True), ("binary", False)])
 # An index page, and an unknown type: pyarrow skips them.
+@pytest.mark.promise("read")
 @pytest.mark.parametrize("page_type", [0x02, 0x40])
 def test_a_page_of_another_type_is_refused_by_every_reader_that_decodes(tmp_path, encoding, nulls, page_type):
     write_store(tmp_path / "s", make_plan(encoding=encoding), nulls=nulls)

@@ -13,6 +13,8 @@ from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from tests.support.places import TESTS
 
+pytestmark = pytest.mark.promise("format")
+
 DATA = TESTS / "data"
 both = pytest.mark.parametrize("name", ["store", "store_binary"])
 

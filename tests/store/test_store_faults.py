@@ -121,6 +121,7 @@ def fail_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> int
     return len(said)
 
 
+@pytest.mark.promise("disk-full")
 @pytest.mark.parametrize(("step", "n_lines"), [(23, 8), pytest.param(1, 200, marks=pytest.mark.long)])
 def test_calls_that_fail_are_one_line_and_the_run_resumes(tmp_path, monkeypatch, step, n_lines):
     assert fail_each(tmp_path, monkeypatch, step) > n_lines

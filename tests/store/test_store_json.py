@@ -33,6 +33,7 @@ def read_everything(root: Path) -> Any:
     return store.numpy("token", "layer_03").tolist(), store.bad_rows(), store.manifest
 
 
+@pytest.mark.promise("disk-full")
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_found_in_one_line_and_made_again(made, data):
@@ -63,6 +64,7 @@ def test_a_damaged_file_is_found_in_one_line_and_made_again(made, data):
     assert verify(root).is_good
 
 
+@pytest.mark.promise("disk-full")
 @pytest.mark.parametrize(
     ("path", "plan_hash"),
     [

@@ -73,6 +73,7 @@ def test_shards_are_committed_at_the_same_time_and_twice(tmp_path):
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
 
 
+@pytest.mark.promise("kill")
 def test_whole_shards_stay_as_they_are_and_torn_ones_are_repeated(tmp_path):
     plan = make_plan()
     write_store(tmp_path / "s", plan)
@@ -125,6 +126,7 @@ def test_a_folder_of_other_files_is_refused_and_kept(tmp_path):
     assert tree(folder) == before
 
 
+@pytest.mark.promise("overwrite")
 def test_overwrite_replaces_a_store_and_nothing_else(tmp_path):
     write_store(tmp_path / "s", make_plan(levels=(Level.TOKEN, Level.WORD), input="old"), n_bad=1)
     held = open_store(tmp_path / "s")

@@ -71,6 +71,7 @@ def test_a_good_store_has_no_problem(root):
     ],
 )
 # With another time of change, the next run reads a part again; without, `verify` finds it and marks it.
+@pytest.mark.promise("verify")
 @pytest.mark.parametrize("keeps_time", [False, True])
 def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, n_tries, keeps_time):
     whole = contents(root)
@@ -96,6 +97,7 @@ def test_every_damaged_part_is_named_and_its_shard_alone_done_again(root, kind, 
     assert verify(root).is_good
 
 
+@pytest.mark.promise("verify")
 def test_missing_swapped_extra_and_odd_files_are_named(root):
     whole = contents(root)
     a, b = root / part_name(PLAN, 0), root / part_name(PLAN, 1)

@@ -25,6 +25,7 @@ def model(tmp_path: Path, tiny_folder: Path) -> Path:
     return Path(shutil.copytree(tiny_folder, tmp_path / "model"))
 
 
+@pytest.mark.promise("cached")
 @pytest.mark.parametrize("family", ["bert", "roberta", "esm"])
 def test_the_second_load_gives_the_same_and_asks_no_transformers(
     family: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,6 +40,7 @@ def test_the_second_load_gives_the_same_and_asks_no_transformers(
     assert kept.encode("The bank.", "a 1").ids == fresh.encode("The bank.", "a 1").ids
 
 
+@pytest.mark.promise("cached")
 def test_a_changed_file_or_version_or_place_is_another_entry(
     model: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from tests.support.command_line import bertfeat as run
 from tests.support.fakes import pairs, texts
 from tests.support.families import SENTENCES, build_tokenizer
 
+pytestmark = pytest.mark.promise("odd-text")
+
 PANICS = "^(a|a|aa)+$"
 PANICKING = "a" * 40 + "!"
 NOVEL = "\n".join(" ".join(SENTENCES) for _ in range(1_300))
@@ -87,6 +89,7 @@ def panicking(tiny_folder: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.promise("odd-text")
 def test_a_panic_is_an_error_that_names_the_document(panicking: Path, tmp_path: Path) -> None:
     corpus, out = tmp_path / "corpus.txt", tmp_path / "out"
     corpus.write_text(f"fine\n{PANICKING}\n", encoding="utf-8")

@@ -135,6 +135,7 @@ def test_slices_are_surfaces_at_all_levels(folder: Path, name: str) -> None:
     assert all(place is not None for place in found.places("word"))
 
 
+@pytest.mark.promise("odd-text")
 def test_odd_text_goes_through_a_real_model_to_the_store(tmp_path: Path) -> None:
     texts = [*MADE, *sources()["udhr"][:30]]
     path = tmp_path / "odd.jsonl"
