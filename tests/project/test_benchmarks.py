@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 import bertfeat
-from benchmarks import hub_check
 from benchmarks.speed.child import timed
 from benchmarks.speed.equality import assert_same_files
 from benchmarks.speed.harness import make_task
@@ -52,31 +49,3 @@ def test_peers_and_bertfeat_leave_the_same_vectors(tmp_path):
             assert min(measured["wall_s"], measured["cpu_s"], measured["peak_bytes"]) > 0
         for peer in (CORPUS_ORDER, SORTED, ONE):
             assert_same_files(outputs["bertfeat"], outputs[peer], OUTPUTS[name], 6)
-
-
-def test_models_are_compared_in_every_layer_and_one_that_differs_or_is_missing_is_a_row(
-    tmp_path, monkeypatch, tiny_folder
-):
-    # These settings of transformers would last.
-    for name in ("set_verbosity_error", "disable_progress_bar"):
-        monkeypatch.setattr(hub_check.transformers.utils.logging, name, lambda: None)
-
-    def check(*models):
-        output = tmp_path / "hub.json"
-        code = hub_check.main(["--models", *map(str, models), "--lines=4", "--rounds=1", f"--output={output}"])
-        return code, json.loads(output.read_text())["models"]
-
-    code, (tiny, missing) = check(tiny_folder, tmp_path / "missing")
-    assert (code, tiny["verdict"], tiny["layers"]) == (0, "equal", 4)
-    assert tiny["relative"] < 1e-5
-    assert missing["verdict"].startswith("refused: model ")
-    plain = hub_check.Reference.states
-
-    def states(self, text):
-        found = plain(self, text)
-        found[2] = found[2] + 2e-4
-        return found
-
-    monkeypatch.setattr(hub_check.Reference, "states", states)
-    code, rows = check(tiny_folder)
-    assert (code, rows[0]["verdict"]) == (1, "differs: layers 2")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
 
-import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from tests.support.families import all_model_types, build_model, random_pack
@@ -61,21 +58,6 @@ def test_weights_are_those_of_transformers(tmp_path: Path) -> None:
     found = load_file(made(folder, 7, tmp_path / "made") / "model.safetensors")
     assert all(torch.equal(found[name], expected[name]) for name in found)
     assert {name for name in expected if "position_ids" not in name} == found.keys()
-
-
-def test_files_of_sentence_transformers_come_along_without_trained_dense_layers(
-    tmp_path: Path, minilm_folder: Path
-) -> None:
-    plain = made(minilm_folder, 0, tmp_path / "plain")
-    assert content(plain).keys() - content(minilm_folder).keys() == {"made_by_a_recipe.json"}
-    vectors = bertfeat.embed(["one", "two"], str(plain), pooling="model")
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    folder = Path(shutil.copytree(minilm_folder, tmp_path / "model"))
-    (folder / "2_Dense").mkdir()
-    (folder / "2_Dense" / "model.safetensors").write_bytes(b"trained")
-    dense = made(folder, 0, tmp_path / "dense")
-    assert "modules.json" not in content(dense)
-    assert bertfeat.embed(["one"], str(dense), pooling="mean").shape == (1, 384)
 
 
 def test_a_folder_that_is_there_stays_unless_a_recipe_made_it(tmp_path: Path) -> None:
