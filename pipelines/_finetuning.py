@@ -23,20 +23,8 @@ from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
 from bertfeat.heads.registry import make_head
 from bertfeat.heads.scores import Interval, resamples
-from bertfeat.pipelines._training import (
-    NO_LABEL,
-    TASKS,
-    History,
-    Settings,
-    TaskModel,
-    check_model_place,
-    freeze,
-    make_trainer,
-    open_task_model,
-    replace_model,
-    rows_of,
-    train,
-)
+from bertfeat.pipelines import _training
+from bertfeat.pipelines._training import NO_LABEL, TASKS, History, Settings, TaskModel
 from bertfeat.probes.rows import is_given
 from bertfeat.probes.scoring import ProbeScore, score_predicted
 from bertfeat.records import BoolArray, Document, Float64Array
@@ -106,10 +94,7 @@ def _correlation(name: str, true: Float64Array, predicted: Float64Array) -> floa
 
 
 def fit_and_score(vectors: Mapping[str, Any], labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Score]]:
-    """Fit a linear head on train with the best penalty on dev; return its name and penalty, and the other scores.
-
-    `vectors` (n_pairs, dim) and `labels` (n_pairs,) are those of each split; float64 labels are quantities.
-    """
+    """Fit a linear head on train, with the best penalty on dev, for classes or float64; return it and the scores."""
     train, held = (vectors["train"], labels["train"]), [split for split in vectors if split != "train"]
     if labels["train"].dtype.kind == "f":
         heads = {alpha: make_pipeline(StandardScaler(), Ridge(alpha=alpha)).fit(*train) for alpha in _ALPHA}
@@ -196,15 +181,12 @@ def finetune(
     frozen: str | None = None,
     context: bool = False,
 ) -> FineTuned:
-    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in a place in the output.
-
-    `frozen` are layers that keep their weights; with `context`, the sentences of a document are read as one text.
-    """
+    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in a place in the output."""
     texts = {name: find_labels(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
-    opened = open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
-    check_model_place(opened, output / place)
-    layers = () if frozen is None else freeze(opened, frozen)
+    opened = _training.open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
+    _training.check_model_place(opened, output / place)
+    layers = () if frozen is None else _training.freeze(opened, frozen)
     examples = {
         name: make_examples(split, opened, codes if name == "train" else None, context=context)
         for name, split in texts.items()
@@ -215,7 +197,7 @@ def finetune(
             click.echo(f"{name}: {split.n_cut} of {n_rows} texts are cut to the model's window", err=True)
     pads = transformers.DataCollatorForTokenClassification if task == "tag" else transformers.DataCollatorWithPadding
     read = {name: [list(one.values()) for one in examples[name].inputs] for name in ("train", "dev")}
-    trainer = make_trainer(
+    trainer = _training.make_trainer(
         opened.model,
         [one for one in examples["train"].inputs if np.max(one["labels"]) != NO_LABEL],
         settings,
@@ -225,7 +207,7 @@ def finetune(
         dev=examples["dev"].inputs,
         score=lambda predicted: examples["dev"].score(predicted, classes, bootstrap=False).value,
     )
-    history = train(trainer)
+    history = _training.train(trainer)
     scores = {}
     for name, split in examples.items():
         if name == "train":
@@ -245,7 +227,6 @@ def finetune(
         "weights_sha256": opened.checkpoint.weights_sha256,
         "n_classes": len(classes) or None,
         "n_rows": {name: len(split.labels) for name, split in texts.items()},
-        "n_windows": {name: len(split.inputs) for name, split in examples.items()},
         "n_without_label": {name: split.n_without_label for name, split in texts.items()},
         "n_cut": {name: split.n_cut for name, split in examples.items()},
         "frozen_layers": list(layers),
@@ -253,7 +234,7 @@ def finetune(
         "training": asdict(history),
         "scores": {name: score.to_dict() for name, score in scores.items()},
         "seconds": history.seconds,
-        "n_bytes": replace_model(opened, output / place),
+        "n_bytes": _training.replace_model(opened, output / place),
     }
     return FineTuned(history, scores, values)
 
@@ -323,7 +304,7 @@ def make_examples(
         )
         n_cut = sum(bool(one.overflowing) for one in encoded.encodings)
         encoded["labels"] = targets.tolist()
-        return Examples(texts, rows_of(encoded), np.ones(len(targets), np.bool_), n_cut)
+        return Examples(texts, _training.rows_of(encoded), np.ones(len(targets), np.bool_), n_cut)
     groups = itertools.groupby(texts.documents, lambda document: document.group if context else document.index)
     sentences = [[word for document in group for word in document.words or ()] for _, group in groups]
     encoded = tokenizer(
@@ -343,7 +324,7 @@ def make_examples(
         is_read[word] = True
     encoded["labels"] = labels
     del encoded["overflow_to_sample_mapping"]
-    return Examples(texts, rows_of(encoded), is_read[texts.is_labelled], 0)
+    return Examples(texts, _training.rows_of(encoded), is_read[texts.is_labelled], 0)
 
 
 def _places(encoded: Any, sentences: Sequence[Sequence[str]]) -> dict[int, tuple[int, int, int]]:

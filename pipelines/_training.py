@@ -10,7 +10,6 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +187,7 @@ def initialize(name: str, revision: str | None, target: Path, *, seed: int) -> N
     if any(file.endswith(".safetensors") for file in copied):
         # Dense layers of sentence-transformers, which are trained.
         copied = [file for file in copied if file != "modules.json" and "/" not in file]
-    versions = {library: version(library) for library in ("transformers", "torch")}
-    with new_model(target, name, revision=checkpoint.revision, seed=seed, **versions) as new:
+    with new_model(target, name) as new:
         with torch.random.fork_rng(devices=[]), checkpoint_errors(folder, "transformers cannot make its model"):
             torch.manual_seed(seed)
             # A config.json may name code on the hub as its attention, which never runs here.
@@ -201,11 +199,11 @@ def initialize(name: str, revision: str | None, target: Path, *, seed: int) -> N
 
 
 @contextlib.contextmanager
-def new_model(target: Path, made_of: str, **facts: Any) -> Iterator[Path]:
+def new_model(target: Path, made_of: str) -> Iterator[Path]:
     """Yield a folder for the files of a model, which takes the place of an older one that a recipe made."""
     with publish_folder(target, lambda: _check_own(target)) as written, no_progress_bars():
         yield written
-        (written / _MARK).write_text(json.dumps({"model": made_of, **facts}) + "\n", encoding="utf-8")
+        (written / _MARK).write_text(json.dumps({"model": made_of}) + "\n", encoding="utf-8")
 
 
 def _check_own(target: Path) -> None:
@@ -301,10 +299,8 @@ def make_trainer(
     score: Callable[[Any], float],
     judge: Callable[[Any, Any], Any] | None = None,
 ) -> Trainer:
-    """Return the trainer of a model, which is trained in place; the epoch with the best `score` on `dev` is kept.
-
-    `made_of`, JSON values that decide the weights, and the settings name the folder of the checkpoints.
-    """
+    """Return the trainer of a model, which is trained in place; the epoch with the best `score` on `dev` is kept."""
+    # These values name the folder of the checkpoints.
     decides = json.dumps([made_of, {**asdict(settings), "device": None}], sort_keys=True)
 
     def metrics(predicted: Any) -> dict[str, float]:
@@ -328,12 +324,10 @@ def make_trainer(
         logging_nan_inf_filter=False,
         load_best_model_at_end=dev is not None,
         metric_for_best_model="score",
-        greater_is_better=True,
         restore_callback_states_from_checkpoint=True,
         remove_unused_columns=False,
         use_cpu=settings.device == "cpu",
         dataloader_pin_memory=False,
-        report_to="none",
         log_level="error",
         disable_tqdm=True,
         train_sampling_strategy="group_by_length",

@@ -1,7 +1,6 @@
 """Pairs of texts, for inference, paraphrase or similarity: frozen features of each text, or of both read together.
 
     python -m bertfeat.pipelines.sentence_pairs --train train.csv --dev dev.csv --test test.csv --task regress -o sts
-    python -m bertfeat.pipelines.sentence_pairs --train nli.jsonl --label relation -o nli --with-finetuning
 
 One table: the cosine of the two vectors; u, v, |u - v| and u * v of them; the features of the two texts read as one
 input; and the fine-tuned model. Without --test, a fifth of the rows is held out; without --dev, a tenth of the rest.
@@ -20,16 +19,8 @@ import polars as pl
 
 from bertfeat import Store, extract
 from bertfeat.errors import InputError
-from bertfeat.pipelines._recipe import (
-    FILE,
-    Result,
-    cost_table,
-    extraction_seconds,
-    features_options,
-    read_splits,
-    recipe,
-    write,
-)
+from bertfeat.pipelines import _recipe
+from bertfeat.pipelines._recipe import FILE, Result, features_options, read_splits, recipe, write
 from bertfeat.pipelines._training import Settings, check_finetuning, finetuning_options
 
 
@@ -69,7 +60,7 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
         """Fit a head on features and score it."""
         started = time.perf_counter()
         head, scores = fit_and_score(features, labels)
-        seconds = extraction_seconds(stores) + time.perf_counter() - started
+        seconds = _recipe.extraction_seconds(stores) + time.perf_counter() - started
         found = {"dev": scores["dev"].to_dict(), "score": scores["test"].to_dict()}
         rows.append({"features": name, **head, **found, "seconds": seconds, "n_bytes": n_bytes})
 
@@ -98,14 +89,9 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
         tuned = finetune(tuned_task, pairs, label, encoding["model"], settings, output, "finetuned/model")
         scores = {"dev": tuned.scores["dev"].to_dict(), "score": tuned.scores["test"].to_dict()}
         rows.append({"features": "fine-tuned", **tuned.values, **scores})
-    table = cost_table(rows)
+    table = _recipe.cost_table(rows)
     write(output / "table.md", table)
     values = {
-        "files": {name: Path(path).name for name, path in files.items()},
-        "task": task,
-        **encoding,
-        "limit": reading["limit"],
-        "seed": settings.seed,
         "n_pairs": {name: len(part) for name, part in pairs.items()},
         "n_without_label": {name: split.n_without_label for name, split in texts.items()},
         "rows": rows,
