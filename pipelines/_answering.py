@@ -113,12 +113,10 @@ def _question(path: str | Path, article: int, context: str, entry: _Entry) -> Qu
     return Question(str(entry.id), entry.question, context, article, tuple(spans))
 
 
-def hold_out_articles(
-    questions: Sequence[Question], n_articles: int, seed: int
-) -> tuple[list[Question], list[Question]]:
+def hold_out_articles(questions: Sequence[Question], n: int, seed: int) -> tuple[list[Question], list[Question]]:
     """Return the questions about all but some articles, which are drawn at random, and those about these."""
     articles = np.unique([question.article for question in questions])
-    drawn = set(np.random.default_rng(seed).permutation(articles)[:n_articles].tolist())
+    drawn = set(np.random.default_rng(seed).permutation(articles)[:n].tolist())
     rest = [question for question in questions if question.article not in drawn]
     return rest, [question for question in questions if question.article in drawn]
 
@@ -174,7 +172,6 @@ def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: i
     drawn = np.array([sums[units].sum(axis=0) for units in resamples(len(articles), _N_RESAMPLES, seed)])
     bounds = np.quantile(drawn[:, :2] / drawn[:, 2:], _BOUNDS, axis=0)
     for name, interval in zip(names, bounds.T.tolist(), strict=True):
-        # One article says nothing of others.
         summary[f"{name}_interval"] = interval if len(articles) > 1 else None
     return summary
 
@@ -263,13 +260,11 @@ def learn(
     return predictions, {**asdict(history), "n_examples": len(inputs["train"])}
 
 
-def best_span(
-    scores: Float32Array, in_paragraph: BoolArray, may_start: BoolArray, max_tokens: int
-) -> tuple[float, int, int]:
+def best_span(scores: Float32Array, inside: BoolArray, may_start: BoolArray, max_tokens: int) -> tuple[float, int, int]:
     """Return the highest sum of start and end (n_tokens, 2), -infinity without a span, and the first and last token."""
     max_tokens = min(max_tokens, len(scores))
-    starts = np.where(in_paragraph & may_start, scores[:, 0], -np.inf)
-    ends = np.append(np.where(in_paragraph, scores[:, 1], -np.inf), np.full(max_tokens - 1, -np.inf))
+    starts = np.where(inside & may_start, scores[:, 0], -np.inf)
+    ends = np.append(np.where(inside, scores[:, 1], -np.inf), np.full(max_tokens - 1, -np.inf))
     sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_tokens)
     first, more = np.unravel_index(int(np.argmax(sums)), sums.shape)
     return float(sums[first, more]), int(first), int(first + more)

@@ -29,7 +29,7 @@ from bertfeat.probes.rows import is_given
 from bertfeat.probes.scoring import ProbeScore, score_predicted
 from bertfeat.records import BoolArray, Document, Float64Array
 
-# The strengths of the L2 penalty that are tried on dev: C of the logistic regression, alpha of the ridge regression.
+# The strengths of the L2 penalty that are tried on dev.
 _C = (0.001, 0.01, 0.1, 1.0, 10.0)
 _ALPHA = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 _N_RESAMPLES = 1000
@@ -59,28 +59,23 @@ class Correlations:
     def lines(self) -> list[str]:
         """Return the scores as lines to read."""
         lines = [f"rows      {self.n_rows}", f"Spearman  {self.spearman:.4f}", f"Pearson   {self.pearson:.4f}"]
-        if self.n_without_label:
-            lines.append(f"rows without a label, left out: {self.n_without_label}")
         lines += ["", f"{_LEVEL:.0%} intervals ({_N_RESAMPLES} resamples of {self.n_rows} documents)"]
         lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
         return lines
 
 
-#: A score of classes or of quantities.
 Score = ProbeScore | Correlations
 
 
-def correlate(
-    true: Float64Array, predicted: Float64Array, *, n_without_label: int = 0, bootstrap: bool
-) -> Correlations:
+def correlate(true: Float64Array, guessed: Float64Array, *, n_without_label: int = 0, bootstrap: bool) -> Correlations:
     """Compare predicted quantities of rows with true ones, both (n_rows,)."""
     found: dict[str, Any] = {}
     intervals = {}
     for name in ("spearman", "pearson"):
-        found[name] = _correlation(name, true, predicted)
+        found[name] = _correlation(name, true, guessed)
         if bootstrap:
             drawn = resamples(len(true), _N_RESAMPLES, 0)
-            scores = [_correlation(name, true[rows], predicted[rows]) for rows in drawn]
+            scores = [_correlation(name, true[rows], guessed[rows]) for rows in drawn]
             low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
             intervals[name] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
     return Correlations(len(true), **found, intervals=intervals, n_without_label=n_without_label)
@@ -228,7 +223,6 @@ def finetune(
         "n_classes": len(classes) or None,
         "n_rows": {name: len(split.labels) for name, split in texts.items()},
         "n_without_label": {name: split.n_without_label for name, split in texts.items()},
-        "n_cut": {name: split.n_cut for name, split in examples.items()},
         "frozen_layers": list(layers),
         "settings": asdict(settings),
         "training": asdict(history),
@@ -286,9 +280,7 @@ def _head_config(task: str, classes: Labels) -> dict[str, Any]:
     return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}, **problem}
 
 
-def make_examples(
-    texts: LabelledTexts, opened: TaskModel, targets: npt.NDArray[Any] | None, *, context: bool = False
-) -> Examples:
+def make_examples(texts: LabelledTexts, opened: TaskModel, targets: Any, *, context: bool = False) -> Examples:
     """Tokenize a split: whole texts are cut to one window, words into several; `targets` (n_rows,) are learned."""
     tokenizer, max_length = opened.tokenizer, opened.checkpoint.max_length
     if targets is None:

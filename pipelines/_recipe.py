@@ -41,7 +41,6 @@ _LOCK = ".lock"
 _OUTPUT = click.Option(["-o", "--output"], type=OUTPUT, required=True, help="Folder of the results.")
 _GROUPS = (options.corpus_options, options.model_options, options.feature_options, options.length_options)
 _EXTRACT = click.command()(options.together(*_GROUPS, options.compute_options)(lambda: None))
-#: The options of one feature of texts.
 features_options = options.together(
     click.option("--layers", default="-1", show_default=True, help="One layer, or several concatenated ones."),
     click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True),
@@ -104,10 +103,8 @@ def recipe(*libraries: str, extraction: str = "model") -> Callable[[Callable[...
 
 
 class _Recipe(click.Command):
-    def __init__(
-        self, *, libraries: Sequence[str], extraction: Sequence[str], callback: Callable[..., Result], **attributes: Any
-    ) -> None:
-        super().__init__(callback=callback, **attributes)
+    def __init__(self, *, libraries: Sequence[str], extraction: Sequence[str], callback: Any, **settings: Any) -> None:
+        super().__init__(callback=callback, **settings)
         if not any("--output" in param.opts for param in self.params):
             self.params.append(_OUTPUT)
         self.params += [param for param in _EXTRACT.params if param.name in extraction]

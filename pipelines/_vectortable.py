@@ -29,9 +29,7 @@ Match = Callable[[str, Words, Sentence], Sentence]
 _BATCH_SENTENCES = 1024
 
 
-def write_table(
-    output: Path, level: str, sentences: Iterable[Sentence], match: Match, ids: str | None
-) -> Mapping[str, Any]:
+def write_table(output: Path, level: str, sentences: Iterable[Sentence], match: Match, ids: str | None) -> Any:
     """Write vectors.parquet, and return the values of result.json; a line of a .txt `ids` is the id of a sentence."""
     path, n_rows, columns = output / "vectors.parquet", 0, list[str]()
     frames = _frames(level, sentences, match, ids)

@@ -18,7 +18,6 @@ import numpy as np
 
 from bertfeat.pipelines import _pretraining, _training
 from bertfeat.pipelines._recipe import FILE, Result, recipe
-from bertfeat.pipelines._training import Settings, training_options
 from bertfeat.plots.charts import plot_lines
 from bertfeat.plots.tables import text_table
 
@@ -33,14 +32,14 @@ _SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option("--whole-words", is_flag=True, help="Mask whole words.")
 @click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 128, or fewer]")
 @click.option("--held-out", type=_SHARE, default=0.1, show_default=True, help="Share of the text to score on.")
-@training_options
+@_training.training_options
 def main(corpus: str, model: str | None, from_scratch: str | None, output: Path, **options: Any) -> Result:
     """Train an encoder on plain text, and write a folder that --model takes."""
     if (model is None) == (from_scratch is None):
         raise click.UsageError("pass --model, or --from-scratch with a config.json, and not both")
     whole_words, max_length, held_out = (options.pop(name) for name in ("whole_words", "max_length", "held_out"))
     reading = {name: options.pop(name) for name in ("text_column", "document_column", "format", "limit")}
-    settings = Settings(**options)
+    settings = _training.Settings(**options)
     parts = _pretraining.hold_out(_pretraining.read_texts(corpus, **reading), held_out)
     if from_scratch is not None:
         _pretraining.make_model(from_scratch, [*itertools.chain(*parts[0])], output / "start", seed=settings.seed)
@@ -82,8 +81,6 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
         "new_weights": opened.new_weights,
         "max_length": length,
         "n_documents": {"train": len(parts[0]), "held_out": len(parts[1])},
-        "n_windows": {"train": len(windows), "held_out": len(others)},
-        "n_tokens": {"train": len(ids), "held_out": sum(len(window["input_ids"]) for window in others)},
         "before": before,
         "after": after,
         "most_frequent_token": {"masked_accuracy": guessed},

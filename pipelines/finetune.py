@@ -1,9 +1,7 @@
 """Fine-tuning of a model on labelled texts, pairs or words: the encoder is trained too, and scored as a probe is.
 
-    python -m bertfeat.pipelines.finetune --task classify --corpus a.csv --test b.csv --label topic -o tuned
-    python -m bertfeat.pipelines.finetune --task tag --corpus a.conll --dev b.conll --freeze 0..3 -o tagger
-
-Without --test, a fifth of the rows is held out, and without --dev a tenth of the rest.
+python -m bertfeat.pipelines.finetune --task classify --corpus a.csv --test b.csv --label topic -o tuned
+python -m bertfeat.pipelines.finetune --task tag --corpus a.conll --dev b.conll --freeze 0..3 -o tagger
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Words that a language model expects, and how likely it finds those of a text.
 
-    python -m bertfeat.pipelines.masked_words --model MODEL "Paris is the [MASK] of France." -k 5
-    python -m bertfeat.pipelines.masked_words --model MODEL --corpus sentences.txt -o scores
-
-With texts, it prints the most probable words for each mask; --output keeps them, with the state at the mask. With a
-corpus, it writes a row for each word with its log probability and surprisal.
+python -m bertfeat.pipelines.masked_words --model MODEL "Paris is the [MASK] of France." -k 5
+python -m bertfeat.pipelines.masked_words --model MODEL --corpus sentences.txt -o scores
 """
 
 from __future__ import annotations
@@ -50,11 +47,7 @@ def main(texts: tuple[str, ...], model: str, corpus: str | None, output: Path | 
 def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, output: Path | None) -> Result:
     """Find the words for each mask; keep them with the states at the masks in masks.parquet."""
     words = language.fill(texts, k)
-    headers = ["char_start", "rank", "word", "probability"]
-    tables = []
-    for number, text in enumerate(texts):
-        rows = words.filter(pl.col("doc_id") == number).select(headers).rows()
-        tables.append(f"{text}\n{text_table(headers, rows)}\n")
+    shown = words.drop("char_end")
     if output is not None:
         frame = pl.DataFrame({"text": [language.with_mask(text) for text in texts]})
         how: Any = {"model": language.name, "levels": "token", "layers": layers, "device": str(language.device)}
@@ -64,7 +57,7 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, ou
         kept = ["doc_id", "char_start", "char_end", *(feature.name for feature in store.features("token"))]
         joined = states.select(kept).join(ranked, on=["doc_id", "char_start"], maintain_order="left")
         write(output / "masks.parquet", joined)
-    return Result({"words": words.to_dicts()}, "\n".join(tables))
+    return Result({"words": words.to_dicts()}, text_table(shown.columns, shown.rows()))
 
 
 def _score(language: LanguageModel, documents: Sequence[Any], output: Path) -> Result:

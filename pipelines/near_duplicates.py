@@ -3,9 +3,8 @@
     python -m bertfeat.pipelines.near_duplicates --corpus reviews.jsonl -o duplicates --threshold 0.95
     python -m bertfeat.pipelines.near_duplicates --corpus docs.csv --model bert-base-uncased --transform center -o d
 
-A cluster is all that is joined directly or through others, so two of its texts may be less similar. Scores are cosines
-with its representative, the text with most neighbours in it. Raw BERT vectors of any two texts are similar: center
-them. Writes clusters.jsonl, clusters.parquet and result.json.
+Texts are joined directly or through others. Scores are cosines with the representative of a cluster, its text with most
+neighbours. Writes clusters.jsonl, clusters.parquet and result.json.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def main(corpus: str, threshold: float, output: Path, limit: int | None, **optio
     file = QueryFile(corpus, **{name: options.pop(name) for name in ("text_column", "id_column")})
     rows = [(row.query_id, row.text) for batch in file.batches() for row in batch][:limit]
     documents = pl.DataFrame(rows, schema=["doc_id", "text"], orient="row", infer_schema_length=None)
-    # The row of a text in the store is its place in `texts`.
     texts = documents["text"].unique(maintain_order=True)
     store = extract(texts.to_frame(), output / "features", levels="sentence", combine="concat", **options)
     feature = store.features("sentence")[0].name
@@ -63,7 +61,6 @@ def main(corpus: str, threshold: float, output: Path, limit: int | None, **optio
         "n_documents": len(documents),
         "n_texts": len(texts),
         "n_without_tokens": int((~store.valid("sentence", feature)).sum()),
-        "n_pairs": len(pairs),
         "n_clusters": n_clusters,
         "n_in_clusters": len(clusters),
         "n_superfluous": len(clusters) - n_clusters,

@@ -17,9 +17,7 @@ import click
 import polars as pl
 
 from bertfeat.pipelines import _answering, _training
-from bertfeat.pipelines._answering import Prediction
 from bertfeat.pipelines._recipe import FILE, Result, cost_cells, draw_rows, recipe, write
-from bertfeat.pipelines._training import RATE, Settings, finetuning_options
 from bertfeat.plots.tables import markdown_table
 
 
@@ -27,18 +25,18 @@ from bertfeat.plots.tables import markdown_table
 @click.option("--corpus", type=FILE, required=True, help="SQuAD 1.1 or 2.0 .json.")
 @click.option("--dev", type=FILE, help="SQuAD .json to score on.")
 @click.option("--max-answer-tokens", type=click.IntRange(min=1), default=30, show_default=True)
-@click.option("--head-learning-rate", type=RATE, default=1e-3, show_default=True, help="On the frozen model.")
+@click.option("--head-learning-rate", type=_training.RATE, default=1e-3, show_default=True, help="On the frozen model.")
 @click.option("--head-epochs", type=click.IntRange(min=1), default=15, show_default=True, help="On the frozen model.")
 @click.option("--freeze", "frozen", help="Layers that fine-tuning keeps, such as 0..4; 0 is the embeddings.")
 @click.option("--limit", type=click.IntRange(min=1), help="N questions of each file, drawn at random.")
-@finetuning_options
+@_training.finetuning_options
 def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | None, **options: Any) -> Result:
     """Find the answers of questions in their paragraphs by a frozen and by a fine-tuned model, and compare."""
     with_finetuning, frozen = options.pop("with_finetuning"), options.pop("frozen")
     _training.check_finetuning(model, "question", ("frozen", "learning_rate", "epochs"), asked=with_finetuning)
     n_tokens = options.pop("max_answer_tokens")
     head = {"learning_rate": options.pop("head_learning_rate"), "epochs": options.pop("head_epochs")}
-    settings = Settings(**options)
+    settings = _training.Settings(**options)
     opened = _training.open_task_model(model, "question", seed=settings.seed)
     _training.check_model_place(opened, output / "model")
     files = {"train": corpus} if dev is None else {"train": corpus, "dev": dev}
@@ -58,11 +56,9 @@ def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | No
     splits["train"], splits["chosen_on"] = chosen
     asked = splits["dev"]
 
-    def add(name: str, predictions: Sequence[Prediction], training: Mapping[str, Any] | None = None) -> None:
-        """Score the answers to the questions of dev, and write them."""
+    def add(name: str, predictions: Sequence[_answering.Prediction], training: Mapping[str, Any] | None = None) -> None:
         frame = pl.DataFrame(predictions, schema_overrides={"no_answer_score": pl.Float64}, orient="row")
         write(output / "predictions" / f"{name}.parquet", frame)
-        # What the official scripts read.
         answers = {one.id: one.answer for one in predictions}
         write(output / "predictions" / f"{name}.json", answers)
         scores = _answering.summarize(asked, answers, settings.seed)

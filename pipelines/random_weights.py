@@ -3,8 +3,7 @@
     python -m bertfeat.pipelines.random_weights minilm --seed 0 -o minilm-random
     bertfeat extract corpus.txt -o random --model ./minilm-random
 
-transformers initializes the weights as it does before training, in float32; the other files are copied. The same seed
-gives the same folder. Dense layers of sentence-transformers are left out, with modules.json.
+The same seed gives the same folder. Dense layers of sentence-transformers are left out, with modules.json.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A classifier of texts, fitted, scored and saved: one extraction, a linear probe, its errors by class.
 
-    python -m bertfeat.pipelines.sentence_classifier --corpus train.csv --test test.csv --label category -o banking
-
-Without --test, a fifth of the rows is held out. L2 is chosen on a tenth of the rest.
+python -m bertfeat.pipelines.sentence_classifier --corpus train.csv --test test.csv --label category -o banking
 """
 
 from __future__ import annotations
@@ -17,14 +15,13 @@ import polars as pl
 from bertfeat import extract
 from bertfeat.pipelines._recipe import FILE, Result, cost_table, costs_of, features_options, read_splits, recipe, write
 from bertfeat.pipelines._training import TASKS, Settings, check_finetuning, finetuning_options
-from bertfeat.plots.charts import plot_confusion
 
 L2 = [0.01, 0.1, 1.0, 10.0]
 
 
-@recipe("sklearn", "matplotlib", extraction="text_column model")
+@recipe("sklearn", extraction="text_column model")
 @click.option("--corpus", type=FILE, required=True, help="CSV, TSV, JSONL, Parquet.")
-@click.option("--test", type=FILE, help="Labelled texts to test on.")
+@click.option("--test", type=FILE, help="Texts to test on; without it, rows are held out.")
 @click.option("--label", default="label", show_default=True, help="Column with the class.")
 @features_options
 @finetuning_options
@@ -49,7 +46,6 @@ def main(corpus: str, test: str | None, label: str, output: Path, **options: Any
     probe = fit_probe(stores["train"], label, dev=stores["dev"], **asked)
     score = probe.score(stores["test"])
     probe.save(output / "probe", overwrite=True)
-    plot_confusion(score.scores.confusion.labels, score.scores.confusion.matrix, output / "confusion")
     write(output / "predictions.parquet", probe.predict(stores["test"]))
     result: dict[str, Any] = {
         "feature": probe.spec.feature,

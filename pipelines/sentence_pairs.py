@@ -1,9 +1,6 @@
 """Pairs of texts, for inference, paraphrase or similarity: frozen features of each text, or of both read together.
 
-    python -m bertfeat.pipelines.sentence_pairs --train train.csv --dev dev.csv --test test.csv --task regress -o sts
-
-One table: the cosine of the two vectors; u, v, |u - v| and u * v of them; the features of the two texts read as one
-input; and the fine-tuned model. Without --test, a fifth of the rows is held out; without --dev, a tenth of the rest.
+python -m bertfeat.pipelines.sentence_pairs --train train.csv --dev dev.csv --test test.csv --task regress -o sts
 """
 
 from __future__ import annotations
@@ -26,21 +23,20 @@ from bertfeat.pipelines._training import Settings, check_finetuning, finetuning_
 
 @recipe("sklearn")
 @click.option("--train", type=FILE, required=True, help="CSV, TSV, JSONL, Parquet.")
-@click.option("--dev", type=FILE, help="Labelled pairs to choose the penalty on.")
-@click.option("--test", type=FILE, help="Labelled pairs to test on.")
+@click.option("--dev", type=FILE, help="Pairs to choose the penalty on; without it, rows are held out.")
+@click.option("--test", type=FILE, help="Pairs to test on; without it, rows are held out.")
 @click.option("--text-column", default="sentence1", show_default=True)
 @click.option("--text-pair-column", default="sentence2", show_default=True)
 @click.option("--label", default="label", show_default=True, help="Column with the class or the number.")
 @click.option("--task", type=click.Choice(["classify", "regress"]), default="classify", show_default=True)
 @features_options
-@click.option("--limit", type=click.IntRange(min=10), help="Only the first N pairs of each file.")
 @finetuning_options
 def main(train: str, dev: str | None, test: str | None, label: str, task: str, output: Path, **options: Any) -> Result:
     """Compare features of pairs of texts on one task."""
     from bertfeat.pipelines._finetuning import encode_splits, find_labels, finetune, fit_and_score
 
     tunes = options.pop("with_finetuning")
-    reading = {name: options.pop(name) for name in ("text_column", "text_pair_column", "limit")}
+    reading = {name: options.pop(name) for name in ("text_column", "text_pair_column")}
     encoding = {name: options.pop(name) for name in ("model", "layers", "pooling")}
     settings = Settings(**options)
     check_finetuning(encoding["model"], "sequence", asked=tunes)
@@ -57,7 +53,6 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     extraction = {**encoding, "levels": "sentence", "combine": "concat", "device": settings.device}
 
     def add(name: str, features: Mapping[str, Any], stores: Sequence[Store], n_bytes: int) -> None:
-        """Fit a head on features and score it."""
         started = time.perf_counter()
         head, scores = fit_and_score(features, labels)
         seconds = _recipe.extraction_seconds(stores) + time.perf_counter() - started
@@ -65,7 +60,6 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
         rows.append({"features": name, **head, **found, "seconds": seconds, "n_bytes": n_bytes})
 
     rows: list[dict[str, Any]] = []
-    # Each text is encoded once.
     unique = dict.fromkeys(text for part in pairs.values() for pair in part for text in (pair.text, pair.text_pair))
     store = extract(pl.DataFrame({"text": list(unique)}), output / "features" / "texts", **extraction)
     place = {text: number for number, text in enumerate(unique)}

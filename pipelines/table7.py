@@ -45,10 +45,9 @@ def main(label: str, model: str, static: str | None, output: Path, seeds: int, *
     params = {"max_epochs": options.pop("max_epochs"), **size}
     paths = {name: options.pop(name) for name in ("train", "dev", "test")}
     files = {name: Path(path) for name, path in paths.items() if path is not None}
-    of_static = static_settings(model, static)
+    of_static = static_settings(static)
     check_finetuning(model, TASKS["tag"], asked=tunes)
     context = all(map(_marks_documents, files.values()))
-    click.echo(f"document context: {'on' if context else 'off'}", err=True)
     settings = Settings(**options)
     reader_label = None if label == "label" else label
     columns: dict[str, Any] = {"label_column": reader_label, "document_context": context, "limit": limit}
@@ -64,8 +63,7 @@ def main(label: str, model: str, static: str | None, output: Path, seeds: int, *
 
     def add(row: dict[str, Any]) -> None:
         rows.append(row)
-        line = f"{row['features']}: {row['metric']} on dev {_cell(row['dev'])}, {row['seconds']:.0f} s"
-        click.echo(line, err=True)
+        click.echo(f"{row['features']}: {row['metric']} on dev {_cell(row['dev'])}, {row['seconds']:.0f} s", err=True)
 
     stores = extracted("", model=model, layers="all")
     each_seed = range(settings.seed, settings.seed + seeds)

@@ -4,9 +4,8 @@
     python -m bertfeat.pipelines.vector_table --vectors features.jsonl --ids train.conll -o bert
     bertfeat import bert/vectors.parquet -o store --level word
 
-HDF5, of allennlp and structural-probes, has a dataset for each sentence, `0`, `1`, ... JSON lines, of google-research's
-extract_features.py, have word pieces: a word has the vector of its first one, and a text (--level sentence) the mean
-without [CLS] and [SEP]. With --ids, words are compared; [UNK] is the rest of its word.
+HDF5 is of allennlp or structural-probes. JSON lines, of google-research's extract_features.py, have word pieces: a word
+has the vector of its first one, and a text (--level sentence) the mean without [CLS] and [SEP].
 """
 
 from __future__ import annotations
@@ -68,9 +67,6 @@ def _of_words(said: str, given: Words, sentence: Sentence) -> Sentence:
     for place, (mine, theirs) in enumerate(zip(given or words, words, strict=False)):
         if mine != theirs:
             raise UserError(f"{said} has the word {mine!r} at {place}, the vectors have {theirs!r}")
-    n_rows = len(next(iter(vectors.values())))
-    if own is not None and len(own) != n_rows:
-        raise UserError(f"{said} has {len(own)} words in {_INDEX}, the vectors have {n_rows}")
     return words, vectors
 
 

@@ -44,13 +44,12 @@ MEAN_SIZE = 4
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
 @click.option("--layer", type=click.IntRange(min=0), default=4, show_default=True, help="0 is the embeddings.")
 @click.option("--senses", type=click.IntRange(min=1), help="How many; by default the number of best silhouette.")
-def main(
-    word: str, corpus: str | None, store_path: str | None, layer: int, senses: int | None, output: Path, **options: Any
-) -> Result:
+def main(word: str, corpus: str | None, store_path: str | None, layer: int, output: Path, **options: Any) -> Result:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
+    senses = options.pop("senses")
     if store_path is not None and corpus is None:
         store = open_store(store_path)
     elif corpus is not None and store_path is None:
@@ -70,7 +69,6 @@ def main(
     write(output / "senses.csv", frame)
     result = {
         "word": word,
-        "store": str(store.path),
         "model": store.metadata["model"],
         "feature": feature,
         "n_occurrences": n_found,
