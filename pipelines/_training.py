@@ -10,6 +10,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,8 @@ def initialize(name: str, revision: str | None, target: Path, *, seed: int) -> N
     if any(file.endswith(".safetensors") for file in copied):
         # Dense layers of sentence-transformers, which are trained.
         copied = [file for file in copied if file != "modules.json" and "/" not in file]
-    with new_model(target, name) as new:
+    versions = {library: version(library) for library in ("transformers", "torch")}
+    with new_model(target, name, revision=checkpoint.revision, seed=seed, **versions) as new:
         with torch.random.fork_rng(devices=[]), checkpoint_errors(folder, "transformers cannot make its model"):
             torch.manual_seed(seed)
             # A config.json may name code on the hub as its attention, which never runs here.
@@ -191,11 +193,11 @@ def initialize(name: str, revision: str | None, target: Path, *, seed: int) -> N
 
 
 @contextlib.contextmanager
-def new_model(target: Path, made_of: str) -> Iterator[Path]:
+def new_model(target: Path, made_of: str, **facts: Any) -> Iterator[Path]:
     """Yield a folder for the files of a model, which takes the place of an older one that a recipe made."""
     with publish_folder(target, lambda: _check_own(target)) as written, no_progress_bars():
         yield written
-        (written / _MARK).write_text(json.dumps({"model": made_of}) + "\n", encoding="utf-8")
+        (written / _MARK).write_text(json.dumps({"model": made_of, **facts}) + "\n", encoding="utf-8")
 
 
 def _check_own(target: Path) -> None:

@@ -25,7 +25,6 @@ Vectors = Mapping[str, npt.NDArray[Any]]
 Sentence = tuple[Words, Vectors]
 # Makes the rows of a sentence from its name in messages, the words that the file of ids gives it, and the sentence.
 Match = Callable[[str, Words, Sentence], Sentence]
-
 _BATCH_SENTENCES = 1024
 
 

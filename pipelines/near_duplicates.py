@@ -45,7 +45,6 @@ def main(corpus: str, threshold: float, output: Path, limit: int | None, **optio
     texts = documents["text"].unique(maintain_order=True)
     store = extract(texts.to_frame(), output / "features", levels="sentence", combine="concat", **options)
     feature = store.features("sentence")[0].name
-    # Each transform has a folder of its own.
     path = output / "indexes" / re.sub(r"\W+", "-", spec)
     path.parent.mkdir(exist_ok=True)
     with build_index(store, path, level="sentence", feature=feature, factory="Flat", transform=spec) as built:
