@@ -1,7 +1,4 @@
-"""Questions of SQuAD files, models that answer them by spans, and scores by the official scripts.
-
-Devlin et al. 2019 (arXiv 1810.04805v2, sections 4.2 and 4.3); evaluate-v1.1.py and evaluate-v2.0.py.
-"""
+"""Questions of SQuAD files, models that answer them by spans, and scores by the official scripts."""
 
 from __future__ import annotations
 
@@ -116,12 +113,10 @@ def _question(path: str | Path, article: int, context: str, entry: _Entry) -> Qu
     return Question(str(entry.id), entry.question, context, article, tuple(spans))
 
 
-def hold_out_articles(
-    questions: Sequence[Question], n_articles: int, seed: int
-) -> tuple[list[Question], list[Question]]:
+def hold_out_articles(questions: Sequence[Question], n: int, seed: int) -> tuple[list[Question], list[Question]]:
     """Return the questions about all but some articles, which are drawn at random, and those about these."""
     articles = np.unique([question.article for question in questions])
-    drawn = set(np.random.default_rng(seed).permutation(articles)[:n_articles].tolist())
+    drawn = set(np.random.default_rng(seed).permutation(articles)[:n].tolist())
     rest = [question for question in questions if question.article not in drawn]
     return rest, [question for question in questions if question.article in drawn]
 
@@ -177,7 +172,6 @@ def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: i
     drawn = np.array([sums[units].sum(axis=0) for units in resamples(len(articles), _N_RESAMPLES, seed)])
     bounds = np.quantile(drawn[:, :2] / drawn[:, 2:], _BOUNDS, axis=0)
     for name, interval in zip(names, bounds.T.tolist(), strict=True):
-        # One article says nothing of others.
         summary[f"{name}_interval"] = interval if len(articles) > 1 else None
     return summary
 
@@ -209,12 +203,7 @@ class Window(NamedTuple):
 
 
 def best_answers(
-    questions: Sequence[Question],
-    windows: Sequence[Window],
-    logits: Sequence[Float32Array],
-    max_tokens: int,
-    *,
-    no_answers: bool,
+    questions: Sequence[Question], windows: Sequence[Window], logits: Any, max_tokens: int, *, no_answers: bool
 ) -> list[Prediction]:
     """Return the best answer of each question, by `logits` of starts and ends, both (n_windows, n_tokens or more)."""
     best: dict[str, tuple[float, int, int]] = {}
@@ -238,31 +227,23 @@ def best_answers(
 
 
 def learn(
-    opened: TaskModel,
-    questions: Mapping[str, Sequence[Question]],
-    settings: Settings,
-    output: Path,
-    *,
-    max_length: int,
-    max_answer_tokens: int,
-    frozen: str | None,
+    opened: TaskModel, splits: Mapping[str, Any], settings: Settings, output: Path, max_tokens: int, frozen: str | None
 ) -> tuple[list[Prediction], dict[str, Any]]:
     """Train a model on `train`, keep the epoch with the best F1 on `chosen_on`; return answers to `dev`, a report."""
     if frozen is not None:
         freeze(opened, frozen)
-    windows = {name: cut_questions(part, opened.tokenizer, max_length) for name, part in questions.items()}
+    max_length = opened.checkpoint.max_length
+    windows = {name: cut_questions(part, opened.tokenizer, max_length) for name, part in splits.items()}
     inputs = {name: [window.inputs for window in part] for name, part in windows.items()}
-    learned = {name: questions[name] for name in ("train", "chosen_on")}
+    learned = {name: splits[name] for name in ("train", "chosen_on")}
     no_answers = any(map(has_unanswerable, learned.values()))
 
     def answers(name: str, predicted: Any) -> list[Prediction]:
-        return best_answers(
-            questions[name], windows[name], predicted.predictions, max_answer_tokens, no_answers=no_answers
-        )
+        return best_answers(splits[name], windows[name], predicted.predictions, max_tokens, no_answers=no_answers)
 
     def score(predicted: Any) -> float:
         found = {one.id: one.answer for one in answers("chosen_on", predicted)}
-        return float(score_each(questions["chosen_on"], found)[:, 1].mean())
+        return float(score_each(splits["chosen_on"], found)[:, 1].mean())
 
     trainer = make_trainer(
         opened.model,
@@ -270,7 +251,7 @@ def learn(
         settings,
         output,
         collator=transformers.DataCollatorWithPadding(opened.tokenizer),
-        made_of=[opened.checkpoint.weights_sha256, [max_length, max_answer_tokens, frozen], [*learned.values()]],
+        made_of=[opened.checkpoint.weights_sha256, [max_length, max_tokens, frozen], [*learned.values()]],
         dev=inputs["chosen_on"] or None,
         score=score,
     )
@@ -279,13 +260,11 @@ def learn(
     return predictions, {**asdict(history), "n_examples": len(inputs["train"])}
 
 
-def best_span(
-    scores: Float32Array, in_paragraph: BoolArray, may_start: BoolArray, max_tokens: int
-) -> tuple[float, int, int]:
+def best_span(scores: Float32Array, inside: BoolArray, may_start: BoolArray, max_tokens: int) -> tuple[float, int, int]:
     """Return the highest sum of start and end (n_tokens, 2), -infinity without a span, and the first and last token."""
     max_tokens = min(max_tokens, len(scores))
-    starts = np.where(in_paragraph & may_start, scores[:, 0], -np.inf)
-    ends = np.append(np.where(in_paragraph, scores[:, 1], -np.inf), np.full(max_tokens - 1, -np.inf))
+    starts = np.where(inside & may_start, scores[:, 0], -np.inf)
+    ends = np.append(np.where(inside, scores[:, 1], -np.inf), np.full(max_tokens - 1, -np.inf))
     sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_tokens)
     first, more = np.unravel_index(int(np.argmax(sums)), sums.shape)
     return float(sums[first, more]), int(first), int(first + more)
@@ -298,7 +277,7 @@ def cut_questions(questions: Sequence[Question], tokenizer: Any, max_length: int
     stride = max_length // 4
     n_tokens = [len(ids) for ids in tokenizer([one.text for one in questions], add_special_tokens=False)["input_ids"]]
     if max(n_tokens) + tokenizer.num_special_tokens_to_add(pair=True) + stride >= max_length:
-        raise UserError(f"a question has {max(n_tokens)} tokens; use a larger --max-length than {max_length}")
+        raise UserError(f"a question has {max(n_tokens)} tokens; the model takes {max_length}: shorten it")
     encoded = tokenizer(
         [one.text for one in questions],
         [one.context for one in questions],

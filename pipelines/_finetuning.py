@@ -23,25 +23,13 @@ from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
 from bertfeat.heads.registry import make_head
 from bertfeat.heads.scores import Interval, resamples
-from bertfeat.pipelines._training import (
-    NO_LABEL,
-    TASKS,
-    History,
-    Settings,
-    TaskModel,
-    check_model_place,
-    freeze,
-    make_trainer,
-    open_task_model,
-    replace_model,
-    rows_of,
-    train,
-)
+from bertfeat.pipelines import _training
+from bertfeat.pipelines._training import NO_LABEL, TASKS, History, Settings, TaskModel
 from bertfeat.probes.rows import is_given
 from bertfeat.probes.scoring import ProbeScore, score_predicted
 from bertfeat.records import BoolArray, Document, Float64Array
 
-# The strengths of the L2 penalty that are tried on dev: C of the logistic regression, alpha of the ridge regression.
+# The strengths of the L2 penalty that are tried on dev.
 _C = (0.001, 0.01, 0.1, 1.0, 10.0)
 _ALPHA = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 _N_RESAMPLES = 1000
@@ -71,28 +59,23 @@ class Correlations:
     def lines(self) -> list[str]:
         """Return the scores as lines to read."""
         lines = [f"rows      {self.n_rows}", f"Spearman  {self.spearman:.4f}", f"Pearson   {self.pearson:.4f}"]
-        if self.n_without_label:
-            lines.append(f"rows without a label, left out: {self.n_without_label}")
         lines += ["", f"{_LEVEL:.0%} intervals ({_N_RESAMPLES} resamples of {self.n_rows} documents)"]
         lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
         return lines
 
 
-#: A score of classes or of quantities.
 Score = ProbeScore | Correlations
 
 
-def correlate(
-    true: Float64Array, predicted: Float64Array, *, n_without_label: int = 0, bootstrap: bool
-) -> Correlations:
+def correlate(true: Float64Array, guessed: Float64Array, *, n_without_label: int = 0, bootstrap: bool) -> Correlations:
     """Compare predicted quantities of rows with true ones, both (n_rows,)."""
     found: dict[str, Any] = {}
     intervals = {}
     for name in ("spearman", "pearson"):
-        found[name] = _correlation(name, true, predicted)
+        found[name] = _correlation(name, true, guessed)
         if bootstrap:
             drawn = resamples(len(true), _N_RESAMPLES, 0)
-            scores = [_correlation(name, true[rows], predicted[rows]) for rows in drawn]
+            scores = [_correlation(name, true[rows], guessed[rows]) for rows in drawn]
             low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
             intervals[name] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
     return Correlations(len(true), **found, intervals=intervals, n_without_label=n_without_label)
@@ -106,10 +89,7 @@ def _correlation(name: str, true: Float64Array, predicted: Float64Array) -> floa
 
 
 def fit_and_score(vectors: Mapping[str, Any], labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Score]]:
-    """Fit a linear head on train with the best penalty on dev; return its name and penalty, and the other scores.
-
-    `vectors` (n_pairs, dim) and `labels` (n_pairs,) are those of each split; float64 labels are quantities.
-    """
+    """Fit a linear head on train, with the best penalty on dev, for classes or float64; return it and the scores."""
     train, held = (vectors["train"], labels["train"]), [split for split in vectors if split != "train"]
     if labels["train"].dtype.kind == "f":
         heads = {alpha: make_pipeline(StandardScaler(), Ridge(alpha=alpha)).fit(*train) for alpha in _ALPHA}
@@ -196,15 +176,12 @@ def finetune(
     frozen: str | None = None,
     context: bool = False,
 ) -> FineTuned:
-    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in a place in the output.
-
-    `frozen` are layers that keep their weights; with `context`, the sentences of a document are read as one text.
-    """
+    """Fine-tune a model, score its best epoch on dev on all splits but train, and save it in a place in the output."""
     texts = {name: find_labels(task, documents, label, name) for name, documents in splits.items()}
     classes, codes = encode_splits(texts, label)
-    opened = open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
-    check_model_place(opened, output / place)
-    layers = () if frozen is None else freeze(opened, frozen)
+    opened = _training.open_task_model(model, TASKS[task], seed=settings.seed, **_head_config(task, classes))
+    _training.check_model_place(opened, output / place)
+    layers = () if frozen is None else _training.freeze(opened, frozen)
     examples = {
         name: make_examples(split, opened, codes if name == "train" else None, context=context)
         for name, split in texts.items()
@@ -215,7 +192,7 @@ def finetune(
             click.echo(f"{name}: {split.n_cut} of {n_rows} texts are cut to the model's window", err=True)
     pads = transformers.DataCollatorForTokenClassification if task == "tag" else transformers.DataCollatorWithPadding
     read = {name: [list(one.values()) for one in examples[name].inputs] for name in ("train", "dev")}
-    trainer = make_trainer(
+    trainer = _training.make_trainer(
         opened.model,
         [one for one in examples["train"].inputs if np.max(one["labels"]) != NO_LABEL],
         settings,
@@ -225,7 +202,7 @@ def finetune(
         dev=examples["dev"].inputs,
         score=lambda predicted: examples["dev"].score(predicted, classes, bootstrap=False).value,
     )
-    history = train(trainer)
+    history = _training.train(trainer)
     scores = {}
     for name, split in examples.items():
         if name == "train":
@@ -245,15 +222,13 @@ def finetune(
         "weights_sha256": opened.checkpoint.weights_sha256,
         "n_classes": len(classes) or None,
         "n_rows": {name: len(split.labels) for name, split in texts.items()},
-        "n_windows": {name: len(split.inputs) for name, split in examples.items()},
         "n_without_label": {name: split.n_without_label for name, split in texts.items()},
-        "n_cut": {name: split.n_cut for name, split in examples.items()},
         "frozen_layers": list(layers),
         "settings": asdict(settings),
         "training": asdict(history),
         "scores": {name: score.to_dict() for name, score in scores.items()},
         "seconds": history.seconds,
-        "n_bytes": replace_model(opened, output / place),
+        "n_bytes": _training.replace_model(opened, output / place),
     }
     return FineTuned(history, scores, values)
 
@@ -305,9 +280,7 @@ def _head_config(task: str, classes: Labels) -> dict[str, Any]:
     return {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}, **problem}
 
 
-def make_examples(
-    texts: LabelledTexts, opened: TaskModel, targets: npt.NDArray[Any] | None, *, context: bool = False
-) -> Examples:
+def make_examples(texts: LabelledTexts, opened: TaskModel, targets: Any, *, context: bool = False) -> Examples:
     """Tokenize a split: whole texts are cut to one window, words into several; `targets` (n_rows,) are learned."""
     tokenizer, max_length = opened.tokenizer, opened.checkpoint.max_length
     if targets is None:
@@ -323,7 +296,7 @@ def make_examples(
         )
         n_cut = sum(bool(one.overflowing) for one in encoded.encodings)
         encoded["labels"] = targets.tolist()
-        return Examples(texts, rows_of(encoded), np.ones(len(targets), np.bool_), n_cut)
+        return Examples(texts, _training.rows_of(encoded), np.ones(len(targets), np.bool_), n_cut)
     groups = itertools.groupby(texts.documents, lambda document: document.group if context else document.index)
     sentences = [[word for document in group for word in document.words or ()] for _, group in groups]
     encoded = tokenizer(
@@ -343,7 +316,7 @@ def make_examples(
         is_read[word] = True
     encoded["labels"] = labels
     del encoded["overflow_to_sample_mapping"]
-    return Examples(texts, rows_of(encoded), is_read[texts.is_labelled], 0)
+    return Examples(texts, _training.rows_of(encoded), is_read[texts.is_labelled], 0)
 
 
 def _places(encoded: Any, sentences: Sequence[Sequence[str]]) -> dict[int, tuple[int, int, int]]:

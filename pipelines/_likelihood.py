@@ -26,8 +26,7 @@ MASK = "[MASK]"
 _MAX_TOKENS = 4096
 _MAX_LOGITS = 64 << 20
 _DOCUMENTS_AT_ONCE = 64
-# Models whose tokens see earlier tokens only. transformers has heads for next words for others too (XLNet), but run
-# like this they would see the word that they predict.
+# Models whose tokens see earlier tokens only; others, such as XLNet, would see the word that they predict.
 _CAUSAL = ("gpt2", "openai-gpt")
 
 
@@ -56,8 +55,6 @@ class LanguageModel:
         self._decode = opened.tokenizer.decode
         self.mask_token: str | None = opened.tokenizer.mask_token
         self.mask_id: int | None = opened.tokenizer.mask_token_id
-        if self.mask_id is None and not self.is_causal:
-            raise CheckpointError(f"{name}: its tokenizer has no mask token; use another model")
         self.tokenizer = Tokenizer.load(checkpoint.folder, given_words=given_words, n_ids=checkpoint.n_ids)
         template, first = self.tokenizer.single, getattr(opened.model.config, "bos_token_id", None)
         self._prefix, self._suffix = template.prefix.ids, template.suffix.ids
@@ -89,10 +86,7 @@ class LanguageModel:
         return pl.DataFrame(rows, names, orient="row").sort("doc_id", "char_start", "rank")
 
     def score_words(self, documents: Sequence[Document]) -> Iterator[pl.DataFrame]:
-        """Yield the words of documents, as the word level has them, with `log_prob`, a natural logarithm.
-
-        It is null where nothing comes before a word and the model has no first token.
-        """
+        """Yield the words of documents, as the word level has them, with `log_prob`, a natural logarithm or null."""
         with reporting(None) as progress:
             for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
                 progress.stage("scoring documents", start, len(documents))
@@ -121,7 +115,7 @@ class LanguageModel:
 
     def _masked(self, tokens: Tokens) -> Iterator[_Query]:
         """Yield a window for each token, in which it and the later tokens of its word are masked."""
-        assert self.mask_id is not None, "a model without a mask is refused"
+        assert self.mask_id is not None, "models of masked words have a mask"
         document, word = tokens.document, tokens.word
         for window in self._windows(tokens):
             last = len(window.ids) - len(self._suffix)

@@ -18,11 +18,9 @@ from bertfeat.pipelines._recipe import read_documents
 from bertfeat.pipelines._training import NO_LABEL, TaskModel, new_model, open_task_model
 from bertfeat.text.template import read_templates
 
-#: The texts of a document, in order.
 Texts = list[str]
 #: The token ids of a window, and the number of each token's word.
 Window = dict[str, Any]
-# Their ids are in this order, as in BERT.
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _USUAL_SIZE = 30_522
 
@@ -101,7 +99,6 @@ class Masking:
             return batch
         batch = self._pad([{"input_ids": window["input_ids"], "labels": window["words"]} for window in windows])
         ids, words = batch["input_ids"], batch["labels"]
-        # Tokens of a word follow each other without a gap.
         starts = torch.arange(words.shape[1]) + words
         offsets = torch.stack([starts, starts + 1], dim=-1)
         is_special = torch.isin(ids, self._special_ids)
@@ -151,8 +148,7 @@ def make_model(config_path: str, texts: Sequence[str], folder: Path, *, seed: in
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
     """Train an uncased WordPiece tokenizer as that of BERT, always alike; each letter of the texts is a piece."""
     learner = BertWordPieceTokenizer()
-    # The trainer numbers the letters inside words in the order of a hash table, which then decides ties. Tokens that
-    # are given to it keep their order.
+    # The trainer would number the letters inside words in the order of a hash table, which then decides ties.
     letters = {letter for text in texts for letter in learner.normalize(text) if not letter.isspace()}
     given = [*_SPECIALS, *sorted(f"##{letter}" for letter in letters)]
     learner.train_from_iterator(texts, vocab_size, special_tokens=given, show_progress=False)

@@ -41,13 +41,10 @@ _LOCK = ".lock"
 _OUTPUT = click.Option(["-o", "--output"], type=OUTPUT, required=True, help="Folder of the results.")
 _GROUPS = (options.corpus_options, options.model_options, options.feature_options, options.length_options)
 _EXTRACT = click.command()(options.together(*_GROUPS, options.compute_options)(lambda: None))
-#: The options of one feature of texts.
 features_options = options.together(
     click.option("--layers", default="-1", show_default=True, help="One layer, or several concatenated ones."),
     click.option("--pooling", type=click.Choice(["mean", "max", "cls"]), default="mean", show_default=True),
 )
-#: The documents of train, dev and test.
-Splits = dict[str, list[Document]]
 
 
 def read_documents(path: str | Path, **settings: Any) -> list[Document]:
@@ -62,7 +59,7 @@ def read_documents(path: str | Path, **settings: Any) -> list[Document]:
         return [row for shard in everything for row in corpus.read(shard) if isinstance(row, Document)]
 
 
-def read_splits(files: Mapping[str, str], *, seed: int, n_drawn: int | None = None, **settings: Any) -> Splits:
+def read_splits(files: Mapping[str, str], *, seed: int, n_drawn: int | None = None, **settings: Any) -> Any:
     """Return the documents of each file, or `n_drawn` of them; dev and test are held out of train if they have none."""
     splits = {}
     for name, path in files.items():
@@ -93,7 +90,7 @@ def hold_out(n_rows: int, seed: int, names: Collection[str] = ("test", "dev")) -
 
 
 class Result(NamedTuple):
-    """The result of a recipe: the values of result.json, and the text to print."""
+    """The result of a recipe: what result.json has beside the options, and the text to print."""
 
     values: Mapping[str, Any]
     text: str
@@ -106,10 +103,8 @@ def recipe(*libraries: str, extraction: str = "model") -> Callable[[Callable[...
 
 
 class _Recipe(click.Command):
-    def __init__(
-        self, *, libraries: Sequence[str], extraction: Sequence[str], callback: Callable[..., Result], **attributes: Any
-    ) -> None:
-        super().__init__(callback=callback, **attributes)
+    def __init__(self, *, libraries: Sequence[str], extraction: Sequence[str], callback: Any, **settings: Any) -> None:
+        super().__init__(callback=callback, **settings)
         if not any("--output" in param.opts for param in self.params):
             self.params.append(_OUTPUT)
         self.params += [param for param in _EXTRACT.params if param.name in extraction]
@@ -129,7 +124,8 @@ class _Recipe(click.Command):
         with contextlib.nullcontext() if output is None else _alone_in(output):
             values, text = super().invoke(ctx)
             if output is not None:
-                result = {"pipeline": self._pipeline, "seconds": time.perf_counter() - started, **values}
+                options = {name: value for name, value in ctx.params.items() if name != "output"}
+                result = {"pipeline": self._pipeline, "seconds": time.perf_counter() - started, **options, **values}
                 write(output / "result.json", result)
                 shutil.rmtree(output / CHECKPOINTS, ignore_errors=True)
         click.echo(text)

@@ -43,14 +43,11 @@ HEADS = {
     "masked": ("AutoModelForMaskedLM", "MODEL_FOR_MASKED_LM_MAPPING", "masked words"),
     "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING", "next words"),
 }
-#: task -> the kind of head
 TASKS = {"classify": "sequence", "tag": "token", "regress": "sequence", "pair": "sequence"}
-#: Learning rates.
 RATE = click.FloatRange(min=0, min_open=True)
 #: Options that have no effect on the heads of frozen features.
 FOR_FINETUNING = ("learning_rate", "epochs", "batch_size", "patience")
 _COUNT = click.IntRange(min=1)
-#: The options of `Settings`.
 training_options = together(
     click.option("--learning-rate", type=RATE, help="The highest one; by default, by the model's size."),
     click.option("--epochs", type=_COUNT, default=4, show_default=True, help="The most epochs."),
@@ -59,7 +56,6 @@ training_options = together(
     click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True),
     click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True),
 )
-#: Those of a recipe that compares frozen features with a fine-tuned model.
 finetuning_options = together(
     click.option("--with-finetuning", is_flag=True, help="Also train the whole model, by the options below."),
     training_options,
@@ -93,7 +89,7 @@ def require_head(name: str, head: str) -> Checkpoint:
 def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = False, **config: Any) -> TaskModel:
     """Load a model with a head; what its files lack is drawn at random, which `trained` refuses."""
     checkpoint = require_head(name, head)
-    folder = checkpoint.folder
+    folder, safe = checkpoint.folder, {"local_files_only": True, "trust_remote_code": False}
     with torch.random.fork_rng(devices=[]), no_progress_bars(), checkpoint_errors(folder, "its files do not load"):
         torch.manual_seed(seed)
         model, report = getattr(transformers, HEADS[head][0]).from_pretrained(
@@ -101,18 +97,15 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
             config=transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **config),
             dtype=torch.float32,
             use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             # transformers chooses: a config.json may name code on the hub.
             attn_implementation=None,
+            **safe,
         )
         # Byte-level tokenizers take lists of words only with a space before each word.
         spaces = {"add_prefix_space": True} if head == "token" else {}
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, **spaces
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe, **spaces)
     # GPT-2 has no token for padding.
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     if model.config.pad_token_id is None:
@@ -122,7 +115,6 @@ def open_task_model(name: str, head: str, *, seed: int = 0, trained: bool = Fals
     tokenizer.padding_side = "left" if reads_last else "right"
     taken = inspect.signature(model.forward).parameters
     tokenizer.model_input_names = [column for column in tokenizer.model_input_names if column in taken]
-    # A head for another number of classes does not fit.
     new = tuple(sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}))
     # transformers leaves the biases of some heads as they are in memory (5.23: Longformer, Nyströmformer and others).
     for key, values in model.named_parameters():
@@ -213,10 +205,8 @@ def _check_own(target: Path) -> None:
         raise ConfigError(f"{target}: is there and was not made by a recipe; choose another --output")
 
 
-def static_settings(model: str, static: str | None) -> dict[str, Any]:
-    """Check that only `static` has static vectors; return its settings: each word that it lacks has zeros."""
-    if open_checkpoint(model).static is not None:
-        raise ConfigError(f"`model={model!r}` holds static vectors, without layers to compare; pass it as `static`")
+def static_settings(static: str | None) -> dict[str, Any]:
+    """Check that `static` has static vectors; return its settings: each word that it lacks has zeros."""
     if static is None:
         return {}
     vectors = open_checkpoint(static).static
@@ -301,10 +291,8 @@ def make_trainer(
     score: Callable[[Any], float],
     judge: Callable[[Any, Any], Any] | None = None,
 ) -> Trainer:
-    """Return the trainer of a model, which is trained in place; the epoch with the best `score` on `dev` is kept.
-
-    `made_of`, JSON values that decide the weights, and the settings name the folder of the checkpoints.
-    """
+    """Return the trainer of a model, which is trained in place; the epoch with the best `score` on `dev` is kept."""
+    # These values name the folder of the checkpoints.
     decides = json.dumps([made_of, {**asdict(settings), "device": None}], sort_keys=True)
 
     def metrics(predicted: Any) -> dict[str, float]:
@@ -328,12 +316,10 @@ def make_trainer(
         logging_nan_inf_filter=False,
         load_best_model_at_end=dev is not None,
         metric_for_best_model="score",
-        greater_is_better=True,
         restore_callback_states_from_checkpoint=True,
         remove_unused_columns=False,
         use_cpu=settings.device == "cpu",
         dataloader_pin_memory=False,
-        report_to="none",
         log_level="error",
         disable_tqdm=True,
         train_sampling_strategy="group_by_length",

@@ -25,13 +25,10 @@ Vectors = Mapping[str, npt.NDArray[Any]]
 Sentence = tuple[Words, Vectors]
 # Makes the rows of a sentence from its name in messages, the words that the file of ids gives it, and the sentence.
 Match = Callable[[str, Words, Sentence], Sentence]
-
 _BATCH_SENTENCES = 1024
 
 
-def write_table(
-    output: Path, level: str, sentences: Iterable[Sentence], match: Match, ids: str | None
-) -> Mapping[str, Any]:
+def write_table(output: Path, level: str, sentences: Iterable[Sentence], match: Match, ids: str | None) -> Any:
     """Write vectors.parquet, and return the values of result.json; a line of a .txt `ids` is the id of a sentence."""
     path, n_rows, columns = output / "vectors.parquet", 0, list[str]()
     frames = _frames(level, sentences, match, ids)
@@ -51,7 +48,7 @@ def _frames(level: str, sentences: Iterable[Sentence], match: Match, ids: str | 
     file = None if ids is None else local_file(ids)
     has_rows = file is not None and file.format != "txt"
     given = None if file is None else _given(file, Level(level) if has_rows else Level.SENTENCE)
-    first, number = dict[str, int](), -1
+    number = -1
     for number, sentence in enumerate(sentences):
         if given is not None and number == len(given):
             raise UserError(f"{ids}: has {number:,} sentences, the vectors have more")
@@ -59,10 +56,6 @@ def _frames(level: str, sentences: Iterable[Sentence], match: Match, ids: str | 
         known = rows["word"].to_list() if "word" in rows and not rows["word"].has_nulls() else None
         said = f"sentence {number}" if known is None else f"sentence {number} ({' '.join(known):.40})"
         words, vectors = match(said, known, sentence)
-        widths = {name: array.shape[1] for name, array in vectors.items()}
-        first = first or widths
-        if widths != first:
-            raise UserError(f"{said} has vectors {widths}, the first one {first}")
         n_rows = len(next(iter(vectors.values())))
         if not has_rows:
             rows = rows[[0] * n_rows]

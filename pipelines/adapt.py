@@ -3,8 +3,7 @@
     python -m bertfeat.pipelines.adapt --corpus texts.txt --model minilm -o adapted
     python -m bertfeat.pipelines.adapt --corpus texts.txt --from-scratch config.json -o small
 
-Writes the folder model, which --model takes, result.json, and the learning curve. The same command resumes a run that
-was killed.
+Writes the folder model, result.json and the learning curve. The same command resumes a run that was killed.
 """
 
 from __future__ import annotations
@@ -17,25 +16,8 @@ from typing import Any
 import click
 import numpy as np
 
-from bertfeat.pipelines._pretraining import (
-    Masking,
-    cut_windows,
-    hold_out,
-    judge,
-    make_model,
-    open_masked_model,
-    read_texts,
-    scores_of,
-)
+from bertfeat.pipelines import _pretraining, _training
 from bertfeat.pipelines._recipe import FILE, Result, recipe
-from bertfeat.pipelines._training import (
-    Settings,
-    check_model_place,
-    make_trainer,
-    replace_model,
-    train,
-    training_options,
-)
 from bertfeat.plots.charts import plot_lines
 from bertfeat.plots.tables import text_table
 
@@ -50,27 +32,27 @@ _SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option("--whole-words", is_flag=True, help="Mask whole words.")
 @click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a window.  [default: 128, or fewer]")
 @click.option("--held-out", type=_SHARE, default=0.1, show_default=True, help="Share of the text to score on.")
-@training_options
+@_training.training_options
 def main(corpus: str, model: str | None, from_scratch: str | None, output: Path, **options: Any) -> Result:
     """Train an encoder on plain text, and write a folder that --model takes."""
     if (model is None) == (from_scratch is None):
         raise click.UsageError("pass --model, or --from-scratch with a config.json, and not both")
     whole_words, max_length, held_out = (options.pop(name) for name in ("whole_words", "max_length", "held_out"))
     reading = {name: options.pop(name) for name in ("text_column", "document_column", "format", "limit")}
-    settings = Settings(**options)
-    parts = hold_out(read_texts(corpus, **reading), held_out)
+    settings = _training.Settings(**options)
+    parts = _pretraining.hold_out(_pretraining.read_texts(corpus, **reading), held_out)
     if from_scratch is not None:
-        make_model(from_scratch, [*itertools.chain(*parts[0])], output / "start", seed=settings.seed)
-    opened = open_masked_model(model or str(output / "start"), settings.seed)
-    check_model_place(opened, output / "model")
+        _pretraining.make_model(from_scratch, [*itertools.chain(*parts[0])], output / "start", seed=settings.seed)
+    opened = _pretraining.open_masked_model(model or str(output / "start"), settings.seed)
+    _training.check_model_place(opened, output / "model")
     longest = opened.checkpoint.max_length
     if max_length is not None and max_length > longest:
         raise click.UsageError(f"--max-length {max_length} is more than the {longest} tokens that the model takes")
     length = max_length or min(_USUAL_LENGTH, longest)
-    windows, others = (cut_windows(part, opened.tokenizer, length) for part in parts)
-    masking = Masking(opened.tokenizer, whole_words=whole_words)
+    windows, others = (_pretraining.cut_windows(part, opened.tokenizer, length) for part in parts)
+    masking = _pretraining.Masking(opened.tokenizer, whole_words=whole_words)
     scored = masking.once(others)
-    trainer = make_trainer(
+    trainer = _training.make_trainer(
         opened.model,
         windows,
         settings,
@@ -78,13 +60,13 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
         collator=masking,
         made_of=[opened.checkpoint.weights_sha256, whole_words, scored, [one["input_ids"].tolist() for one in windows]],
         dev=scored,
-        score=lambda predicted: -scores_of(predicted)["loss"],
-        judge=judge,
+        score=lambda predicted: -_pretraining.scores_of(predicted)["loss"],
+        judge=_pretraining.judge,
     )
-    before = scores_of(trainer.predict(scored))
-    history = train(trainer)
-    after = scores_of(trainer.predict(scored))
-    replace_model(opened, output / "model")
+    before = _pretraining.scores_of(trainer.predict(scored))
+    history = _training.train(trainer)
+    after = _pretraining.scores_of(trainer.predict(scored))
+    _training.replace_model(opened, output / "model")
     curve: list[dict[str, float]] = [{"step": 0, "held_out_loss": before["loss"]}]
     for number, (score, loss) in enumerate(zip(history.scores, history.losses, strict=True), 1):
         curve.append({"step": history.step // history.epoch * number, "held_out_loss": -score, "loss": loss})
@@ -96,16 +78,9 @@ def main(corpus: str, model: str | None, from_scratch: str | None, output: Path,
     masked = [label for window in scored for label in window["labels"] if label >= 0]
     guessed = masked.count(guess) / len(masked)
     values = {
-        "corpus": Path(corpus).name,
-        "model": model,
-        "from_scratch": None if from_scratch is None else Path(from_scratch).name,
         "new_weights": opened.new_weights,
-        "whole_words": whole_words,
         "max_length": length,
         "n_documents": {"train": len(parts[0]), "held_out": len(parts[1])},
-        "n_windows": {"train": len(windows), "held_out": len(others)},
-        "n_tokens": {"train": len(ids), "held_out": sum(len(window["input_ids"]) for window in others)},
-        "settings": asdict(settings),
         "before": before,
         "after": after,
         "most_frequent_token": {"masked_accuracy": guessed},

@@ -1,9 +1,7 @@
 """Fine-tuning of a model on labelled texts, pairs or words: the encoder is trained too, and scored as a probe is.
 
-    python -m bertfeat.pipelines.finetune --task classify --corpus a.csv --test b.csv --label topic -o tuned
-    python -m bertfeat.pipelines.finetune --task tag --corpus a.conll --dev b.conll --freeze 0..3 -o tagger
-
-Without --test, a fifth of the rows is held out, and without --dev a tenth of the rest, as in sentence_classifier.
+python -m bertfeat.pipelines.finetune --task classify --corpus a.csv --test b.csv --label topic -o tuned
+python -m bertfeat.pipelines.finetune --task tag --corpus a.conll --dev b.conll --freeze 0..3 -o tagger
 """
 
 from __future__ import annotations
@@ -57,8 +55,7 @@ def main(task: str, label: str, output: Path, limit: int | None, **options: Any)
     costs = f"{history.seconds:.1f} s, {tuned.values['n_bytes'] / 1e6:.1f} MB"
     kept = f"kept: epoch {history.best_epoch}, in {output / 'model'}; {costs}"
     lines = [table, kept, "", *tuned.scores["test"].lines()]
-    named = {name: Path(path).name for name, path in files.items()}
-    return Result({"files": named, "label": label, "limit": limit, **tuned.values}, "\n".join(lines))
+    return Result(tuned.values, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,7 @@
 """Words that a language model expects, and how likely it finds those of a text.
 
-    python -m bertfeat.pipelines.masked_words --model MODEL "Paris is the [MASK] of France." -k 5
-    python -m bertfeat.pipelines.masked_words --model MODEL --corpus sentences.txt -o scores
-
-With texts, it prints the most probable words for each mask; --output keeps them, with the state at the mask. With a
-corpus, it writes a row for each word with its log probability and surprisal: for a model of masked words the
-pseudo-log-likelihood, within-word left-to-right (Kauf and Ivanova 2023, arXiv 2305.10588).
+python -m bertfeat.pipelines.masked_words --model MODEL "Paris is the [MASK] of France." -k 5
+python -m bertfeat.pipelines.masked_words --model MODEL --corpus sentences.txt -o scores
 """
 
 from __future__ import annotations
@@ -31,41 +27,27 @@ from bertfeat.plots.tables import text_table
 @click.option("--layers", default="-1", show_default=True, help="Layers of the states at the masks, with --output.")
 @click.option("--corpus", type=FILE, help="Instead of texts: a file to score.")
 @click.option("-o", "--output", type=OUTPUT, help="Folder of the results.")
-def main(
-    texts: tuple[str, ...],
-    model: str,
-    k: int,
-    layers: str,
-    corpus: str | None,
-    device: str,
-    output: Path | None,
-    **reading: Any,
-) -> Result:
+def main(texts: tuple[str, ...], model: str, corpus: str | None, output: Path | None, **reading: Any) -> Result:
     """Guess the words of masks in TEXTS, or score the words of a corpus."""
     if bool(texts) == (corpus is not None):
         raise click.UsageError("pass texts with a mask, or --corpus, and not both")
+    device, k, layers = (reading.pop(name) for name in ("device", "k", "layers"))
     if corpus is None:
         refuse_given(reading, "is for --corpus")
-        values, text = _fill(texts, LanguageModel(model, device), k, layers, output)
-        return Result({"model": model, **values}, text)
+        return _fill(texts, LanguageModel(model, device), k, layers, output)
     if output is None:
         raise click.UsageError("--corpus needs --output, the folder of the scores")
     documents = read_documents(corpus, **reading)
     if not documents:
         raise click.UsageError(f"{corpus}: has no documents")
     language = LanguageModel(model, device, given_words=documents[0].words is not None)
-    values, text = _score(language, documents, output)
-    return Result({"model": model, "corpus": Path(corpus).name, **values}, text)
+    return _score(language, documents, output)
 
 
 def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, output: Path | None) -> Result:
     """Find the words for each mask; keep them with the states at the masks in masks.parquet."""
     words = language.fill(texts, k)
-    headers = ["char_start", "rank", "word", "probability"]
-    tables = []
-    for number, text in enumerate(texts):
-        rows = words.filter(pl.col("doc_id") == number).select(headers).rows()
-        tables.append(f"{text}\n{text_table(headers, rows)}\n")
+    shown = words.drop("char_end")
     if output is not None:
         frame = pl.DataFrame({"text": [language.with_mask(text) for text in texts]})
         how: Any = {"model": language.name, "levels": "token", "layers": layers, "device": str(language.device)}
@@ -75,7 +57,7 @@ def _fill(texts: Sequence[str], language: LanguageModel, k: int, layers: str, ou
         kept = ["doc_id", "char_start", "char_end", *(feature.name for feature in store.features("token"))]
         joined = states.select(kept).join(ranked, on=["doc_id", "char_start"], maintain_order="left")
         write(output / "masks.parquet", joined)
-    return Result({"k": k, "words": words.to_dicts()}, "\n".join(tables))
+    return Result({"words": words.to_dicts()}, text_table(shown.columns, shown.rows()))
 
 
 def _score(language: LanguageModel, documents: Sequence[Any], output: Path) -> Result:

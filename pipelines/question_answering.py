@@ -3,8 +3,7 @@
     python -m bertfeat.pipelines.question_answering --corpus xquad.en.json -o xquad --with-finetuning
     python -m bertfeat.pipelines.question_answering --corpus train-v1.1.json --dev dev-v1.1.json -o squad
 
-Devlin et al. 2019 (arXiv 1810.04805v2, sections 4.2 and 4.3), on files in SQuAD's format. Without --dev, a fifth of the
-articles is held out. Scores are those of the official scripts. Writes predictions, model, table.md and result.json.
+On files in SQuAD's format. Writes predictions, model, table.md and result.json.
 """
 
 from __future__ import annotations
@@ -17,95 +16,70 @@ from typing import Any
 import click
 import polars as pl
 
-from bertfeat.pipelines._answering import (
-    Prediction,
-    best_sentence,
-    has_unanswerable,
-    hold_out_articles,
-    learn,
-    read_squad,
-    summarize,
-)
+from bertfeat.pipelines import _answering, _training
 from bertfeat.pipelines._recipe import FILE, Result, cost_cells, draw_rows, recipe, write
-from bertfeat.pipelines._training import (
-    RATE,
-    Settings,
-    check_finetuning,
-    check_model_place,
-    finetuning_options,
-    open_task_model,
-    replace_model,
-)
 from bertfeat.plots.tables import markdown_table
 
 
 @recipe("accelerate", "sklearn")
 @click.option("--corpus", type=FILE, required=True, help="SQuAD 1.1 or 2.0 .json.")
 @click.option("--dev", type=FILE, help="SQuAD .json to score on.")
-@click.option("--max-length", type=click.IntRange(min=8), help="Tokens of a window; by default what the model takes.")
 @click.option("--max-answer-tokens", type=click.IntRange(min=1), default=30, show_default=True)
-@click.option("--head-learning-rate", type=RATE, default=1e-3, show_default=True, help="On the frozen model.")
+@click.option("--head-learning-rate", type=_training.RATE, default=1e-3, show_default=True, help="On the frozen model.")
 @click.option("--head-epochs", type=click.IntRange(min=1), default=15, show_default=True, help="On the frozen model.")
 @click.option("--freeze", "frozen", help="Layers that fine-tuning keeps, such as 0..4; 0 is the embeddings.")
 @click.option("--limit", type=click.IntRange(min=1), help="N questions of each file, drawn at random.")
-@finetuning_options
+@_training.finetuning_options
 def main(corpus: str, dev: str | None, model: str, output: Path, limit: int | None, **options: Any) -> Result:
     """Find the answers of questions in their paragraphs by a frozen and by a fine-tuned model, and compare."""
     with_finetuning, frozen = options.pop("with_finetuning"), options.pop("frozen")
-    check_finetuning(model, "question", ("frozen", "learning_rate", "epochs"), asked=with_finetuning)
-    max_length, max_answer_tokens = options.pop("max_length"), options.pop("max_answer_tokens")
+    _training.check_finetuning(model, "question", ("frozen", "learning_rate", "epochs"), asked=with_finetuning)
+    n_tokens = options.pop("max_answer_tokens")
     head = {"learning_rate": options.pop("head_learning_rate"), "epochs": options.pop("head_epochs")}
-    settings = Settings(**options)
-    opened = open_task_model(model, "question", seed=settings.seed)
-    check_model_place(opened, output / "model")
-    splits = {name: read_squad(path) for name, path in {"train": corpus, "dev": dev}.items() if path is not None}
+    settings = _training.Settings(**options)
+    opened = _training.open_task_model(model, "question", seed=settings.seed)
+    _training.check_model_place(opened, output / "model")
+    files = {"train": corpus} if dev is None else {"train": corpus, "dev": dev}
+    splits = {name: _answering.read_squad(path) for name, path in files.items()}
     splits = {name: [part[row] for row in sorted(draw_rows(len(part), limit))] for name, part in splits.items()}
     n_articles = len({question.article for question in splits["train"]})
     if dev is None:
         if n_articles < 2:
             raise click.UsageError(f"{corpus}: has questions about one article only; pass --dev")
-        splits["train"], splits["dev"] = hold_out_articles(splits["train"], max(1, n_articles // 5), settings.seed)
-        n_articles -= max(1, n_articles // 5)
+        n_held = max(1, n_articles // 5)
+        splits["train"], splits["dev"] = _answering.hold_out_articles(splits["train"], n_held, settings.seed)
+        n_articles -= n_held
     paragraphs = {question.context for question in splits["train"]}
-    unanswerable = has_unanswerable(splits["train"])
+    unanswerable = _answering.has_unanswerable(splits["train"])
     # A tenth of the articles, if there are ten, chooses the epoch.
-    splits["train"], splits["chosen_on"] = hold_out_articles(splits["train"], n_articles // 10, settings.seed)
-    length = min(max_length or opened.checkpoint.max_length, opened.checkpoint.max_length)
-    windows = {"max_length": length, "max_answer_tokens": max_answer_tokens}
+    chosen = _answering.hold_out_articles(splits["train"], n_articles // 10, settings.seed)
+    splits["train"], splits["chosen_on"] = chosen
     asked = splits["dev"]
 
-    def add(name: str, predictions: Sequence[Prediction], training: Mapping[str, Any] | None = None) -> None:
-        """Score the answers to the questions of dev, and write them."""
+    def add(name: str, predictions: Sequence[_answering.Prediction], training: Mapping[str, Any] | None = None) -> None:
         frame = pl.DataFrame(predictions, schema_overrides={"no_answer_score": pl.Float64}, orient="row")
         write(output / "predictions" / f"{name}.parquet", frame)
-        # What the official scripts read.
         answers = {one.id: one.answer for one in predictions}
         write(output / "predictions" / f"{name}.json", answers)
-        scores = summarize(asked, answers, settings.seed)
+        scores = _answering.summarize(asked, answers, settings.seed)
         click.echo(f"{name}: exact match {scores['exact_match']:.1f}, F1 {scores['f1']:.1f}", err=True)
         seconds = None if training is None else training["seconds"]
         rows.append({"answers_by": name, **scores, "seconds": seconds, "n_bytes": None, "training": training})
 
     rows: list[dict[str, Any]] = []
-    add("sentence", [best_sentence(question) for question in asked])
+    add("sentence", [_answering.best_sentence(question) for question in asked])
     all_layers = f"0..{opened.checkpoint.n_layers}"
-    add("frozen", *learn(opened, splits, replace(settings, **head), output, frozen=all_layers, **windows))
+    add("frozen", *_answering.learn(opened, splits, replace(settings, **head), output, n_tokens, all_layers))
     if with_finetuning:
-        opened = open_task_model(model, "question", seed=settings.seed)
-        add("finetuned", *learn(opened, splits, settings, output, frozen=frozen, **windows))
-    rows[-1]["n_bytes"] = replace_model(opened, output / "model")
+        opened = _training.open_task_model(model, "question", seed=settings.seed)
+        add("finetuned", *_answering.learn(opened, splits, settings, output, n_tokens, frozen))
+    rows[-1]["n_bytes"] = _training.replace_model(opened, output / "model")
     table = _table(rows)
     write(output / "table.md", table + "\n")
     values = {
-        "corpus": Path(corpus).name,
-        "dev": None if dev is None else Path(dev).name,
-        "model": model,
         "weights_sha256": opened.checkpoint.weights_sha256,
-        "max_length": length,
-        "limit": limit,
-        "max_answer_tokens": max_answer_tokens,
         "unanswerable": unanswerable,
-        "official_script": "2.0" if has_unanswerable(asked) else "1.1",
+        "official_script": "2.0" if _answering.has_unanswerable(asked) else "1.1",
         "n_questions": {name: len(splits[name]) for name in ("train", "chosen_on", "dev")},
         "n_dev_questions_on_train_paragraphs": sum(question.context in paragraphs for question in asked),
         "rows": rows,

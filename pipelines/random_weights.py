@@ -3,9 +3,7 @@
     python -m bertfeat.pipelines.random_weights minilm --seed 0 -o minilm-random
     bertfeat extract corpus.txt -o random --model ./minilm-random
 
-transformers initializes the weights as it does before training, in float32; the other files are copied. The same seed
-gives the same folder, with the same versions of transformers and torch on the same kind of processor. Dense layers of
-sentence-transformers are left out, with modules.json, so that --pooling model is refused.
+The same seed gives the same folder. Dense layers of sentence-transformers are left out, with modules.json.
 """
 
 from __future__ import annotations
@@ -25,10 +23,7 @@ from bertfeat.pipelines._training import initialize
 @click.option("-o", "--output", "target", type=click.Path(path_type=Path), required=True, help="The new folder.")
 @click.option("--overwrite", is_flag=True, help="Replace a model that a recipe made.")
 def main(model: str, seed: int, revision: str | None, target: Path, overwrite: bool) -> Result:
-    """Write a folder for --model with the config and tokenizer of MODEL, and random weights.
-
-    MODEL is an installed model package, a folder or a hub id.
-    """
+    """Write a folder for --model with the config and tokenizer of MODEL, and with random weights."""
     if target.exists() and not overwrite:
         raise bertfeat.errors.ConfigError(f"{target}: is there already; choose another --output, or pass --overwrite")
     initialize(model, revision, target, seed=seed)

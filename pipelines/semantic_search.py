@@ -3,15 +3,12 @@
     python -m bertfeat.pipelines.semantic_search --corpus xquad.en.json -o xquad  # SQuAD: question, paragraph
     python -m bertfeat.pipelines.semantic_search --corpus corpus.jsonl --queries queries.jsonl --qrels q.tsv -o docs
 
-Search is exact, by cosine, and transforms are fitted to the documents, as `bertfeat index build --transform` does.
-With `--include-special-tokens --max-length 256 --on-overlong truncate`, MiniLM's last layer under `mean` and `none` is
-what sentence-transformers computes. Writes table.txt, table.csv, plot.png, plot.svg and result.json.
+Search is exact, by cosine, and transforms are fitted to the documents. Writes table.txt, table.csv and result.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from bertfeat import ExtractConfig, Store, extract
 from bertfeat.errors import UserError
 from bertfeat.pipelines._answering import read_articles
 from bertfeat.pipelines._recipe import FILE, Result, recipe, write
-from bertfeat.plots.charts import LayerScores, ScoreBar, plot_layer_scores
 from bertfeat.plots.tables import text_table, write_csv
 from bertfeat.search import QueryFile, TransformSpec, nearest_rows, read_qrels, retrieval_metrics
 
@@ -34,32 +30,27 @@ Texts = dict[str, str]
 Qrels = dict[str, dict[str, int]]
 
 
-@recipe("matplotlib", extraction="text_column id_column model include_special_tokens max_length on_overlong")
+@recipe(extraction="text_column id_column model include_special_tokens max_length on_overlong")
 @click.option("--corpus", type=FILE, required=True, help="Texts, or SQuAD .json.")
 @click.option("--queries", type=FILE, help="Queries; like the corpus, with an id.")
 @click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
 @click.option("--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, pooler, model, ...")
-@click.option("--query-prompt", help="Text before each query.")
-@click.option("--document-prompt", help="Text before each document.")
 @click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents, and queries about them.")
-def main(corpus: str, output: Path, limit: int | None, **options: Any) -> Result:
+def main(corpus: str, output: Path, **options: Any) -> Result:
     """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
     chosen = list(dict.fromkeys(name.strip() for name in options.pop("poolings").split(",")))
     specs = [TransformSpec.parse(name.strip()) for name in options.pop("transforms").split(",")]
-    prompts = {"documents": options.pop("document_prompt"), "queries": options.pop("query_prompt")}
     columns = {name: options.pop(name) for name in ("text_column", "id_column")}
     documents, questions, judged = _read(corpus, options.pop("queries"), options.pop("qrels"), columns)
-    documents = dict(islice(documents.items(), limit))
-    judged = _judged(documents, questions, judged, limit)
+    judged = _judged(documents, questions, judged)
     asked = {query: text for query, text in questions.items() if query in judged}
     rows: list[dict[str, Any]] = []
     skipped: set[str] = set()
     stores: dict[str, Store] = {}
     for pooling in chosen:
         for name, texts in {"documents": documents, "queries": asked}.items():
-            own = {"id_column": "id", "levels": "sentence", "combine": "none", "prompt": prompts[name]}
+            own = {"id_column": "id", "levels": "sentence", "combine": "none"}
             frame = pl.DataFrame({"id": list(texts), "text": list(texts.values())})
             # What this pooling ignores, another may need.
             config = ExtractConfig.from_dict({**own, **options, "pooling": pooling}).effective()
@@ -67,29 +58,17 @@ def main(corpus: str, output: Path, limit: int | None, **options: Any) -> Result
         for feature in stores["documents"].features("sentence"):
             for spec, found in _measure(stores, feature.name, specs, judged, skipped):
                 rows.append({"layer": feature.layers[0], "pooling": pooling, "transform": spec, **found})
-                scores = ", ".join(f"{name} {score:.4f}" for name, score in found.items())
-                click.echo(f"layer {feature.layers[0]}, {pooling}, {spec}: {scores}", err=True)
     rows.sort(key=lambda row: [-row[name] for name in MEASURES])
     if not rows:
         raise UserError(f"{Path(corpus).name}: there is nothing to compare: {'; '.join(sorted(skipped))}")
     for reason in sorted(skipped):
         click.echo(f"left out: {reason}", err=True)
-    values = {
-        "corpus": Path(corpus).name,
-        "model": stores["documents"].metadata["model"],
-        "settings": {**options, "prompts": prompts},
-        "limit": limit,
-        "n_documents": len(documents),
-        "n_queries": len(asked),
-        "rows": rows,
-        "skipped": sorted(skipped),
-    }
+    values = {"n_documents": len(documents), "n_queries": len(asked), "rows": rows, "skipped": sorted(skipped)}
     headers = ["layer", "pooling", "transform", *MEASURES]
     cells = [[row[name] for name in headers] for row in rows]
     table = text_table(headers, cells)
     write(output / "table.txt", table + "\n")
     write_csv(output / "table.csv", headers, cells)
-    _plot(output / "plot", values)
     return Result(values, table)
 
 
@@ -122,14 +101,12 @@ def _read_squad(path: str) -> tuple[Texts, Texts, Qrels]:
     return {document: text for text, document in ids.items()}, queries, qrels
 
 
-def _judged(documents: Texts, queries: Texts, qrels: Qrels, limit: int | None) -> Qrels:
+def _judged(documents: Texts, queries: Texts, qrels: Qrels) -> Qrels:
     """Return the judgements of queries that have a relevant document: nothing can be measured on others."""
-    if limit is not None:
-        qrels = {query: {one: grades[one] for one in grades if one in documents} for query, grades in qrels.items()}
     judged = {query: grades for query, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
     if not any(documents.keys() & grades for grades in judged.values()):
         said = f"none of {len(documents)} documents is relevant to a query, such as {next(iter(documents), None)!r}"
-        raise UserError(f"{said}; raise --limit, pass --id-column, or check --qrels")
+        raise UserError(f"{said}; pass --id-column, or check --qrels")
     if unknown := [query for query in judged if query not in queries]:
         raise UserError(f"{len(unknown)} judged queries have no text, such as {unknown[0]!r}; pass all, or --id-column")
     return judged
@@ -164,19 +141,6 @@ def _measure(
         }
         measured = retrieval_metrics(ranked, qrels, ks=(10, N_HITS))
         yield str(spec), {name: measured[name] for name in MEASURES}
-
-
-def _plot(stem: Path, values: Mapping[str, Any]) -> None:
-    """Draw nDCG against the layer for the best pooling and transform, and the others at their best layer."""
-    layers: dict[str, dict[int, ScoreBar]] = {}
-    for row in values["rows"]:
-        scores = layers.setdefault(f"{row['pooling']}, {row['transform']}", {})
-        scores[row["layer"]] = ScoreBar(row["ndcg@10"])
-    drawn, *others = layers
-    best = {name: next(iter(layers[name].items())) for name in others}
-    combinations = {f"{name}: layer {layer}": score for name, (layer, score) in best.items()}
-    title = f"{values['corpus']}, {values['model']}: {drawn}; others at their best layer"
-    plot_layer_scores(LayerScores("nDCG@10", layers[drawn], combinations, title=title), stem)
 
 
 if __name__ == "__main__":

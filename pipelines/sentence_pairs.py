@@ -1,10 +1,6 @@
 """Pairs of texts, for inference, paraphrase or similarity: frozen features of each text, or of both read together.
 
-    python -m bertfeat.pipelines.sentence_pairs --train train.csv --dev dev.csv --test test.csv --task regress -o sts
-    python -m bertfeat.pipelines.sentence_pairs --train nli.jsonl --label relation -o nli --with-finetuning
-
-One table: the cosine of the two vectors; u, v, |u - v| and u * v of them; the features of the two texts read as one
-input; and the fine-tuned model. Without --test, a fifth of the rows is held out; without --dev, a tenth of the rest.
+python -m bertfeat.pipelines.sentence_pairs --train train.csv --dev dev.csv --test test.csv --task regress -o sts
 """
 
 from __future__ import annotations
@@ -20,36 +16,27 @@ import polars as pl
 
 from bertfeat import Store, extract
 from bertfeat.errors import InputError
-from bertfeat.pipelines._recipe import (
-    FILE,
-    Result,
-    cost_table,
-    extraction_seconds,
-    features_options,
-    read_splits,
-    recipe,
-    write,
-)
+from bertfeat.pipelines import _recipe
+from bertfeat.pipelines._recipe import FILE, Result, features_options, read_splits, recipe, write
 from bertfeat.pipelines._training import Settings, check_finetuning, finetuning_options
 
 
 @recipe("sklearn")
 @click.option("--train", type=FILE, required=True, help="CSV, TSV, JSONL, Parquet.")
-@click.option("--dev", type=FILE, help="Labelled pairs to choose the penalty on.")
-@click.option("--test", type=FILE, help="Labelled pairs to test on.")
+@click.option("--dev", type=FILE, help="Pairs to choose the penalty on; without it, rows are held out.")
+@click.option("--test", type=FILE, help="Pairs to test on; without it, rows are held out.")
 @click.option("--text-column", default="sentence1", show_default=True)
 @click.option("--text-pair-column", default="sentence2", show_default=True)
 @click.option("--label", default="label", show_default=True, help="Column with the class or the number.")
 @click.option("--task", type=click.Choice(["classify", "regress"]), default="classify", show_default=True)
 @features_options
-@click.option("--limit", type=click.IntRange(min=10), help="Only the first N pairs of each file.")
 @finetuning_options
 def main(train: str, dev: str | None, test: str | None, label: str, task: str, output: Path, **options: Any) -> Result:
     """Compare features of pairs of texts on one task."""
     from bertfeat.pipelines._finetuning import encode_splits, find_labels, finetune, fit_and_score
 
     tunes = options.pop("with_finetuning")
-    reading = {name: options.pop(name) for name in ("text_column", "text_pair_column", "limit")}
+    reading = {name: options.pop(name) for name in ("text_column", "text_pair_column")}
     encoding = {name: options.pop(name) for name in ("model", "layers", "pooling")}
     settings = Settings(**options)
     check_finetuning(encoding["model"], "sequence", asked=tunes)
@@ -66,15 +53,13 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
     extraction = {**encoding, "levels": "sentence", "combine": "concat", "device": settings.device}
 
     def add(name: str, features: Mapping[str, Any], stores: Sequence[Store], n_bytes: int) -> None:
-        """Fit a head on features and score it."""
         started = time.perf_counter()
         head, scores = fit_and_score(features, labels)
-        seconds = extraction_seconds(stores) + time.perf_counter() - started
+        seconds = _recipe.extraction_seconds(stores) + time.perf_counter() - started
         found = {"dev": scores["dev"].to_dict(), "score": scores["test"].to_dict()}
         rows.append({"features": name, **head, **found, "seconds": seconds, "n_bytes": n_bytes})
 
     rows: list[dict[str, Any]] = []
-    # Each text is encoded once.
     unique = dict.fromkeys(text for part in pairs.values() for pair in part for text in (pair.text, pair.text_pair))
     store = extract(pl.DataFrame({"text": list(unique)}), output / "features" / "texts", **extraction)
     place = {text: number for number, text in enumerate(unique)}
@@ -98,14 +83,9 @@ def main(train: str, dev: str | None, test: str | None, label: str, task: str, o
         tuned = finetune(tuned_task, pairs, label, encoding["model"], settings, output, "finetuned/model")
         scores = {"dev": tuned.scores["dev"].to_dict(), "score": tuned.scores["test"].to_dict()}
         rows.append({"features": "fine-tuned", **tuned.values, **scores})
-    table = cost_table(rows)
+    table = _recipe.cost_table(rows)
     write(output / "table.md", table)
     values = {
-        "files": {name: Path(path).name for name, path in files.items()},
-        "task": task,
-        **encoding,
-        "limit": reading["limit"],
-        "seed": settings.seed,
         "n_pairs": {name: len(part) for name, part in pairs.items()},
         "n_without_label": {name: split.n_without_label for name, split in texts.items()},
         "rows": rows,

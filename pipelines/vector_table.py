@@ -4,10 +4,8 @@
     python -m bertfeat.pipelines.vector_table --vectors features.jsonl --ids train.conll -o bert
     bertfeat import bert/vectors.parquet -o store --level word
 
-HDF5, of allennlp and structural-probes, has a dataset for each sentence, `0`, `1`, ...; `sentence_to_index` may give
-the words. JSON lines, of google-research/bert's extract_features.py, have word pieces: a word has the vector of its
-first one, and a text (--level sentence) the mean without [CLS] and [SEP]. Of negative layers, the lowest is 0.
-With --ids, words are compared; pieces may differ from them in case and accents, and [UNK] is the rest of its word.
+HDF5 is of allennlp or structural-probes. JSON lines, of google-research's extract_features.py, have word pieces: a word
+has the vector of its first one, and a text (--level sentence) the mean without [CLS] and [SEP].
 """
 
 from __future__ import annotations
@@ -17,13 +15,12 @@ import json
 import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 import numpy as np
 
-from bertfeat.errors import UserError
+from bertfeat.errors import UserError, require
 from bertfeat.pipelines._recipe import FILE, Result, recipe
 from bertfeat.pipelines._vectortable import Sentence, Words, write_table
 
@@ -41,9 +38,8 @@ def main(vectors: str, ids: str | None, level: str, output: Path) -> Result:
         sentences, match = _from_json(vectors), _mean if level == "sentence" else _of_pieces
     elif level == "sentence":
         raise click.UsageError("--level sentence is for .jsonl; an HDF5 file has words")
-    elif find_spec("h5py") is None:
-        raise UserError("this recipe needs h5py: pip install 'bertfeat[hdf5]'")
     else:
+        require("h5py", what="this recipe needs")
         sentences, match = _from_hdf5(vectors), _of_words
     values = write_table(output, level, sentences, match, ids)
     return Result(values, f"{values['vectors']}: {values['n_rows']:,} rows; columns {', '.join(values['columns'])}")
@@ -71,9 +67,6 @@ def _of_words(said: str, given: Words, sentence: Sentence) -> Sentence:
     for place, (mine, theirs) in enumerate(zip(given or words, words, strict=False)):
         if mine != theirs:
             raise UserError(f"{said} has the word {mine!r} at {place}, the vectors have {theirs!r}")
-    n_rows = len(next(iter(vectors.values())))
-    if own is not None and len(own) != n_rows:
-        raise UserError(f"{said} has {len(own)} words in {_INDEX}, the vectors have {n_rows}")
     return words, vectors
 
 
@@ -89,8 +82,6 @@ def _from_json(path: str) -> Iterator[Sentence]:
                 layers = [{one["index"]: one["values"] for one in piece["layers"]} for piece in line["features"]]
                 indices = sorted(layers[0])
                 lowest = min(indices[0], 0)
-                if lowest < 0 <= indices[-1]:
-                    raise ValueError(f"layers {indices} are numbered from both ends of the model; number all from 0 on")
                 own = [place for place, token in enumerate(tokens) if token not in SPECIAL]
                 vectors = {
                     f"layer_{index - lowest:02d}": np.array([piece[index] for piece in layers], np.float64)[own]

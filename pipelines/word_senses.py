@@ -1,11 +1,10 @@
 """The senses of a word: its occurrences in a corpus, clustered by context, with examples and a plot.
 
     python -m bertfeat.pipelines.word_senses --corpus corpus.txt --word bank -o bank
-    python -m bertfeat.pipelines.word_senses --store bank/features --word spring -o spring --max-senses 6
+    python -m bertfeat.pipelines.word_senses --store bank/features --word spring -o spring
 
-Centred vectors of unit length are clustered by k-means; the number of senses has the highest silhouette. If that is
-low, or no higher than for random points in one cloud, the result says that one sense is plausible. Middle layers are
-best: 4 of MiniLM's 6, 7 to 9 of BERT-base's 12. Writes senses.csv, examples.txt, plot.png, plot.svg and result.json.
+Centred vectors of unit length are clustered by k-means; the number of senses has the highest silhouette. Middle layers
+are best: 7 to 9 of BERT-base's 12. Writes senses.csv, examples.txt, plot.png, plot.svg and result.json.
 """
 
 from __future__ import annotations
@@ -20,13 +19,15 @@ import polars as pl
 
 from bertfeat import Store, extract, open_store
 from bertfeat.errors import UserError
-from bertfeat.pipelines._recipe import FILE, Result, recipe, refuse_given, write
+from bertfeat.pipelines._recipe import FILE, Result, recipe, write
 from bertfeat.plots.charts import plot_points
 from bertfeat.search import Context, words_in_context
 
 Vectors = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 N_EXAMPLES, N_WORDS = 5, 8
+# The most occurrences, drawn at random, and the most senses to try.
+N_OCCURRENCES, MAX_SENSES = 1000, 8
 # Columns of text, and words of context, on either side of an occurrence.
 WIDTH, REACH = 50, 10
 # Words of one sense have a lower silhouette, for any number of occurrences.
@@ -43,19 +44,13 @@ MEAN_SIZE = 4
 @click.option("--store", "store_path", type=click.Path(exists=True, file_okay=False), help="Or: words already encoded.")
 @click.option("--layer", type=click.IntRange(min=0), default=4, show_default=True, help="0 is the embeddings.")
 @click.option("--senses", type=click.IntRange(min=1), help="How many; by default the number of best silhouette.")
-@click.option("--max-senses", type=click.IntRange(min=2), default=8, show_default=True, help="The most to try.")
-@click.option("--limit", type=click.IntRange(min=2), default=1000, show_default=True, help="Occurrences, at random.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(
-    word: str, corpus: str | None, store_path: str | None, layer: int, senses: int | None, output: Path, **options: Any
-) -> Result:
+def main(word: str, corpus: str | None, store_path: str | None, layer: int, output: Path, **options: Any) -> Result:
     """Cluster the occurrences of a word by their context, and show the clusters."""
     from sklearn.decomposition import PCA
     from threadpoolctl import threadpool_limits
 
-    max_senses, limit, seed = (options.pop(name) for name in ("max_senses", "limit", "seed"))
+    senses = options.pop("senses")
     if store_path is not None and corpus is None:
-        refuse_given(("text_column", "model"), "is for --corpus; a store has been made already")
         store = open_store(store_path)
     elif corpus is not None and store_path is None:
         # The sentence level has the texts, so that examples are shown as they were written.
@@ -64,17 +59,16 @@ def main(
     else:
         raise click.UsageError("pass either --corpus or --store")
     feature = store.feature("word", f"layer_{layer:02d}").name
-    rows, n_found = _occurrences(store, word, feature, limit, seed)
+    rows, n_found = _occurrences(store, word, feature)
     vectors = store.take("word", feature, rows).astype(np.float64)
     vectors = _unit(vectors - vectors.mean(axis=0))
     with threadpool_limits(limits=1):  # small matrices are slower on several threads
-        number, chosen = _choose(vectors, senses, max_senses, seed)
+        number, chosen = _choose(vectors, senses)
     plane = PCA(2, svd_solver="full").fit(vectors)
     frame = _table(store, rows, number, vectors, plane.transform(vectors))
     write(output / "senses.csv", frame)
     result = {
         "word": word,
-        "store": str(store.path),
         "model": store.metadata["model"],
         "feature": feature,
         "n_occurrences": n_found,
@@ -88,15 +82,15 @@ def main(
     return Result(result, text)
 
 
-def _occurrences(store: Store, word: str, feature: str, limit: int, seed: int) -> tuple[Rows, int]:
-    """Return rows of a word that have a vector, at most a random sample of `limit`, and how many there are."""
+def _occurrences(store: Store, word: str, feature: str) -> tuple[Rows, int]:
+    """Return rows of a word that have a vector, at most a random sample, and how many there are."""
     surfaces = store.polars("word", ["word"])["word"]
     same = [surface for surface in surfaces.unique() if surface.casefold() == word.strip().casefold()]
     rows = np.flatnonzero(surfaces.is_in(same).to_numpy() & store.valid("word", feature)).astype(np.int64)
     if len(rows) < 2:
         raise UserError(f"{store.path}: {len(rows)} occurrences of {word!r}; choose a more frequent word")
-    n_chosen = min(limit, len(rows))
-    chosen = np.random.default_rng(seed).choice(len(rows), n_chosen, replace=False, shuffle=False)
+    n_chosen = min(N_OCCURRENCES, len(rows))
+    chosen = np.random.default_rng(0).choice(len(rows), n_chosen, replace=False, shuffle=False)
     return rows[np.sort(chosen)], len(rows)
 
 
@@ -104,7 +98,7 @@ def _unit(vectors: Vectors) -> Any:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
-def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) -> tuple[Rows, dict[str, Any]]:
+def _choose(vectors: Vectors, senses: int | None) -> tuple[Rows, dict[str, Any]]:
     """Cluster (n, dim) vectors into the given number of senses, or the one with the highest silhouette."""
     from sklearn.metrics import silhouette_score
 
@@ -112,12 +106,12 @@ def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) ->
     if n_different < max(3 if senses is None else 2, senses or 1):
         raise UserError(f"{n_different} different occurrences are too few; pass --senses up to that, or more text")
     if senses is not None:
-        return _cluster(vectors, senses, seed), {"chosen_by": "--senses", "n_clusters": senses}
-    counts = range(2, max(2, min(max_senses, n_different // MEAN_SIZE)) + 1)
-    numbers = {n: _cluster(vectors, n, seed) for n in counts}
+        return _cluster(vectors, senses), {"chosen_by": "--senses", "n_clusters": senses}
+    counts = range(2, max(2, min(MAX_SENSES, n_different // MEAN_SIZE)) + 1)
+    numbers = {n: _cluster(vectors, n) for n in counts}
     silhouettes = {n: float(silhouette_score(vectors, numbers[n])) for n in counts}
     best = max(counts, key=lambda n: silhouettes[n])
-    bar = max(LEAST_SILHOUETTE, _highest_of_clouds(vectors, numbers[best], counts, seed))
+    bar = max(LEAST_SILHOUETTE, _highest_of_clouds(vectors, numbers[best], counts))
     return numbers[best], {
         "chosen_by": "silhouette",
         "n_clusters": best,
@@ -128,21 +122,21 @@ def _choose(vectors: Vectors, senses: int | None, max_senses: int, seed: int) ->
     }
 
 
-def _cluster(vectors: Vectors, n_clusters: int, seed: int, n_tries: int = 10) -> Rows:
+def _cluster(vectors: Vectors, n_clusters: int, n_tries: int = 10) -> Rows:
     """Return the number of each vector's cluster, from 1, the largest first."""
     from sklearn.cluster import KMeans
 
-    labels = KMeans(n_clusters, n_init=n_tries, random_state=seed).fit_predict(vectors)
+    labels = KMeans(n_clusters, n_init=n_tries, random_state=0).fit_predict(vectors)
     _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     ranks: Rows = (-sizes).argsort(kind="stable").argsort()
     return ranks[labels] + 1
 
 
-def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int) -> float:
+def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range) -> float:
     """Return the highest silhouette of random points from one normal cloud with the spread of the clusters."""
     from sklearn.metrics import silhouette_score
 
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     means = np.stack([vectors[numbers == n].mean(axis=0) for n in range(1, numbers.max() + 1)])
     _, deviations, axes = np.linalg.svd(vectors - means[numbers - 1], full_matrices=False)
     highest = -1.0
@@ -150,7 +144,7 @@ def _highest_of_clouds(vectors: Vectors, numbers: Rows, counts: range, seed: int
         cloud = random.standard_normal((len(vectors), len(axes))) @ (deviations[:, None] * axes)
         cloud = _unit(cloud - cloud.mean(axis=0))
         for n in counts:
-            highest = max(highest, float(silhouette_score(cloud, _cluster(cloud, n, seed, n_tries=1))))
+            highest = max(highest, float(silhouette_score(cloud, _cluster(cloud, n, n_tries=1))))
     return highest
 
 
