@@ -36,11 +36,14 @@ Qrels = dict[str, dict[str, int]]
 @click.option("--qrels", type=FILE, help="Relevance: TREC, BEIR .tsv, or .jsonl.")
 @click.option("--layers", default="all", show_default=True, help="Such as all, 4..6, or 0,6.")
 @click.option("--poolings", default="mean,max,cls", show_default=True, help="Also lasttoken, pooler, model, ...")
+@click.option("--query-prompt", help="Text before each query.")
+@click.option("--document-prompt", help="Text before each document.")
 @click.option("--transforms", default="none,center,whiten", show_default=True, help="Also whiten:DIM, pca:DIM.")
 def main(corpus: str, output: Path, **options: Any) -> Result:
     """Search a corpus with each layer, pooling and transform, and rank these by what they find."""
     chosen = list(dict.fromkeys(name.strip() for name in options.pop("poolings").split(",")))
     specs = [TransformSpec.parse(name.strip()) for name in options.pop("transforms").split(",")]
+    prompts = {"documents": options.pop("document_prompt"), "queries": options.pop("query_prompt")}
     columns = {name: options.pop(name) for name in ("text_column", "id_column")}
     documents, questions, judged = _read(corpus, options.pop("queries"), options.pop("qrels"), columns)
     judged = _judged(documents, questions, judged)
@@ -50,7 +53,7 @@ def main(corpus: str, output: Path, **options: Any) -> Result:
     stores: dict[str, Store] = {}
     for pooling in chosen:
         for name, texts in {"documents": documents, "queries": asked}.items():
-            own = {"id_column": "id", "levels": "sentence", "combine": "none"}
+            own = {"id_column": "id", "levels": "sentence", "combine": "none", "prompt": prompts[name]}
             frame = pl.DataFrame({"id": list(texts), "text": list(texts.values())})
             # What this pooling ignores, another may need.
             config = ExtractConfig.from_dict({**own, **options, "pooling": pooling}).effective()
