@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import bertfeat
+from bertfeat.pipelines._pretraining import Masking, cut_windows, judge, open_masked_model, read_texts, scores_of
 from bertfeat.pipelines._training import NO_LABEL, TaskModel, open_task_model
-from bertfeat.pipelines.adapt import Masking, cut_windows, judge, open_masked_model, read_texts, scores_of
 from tests.support.pipeline_runs import kill_at, refusal, result_of, run
 from tests.support.places import ROOT
 
