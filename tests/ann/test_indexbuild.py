@@ -32,9 +32,7 @@ VECTORS = mixture(N, DIM)
 CENTER = "center"
 
 # Every way of filling: codes, lists, both of a refinement, a graph, blocks of codes.
-KINDS = [
-    *("Flat", "IVF16,SQ8,RFlat", "IVF16_HNSW8,SQfp16", "HNSW8,SQ8", "IVF16,PQ8x4fs,Refine(SQ8)"),
-]
+KINDS = ["Flat", "IVF16,SQ8,RFlat", "IVF16_HNSW8,SQfp16", "HNSW8,SQ8", "IVF16,PQ8x4fs,Refine(SQ8)", "OPQ4,IVF8,Flat"]
 
 
 def settings(index: str, **changes) -> BuildSettings:

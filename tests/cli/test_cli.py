@@ -139,6 +139,13 @@ def test_every_setting_has_a_flag() -> None:
     assert not {name for name in ExtractConfig().to_dict() if flag(name) not in known}
 
 
+def test_the_first_screen_shows_eight_commands_with_a_line_each_and_names_the_others() -> None:
+    shown, more = good("--help").out.split("\nMore:\n")
+    listed = re.findall(r"^  ([a-z]+)  +\S", shown.split("Commands:\n")[1], re.MULTILINE)
+    assert listed == ["extract", "inspect", "verify", "probe", "index", "search", "map", "export"]
+    assert {"serve", "layers", "import", "compact"} <= set(re.findall(r"[a-z]+", more))
+
+
 def test_help_shows_few_options_and_help_all_every_one() -> None:
     names = {param.opts[-1] for param in dict(commands())["extract",].params if param.opts[-1].startswith("-")}
     shown, every = good("extract", "--help").out, good("extract", "--help-all").out

@@ -13,7 +13,6 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.encoder.loading import load_encoder
 from tests.support.families import all_model_types, build_model, random_pack
 from tests.support.pipeline_runs import refusal, run
-from tests.support.static_files import write_vectors
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
@@ -71,6 +70,3 @@ def test_a_folder_that_is_there_stays_unless_a_recipe_made_it(tmp_path: Path) ->
     trained = content(folder)
     assert "was not made by a recipe" in refusal("random_weights", folder, "--overwrite", "-o", folder)
     assert content(folder) == trained
-    words = write_vectors(tmp_path / "glove.txt", {"a": [1]})
-    assert "holds static vectors" in refusal("random_weights", words, "-o", tmp_path / "none")
-    assert "'--seed'" in refusal("random_weights", folder, "--seed", "-1", "-o", tmp_path / "none")
