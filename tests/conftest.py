@@ -37,6 +37,11 @@ gc.disable()
 LOCAL = {"localhost", "::1", "0.0.0.0", ""}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag that puts what is printed now in the place of what pages show."""
+    parser.addoption("--renew-shown", action="store_true", help="Write the printed output into README.md and docs/.")
+
+
 def pytest_collection_finish() -> None:
     """Look for garbage again, but not among what was imported."""
     gc.freeze()

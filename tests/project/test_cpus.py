@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.cpus import (
-    ONEDNN_NAMES,
-    OPENBLAS_NAMES,
-    features,
-    numeric_files,
-    openblas_kernels,
-)
+from tests.support.cpus import ONEDNN_NAMES, OPENBLAS_NAMES, features, numeric_files, openblas_kernels
 from tests.support.places import TESTS
 
 pytestmark = pytest.mark.numeric

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
 from bertfeat.config import ExtractConfig
-from bertfeat.heads.registry import HEADS, HeadSettings, head_class
+from bertfeat.heads.registry import HeadSettings
 from bertfeat.probes.config import ProbeConfig, ProbeSettings
 from bertfeat.settings import ExtractSettings
 
@@ -29,15 +28,3 @@ def test_settings_of_an_extraction_are_the_fields_of_the_config() -> None:
 
 def test_settings_of_a_probe_are_the_fields_of_the_config_and_the_parameters_of_heads() -> None:
     assert get_type_hints(ProbeSettings) == get_type_hints(HeadSettings) | get_type_hints(ProbeConfig)
-
-
-def test_settings_of_heads_are_the_parameters_of_all_heads() -> None:
-    found: dict[str, set[Any]] = {}
-    for head in HEADS:
-        kinds = get_type_hints(head_class(head))
-        for name in inspect.signature(head_class(head)).parameters:
-            found.setdefault(name, set()).add(kinds[name])
-    # fit_probe and sweep_probes have these as arguments of their own.
-    for name in ("mix", "seed"):
-        del found[name]
-    assert {name: {kind} for name, kind in get_type_hints(HeadSettings).items()} == found
