@@ -25,6 +25,7 @@ def page(chromium: Any, servers: dict[str, str]) -> Iterator[Any]:
 
 def test_type_enter_and_more_like_this(page: Any, servers: dict[str, str]) -> None:
     page.goto(servers["sentence"])
+    page.wait_for_function("document.activeElement.id === 'q'")
     page.keyboard.type("loan from a bank")
     page.keyboard.press("Enter")
     page.wait_for_selector(".hits li")
