@@ -67,6 +67,9 @@ def _of_words(said: str, given: Words, sentence: Sentence) -> Sentence:
     for place, (mine, theirs) in enumerate(zip(given or words, words, strict=False)):
         if mine != theirs:
             raise UserError(f"{said} has the word {mine!r} at {place}, the vectors have {theirs!r}")
+    n_rows = len(next(iter(vectors.values())))
+    if own is not None and len(own) != n_rows:
+        raise UserError(f"{said} has {len(own)} words in {_INDEX}, the vectors have {n_rows}")
     return words, vectors
 
 
@@ -82,6 +85,8 @@ def _from_json(path: str) -> Iterator[Sentence]:
                 layers = [{one["index"]: one["values"] for one in piece["layers"]} for piece in line["features"]]
                 indices = sorted(layers[0])
                 lowest = min(indices[0], 0)
+                if lowest < 0 <= indices[-1]:
+                    raise ValueError(f"layers {indices} are numbered from both ends of the model; number all from 0 on")
                 own = [place for place, token in enumerate(tokens) if token not in SPECIAL]
                 vectors = {
                     f"layer_{index - lowest:02d}": np.array([piece[index] for piece in layers], np.float64)[own]
