@@ -204,17 +204,12 @@ def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rules: R
     )
 
 
-@functools.cache
-def _has_avx512() -> bool:
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-
-
 def _keys_to_fill(length: int, states: torch.Tensor) -> int:
     """Return how many masked keys make attention over `length` keys faster."""
     left = length % _SCORES_AT_ONCE
-    if states.device.type != "cpu" or length > _MAX_PADDED or not _has_avx512():
+    if states.device.type != "cpu" or length > _MAX_PADDED or left < _MANY_LEFT.get(states.dtype, _SCORES_AT_ONCE):
         return 0
-    return _SCORES_AT_ONCE - left if left >= _MANY_LEFT.get(states.dtype, _SCORES_AT_ONCE) else 0
+    return _SCORES_AT_ONCE - left if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 0
 
 
 def _softcapped(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rules: Rules) -> torch.Tensor:

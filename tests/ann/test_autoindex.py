@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertfeat.ann import budget
-from bertfeat.ann.budget import plan_build
+from bertfeat.ann.budget import Shape, plan_build, plan_memory
 from bertfeat.ann.build import build as build_planned
 from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.folder import read_index, read_transform
@@ -41,8 +40,9 @@ def test_few_vectors_are_compared_one_by_one_and_many_are_put_into_lists():
     assert chosen(100_000, 384, transform="pca:64") == ["Flat"]
     assert chosen(100_000, 384)[0] == "IVF1024,PQ192x4fs,Refine(SQ8)"
     assert chosen(20_000_000, 384, max_memory=10**11)[0] == "IVF16384_HNSW32,PQ192x4fs,Refine(SQ8)"
-    # Codes of two dimensions each, of a width that is even; of an odd number, codes of each.
+    # Codes of two dimensions each, of a width that is even; of an odd number, or of few, codes of each.
     assert chosen(1_000_000, 385)[0] == "IVF4096,PQ385x4fs,Refine(SQ8)"
+    assert chosen(2_000_000, 16)[:2] == ["IVF4096,PQ16x4fs,Refine(SQ8)", "IVF4096,PQ16x4fs,Refine(SQfp16)"]
 
 
 def test_little_memory_takes_a_smaller_index():
@@ -52,17 +52,11 @@ def test_little_memory_takes_a_smaller_index():
         chosen(1_000_000, 384, max_memory=10**8)
 
 
-@pytest.fixture
-def few_are_many(monkeypatch):
-    monkeypatch.setattr(budget, "_MAX_NUMBERS_COMPARED", 100_000)
-
-
-def test_recall_is_the_same_for_other_queries(few_are_many, tmp_path):
-    metric, transform = L2, "whiten"
+def test_recall_is_the_same_for_other_queries(tmp_path):
+    factory, metric, transform = "IVF256,PQ32x4fs,Refine(SQ8)", L2, "whiten"
     vectors, others = mixture(10_000, 32, spread=1.0), mixture(300, 32, spread=1.0, seed=5)
-    asked = BuildSettings(metric=metric, transform=transform, n_queries=800, n_threads=1)
+    asked = BuildSettings(factory=factory, metric=metric, transform=transform, n_queries=800, n_threads=1)
     result = build(vectors, tmp_path, asked)
-    assert result.factory == "IVF256,PQ32x4fs,Refine(SQ8)"
     measured = result.measured
     assert measured["target_met"] is True
     assert measured["recall_at_10"] >= 0.95
@@ -83,14 +77,15 @@ def outliers(n: int, dim: int):
     return vectors
 
 
-def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(few_are_many, tmp_path):
-    vectors = outliers(7_000, 16)
-    result = build(vectors, tmp_path, BuildSettings(metric=L2, n_queries=200, n_threads=1))
-    names = [values["factory"] for values in result.measured["candidates"]]
+def test_an_index_of_too_low_a_recall_is_replaced_by_the_next(tmp_path):
+    vectors, asked = outliers(7_000, 16), BuildSettings(metric=L2, n_queries=200, n_threads=1)
+    names = ["IVF128,PQ16x4fs,Refine(SQ8)", "IVF128,PQ16x4fs,Refine(SQfp16)", "IVF128,SQfp16", "IVF128,Flat"]
+    plans = [plan_memory(name, Shape(*vectors.shape), asked) for name in names]
+    result = build_planned(ArrayVectors(vectors), tmp_path, plans)
     met = [values["target_met"] for values in result.measured["candidates"]]
-    assert names[:2] == ["IVF128,PQ16x4fs,Refine(SQ8)", "IVF128,PQ16x4fs,Refine(SQfp16)"]
     assert met == [False] * (len(met) - 1) + [True]
-    assert (result.factory, result.measured["target_met"]) == (names[-1], True)
+    assert [values["factory"] for values in result.measured["candidates"]] == names[: len(met)]
+    assert (result.factory, result.measured["target_met"]) == (names[len(met) - 1], True)
     assert read_index(tmp_path / "index.faiss").ntotal == 7_000
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from bertfeat.ann.exact import exact_search
 from bertfeat.ann.transforms import TransformSpec, fit_transform
 from bertfeat.errors import UserError
-from bertfeat.vectors import nearest
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import all_scores, brute_force
@@ -56,16 +55,17 @@ def rounding(vectors: np.ndarray, queries: np.ndarray, metric: Metric) -> float:
 
 @pytest.mark.parametrize("transform", ["none", "center", "whiten", "whiten:10", "pca:10", "truncate:10"])
 @pytest.mark.parametrize("metric", list(Metric))
-def test_hits_are_those_of_brute_force(metric, transform, monkeypatch):
-    monkeypatch.setattr(nearest, "_MAX_ROWS", 50)
+def test_hits_are_those_of_brute_force(metric, transform):
     vectors, queries = features(400), features(12, seed=1)
     vectors[300:320] = vectors[100:120]
     source = ArrayVectors(vectors, chunk_rows=110)
     fitted = fit_transform(source, TransformSpec.parse(transform))
-    check_search(vectors, queries, 15, metric, transform=fitted, source=source)
+    # Enough for 50 vectors of 24 numbers at a time.
+    some = {"transform": fitted, "source": source, "max_bytes": 50 * 24 * 32}
+    check_search(vectors, queries, 15, metric, **some)
     allowed = np.random.default_rng(2).random(400) < 0.3
     exclude = np.arange(100, 112)
-    check_search(vectors, vectors[exclude], 15, metric, transform=fitted, allowed=allowed, exclude=exclude)
+    check_search(vectors, vectors[exclude], 15, metric, **some, allowed=allowed, exclude=exclude)
 
 
 @settings(max_examples=80, deadline=None)

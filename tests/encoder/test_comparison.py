@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from bertfeat.encoder import attention, comparison, encoder
+from bertfeat.encoder import attention, encoder
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError, RunError
+from bertfeat.records import Pack
 from tests.support.families import N_LAYERS, build_model
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -40,20 +42,25 @@ def leak(patch: pytest.MonkeyPatch) -> None:
 
 def shift(patch: pytest.MonkeyPatch) -> None:
     """Positions are one too many from the second window on."""
-    plain = PackEncoder._positions
-    patch.setattr(PackEncoder, "_positions", lambda self, pack: plain(self, pack) + (np.arange(pack.n_tokens) >= 11))
+    plain = encoder.fill
+
+    def shifted(pack: Pack) -> Pack:
+        filled = plain(pack)
+        return dataclasses.replace(filled, position_ids=filled.position_ids + (np.arange(filled.n_tokens) >= 11))
+
+    patch.setattr(encoder, "fill", shifted)
 
 
 def mix(patch: pytest.MonkeyPatch) -> None:
     """The texts of a batch change each other a little."""
     leak(patch)
-    plain = PackEncoder._forward
+    plain = nn.Embedding.forward
 
-    def mixed(self: PackEncoder, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-        found = plain(self, inputs)
-        return {layer: 0.9 * state + 0.1 * state.mean(0, keepdim=True) for layer, state in found.items()}
+    def mixed(self: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
+        found = plain(self, ids)
+        return 0.9 * found + 0.1 * found.mean(0, keepdim=True)
 
-    patch.setattr(PackEncoder, "_forward", mixed)
+    patch.setattr(nn.Embedding, "forward", mixed)
 
 
 @pytest.mark.promise("compared")
@@ -100,8 +107,9 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, call: int, 
 @pytest.mark.parametrize(
     ("owner", "name", "call", "error"),
     [
-        (comparison.Comparison, "_alone", 2, torch.OutOfMemoryError("CUDA out of memory")),
-        (comparison.Comparison, "_alone", 4, torch.AcceleratorError("CUDA error")),
+        # The three windows run alone: with all blocks, then cut.
+        (nn.Embedding, "forward", 4, torch.OutOfMemoryError("CUDA out of memory")),
+        (nn.Embedding, "forward", 10, torch.AcceleratorError("CUDA error")),
         (PackEncoder, "encode", 1, RunError("ours")),
     ],
 )

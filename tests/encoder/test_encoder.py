@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import bertfeat
-from bertfeat.encoder import attention
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.encoder import encode_packs, halve
@@ -54,15 +53,14 @@ def test_a_pack_is_halved_until_it_fits(
     encoder = load_encoder(checkpoint, LAYERS, with_pooler=True)
     pack = random_pack([9, 8, 8, 7, 7, 2, 1])
     expected = encoder.encode(pack)
-    forward = encoder._forward
-    most = 24
+    forward, most = nn.Embedding.forward, 24
 
-    def small_forward(inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
-        if inputs["input_ids"].numel() > most:
+    def small_forward(self: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
+        if ids.numel() > most:
             raise error
-        return forward(inputs)
+        return forward(self, ids)
 
-    monkeypatch.setattr(encoder, "_forward", small_forward)
+    monkeypatch.setattr(nn.Embedding, "forward", small_forward)
     states = encoder.encode(pack)
     # 42 tokens -> 25 (9 and 16) and 17, which is filled up to 24
     assert encoder.n_halvings == 2
@@ -115,14 +113,21 @@ def seen_in(lengths: np.ndarray, *, causal: bool, sliding_window: int | None) ->
 @pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sliding_window", [None, 1, 3, 20])
-def test_attention_equals_arithmetic(
-    causal: bool, sliding_window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch
+def test_attention_equals_arithmetic(causal: bool, sliding_window: int | None, softcap: float | None) -> None:
+    check_attention([6, 6, 4, 1], 4, causal, sliding_window, softcap)
+
+
+def test_queries_of_a_long_window_with_capped_scores_are_done_in_parts() -> None:
+    # 2 ** 24 scores at a time.
+    check_attention([4100], 1, True, None, 1.5)
+
+
+def check_attention(
+    of_windows: list[int], n_heads: int, causal: bool, sliding_window: int | None, softcap: float | None
 ) -> None:
-    # Queries with capped scores are done a few at a time.
-    monkeypatch.setattr(attention, "_MAX_SCORES", 4 * 9 * 2)
     torch.manual_seed(0)
-    lengths = np.array([6, 6, 4, 1])
-    query, (key, value) = torch.randn(1, 4, 17, 8), torch.randn(2, 1, 2, 17, 8)
+    lengths, n_tokens, n_keys = np.array(of_windows), sum(of_windows), -(-n_heads // 2)
+    query, (key, value) = torch.randn(1, n_heads, n_tokens, 8), torch.randn(2, 1, n_keys, n_tokens, 8)
     rules = {"is_causal": causal, "sliding_window": sliding_window}
     capped = {} if softcap is None else {"softcap": softcap}
     with packed(make_layout(lengths, CPU)):
@@ -133,7 +138,7 @@ def test_attention_equals_arithmetic(
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
 def test_filled_up_keys_are_not_seen(dtype: torch.dtype, atol: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_has_avx512", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     torch.manual_seed(0)
     for length in (10, 12, 31, 61, 300):
         lengths = np.array([length, length])

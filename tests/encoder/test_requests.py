@@ -65,7 +65,7 @@ class TestDevices:
             devices.resolve_device("mps")
 
     def test_several(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(devices, "_may_have_gpu", lambda: True)
+        monkeypatch.setattr("ctypes.CDLL", lambda name: name)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         both = (torch.device("cuda:0"), torch.device("cuda:1"))

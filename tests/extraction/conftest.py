@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from bertfeat.records import Pack
 from tests.support.cli_runs import three_shards
-from tests.support.families import SENTENCES, build_model
+from tests.support.families import SENTENCES, build_model, note_packs
 from tests.support.static_files import write_vectors
 
 
@@ -24,6 +25,12 @@ def glove(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = sorted({word for sentence in SENTENCES for word in sentence.split()})
     vectors = {word: [number + k / 8 for k in range(32)] for number, word in enumerate(words)}
     return write_vectors(tmp_path_factory.mktemp("vectors") / "glove.txt", vectors)
+
+
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch) -> list[Pack]:
+    """The packs that encoders are given during the test."""
+    return note_packs(monkeypatch)
 
 
 @pytest.fixture

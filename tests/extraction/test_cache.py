@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import bertfeat
-from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.records import Pack
 from bertfeat.store.reader import Store
 from tests.support.command_line import refused
@@ -31,20 +30,6 @@ TEXTS = [f"{SENTENCES[n % len(SENTENCES)]} {' '.join(COUNTED[n])} {'and on ' * (
 TEXTS[7] = ""
 TEXTS[20:23] = TEXTS[10:13]
 ONE_LEVEL: dict[str, Any] = {"levels": "sentence", "layers": "-1"}
-
-
-@pytest.fixture
-def n_tokens(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The tokens of each pack that the encoder is given."""
-    plain = PackEncoder.encode_parts
-    found: list[int] = []
-
-    def encode_parts(self: PackEncoder, pack: Pack) -> Any:
-        found.append(pack.n_tokens)
-        return plain(self, pack)
-
-    monkeypatch.setattr(PackEncoder, "encode_parts", encode_parts)
-    return found
 
 
 def corpus(path: Path, texts: list[str]) -> str:
@@ -82,7 +67,7 @@ def cached_documents(store: Store) -> int:
     ids=["all levels", "prompt", "pooler", "max"],
 )
 def test_stores_are_equal_with_and_without_a_cache(
-    tmp_path: Path, model: Path, n_tokens: list[int], changed: Any
+    tmp_path: Path, model: Path, packs: list[Pack], changed: Any
 ) -> None:
     settings = {"model": str(model), "id_column": "id", "max_length": 28, "layers": "-1", "shard_bytes": 20_000}
     settings |= changed
@@ -94,16 +79,17 @@ def test_stores_are_equal_with_and_without_a_cache(
     assert result_files(empty.path) == result_files(plain.path)
     assert len(plain.plan.shards) > 1
     expected = bertfeat.extract(second, tmp_path / "expected", **settings)
-    n_tokens.clear()
+    packs.clear()
     store = bertfeat.extract(second, tmp_path / "store", **cached)
     assert_same(store, expected)
     assert cached_documents(store) == 20
     n_all = expected.manifest.totals.counts["n_encoded_tokens"]
-    assert sum(n_tokens) == n_all - sum(receipt.notes["n_cached_tokens"] for receipt in store.receipts())
-    assert 0 < sum(n_tokens) < n_all * 0.6
-    n_tokens.clear()
+    n_tokens = sum(pack.n_tokens for pack in packs)
+    assert n_tokens == n_all - sum(receipt.notes["n_cached_tokens"] for receipt in store.receipts())
+    assert 0 < n_tokens < n_all * 0.6
+    packs.clear()
     again = bertfeat.extract(second, tmp_path / "again", **cached)
-    assert n_tokens == []
+    assert packs == []
     assert result_files(again.path) == result_files(store.path)
 
 

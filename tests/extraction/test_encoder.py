@@ -121,7 +121,7 @@ def test_with_a_cache_each_text_is_encoded_once(
         for texts, (vectors, query) in zip(given, expected, strict=True):
             np.testing.assert_array_equal(cached.encode(texts), vectors)
             np.testing.assert_array_equal(cached.encode_query(texts), query)
-        monkeypatch.setattr(PackEncoder, "_run", None)
+        monkeypatch.setattr(PackEncoder, "encode_parts", None)
 
 
 @pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document", "embed"])

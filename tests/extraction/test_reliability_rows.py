@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.errors import FeatureError, InputError, StoreError, UserError
 from bertfeat.extraction.run import extract
 from bertfeat.store.verification import verify
@@ -81,14 +79,14 @@ def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings
 @pytest.mark.promise("memory")
 def test_packs_that_memory_does_not_hold_are_halved_and_the_receipts_say_so(tmp_path, settings, monkeypatch):
     whole = extract(output=tmp_path / "whole", **settings)
-    run = PackEncoder._run
+    forward = torch.nn.Embedding.forward
 
-    def short_of_memory(self: PackEncoder, pack: Any) -> Any:
-        if pack.n_tokens > 40:
+    def short_of_memory(self: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
+        if ids.numel() > 40:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return run(self, pack)
+        return forward(self, ids)
 
-    monkeypatch.setattr(PackEncoder, "_run", short_of_memory)
+    monkeypatch.setattr(torch.nn.Embedding, "forward", short_of_memory)
     store = extract(output=tmp_path / "s", **settings)
     assert [receipt.notes["n_halvings"] > 0 for receipt in store.receipts()] == [True, True, True]
     assert "n_halvings" not in (store.path / "manifests/00000.json").read_text()

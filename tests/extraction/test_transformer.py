@@ -27,12 +27,11 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.validation import validate_data
 
 import bertfeat
-from bertfeat.encoder.encoder import HiddenStates, PackEncoder
 from bertfeat.errors import UserError
 from bertfeat.extraction.vector_cache import FILE
 from bertfeat.records import Pack
 from tests.support.drill import Zygote
-from tests.support.families import build_model
+from tests.support.families import build_model, note_packs
 from tests.support.runner_fakes import wait_until
 
 TEXTS = [f"{first} {second} {n}" for n in range(4) for first in ("one quick", "the slow") for second in ("fox", "sea")]
@@ -45,22 +44,9 @@ def features(tiny_folder: Path, tmp_path: Path) -> bertfeat.BertFeatures:
     return bertfeat.BertFeatures(str(tiny_folder), cache=tmp_path / "cache")
 
 
-def count_windows(patch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the windows of each forward pass, and those that repeat one of them."""
-    counted: list[int] = []
-    plain = PackEncoder._run
-
-    def run(self: PackEncoder, pack: Pack) -> HiddenStates:
-        counted.append(len(pack.served[0]))
-        return plain(self, pack)
-
-    patch.setattr(PackEncoder, "_run", run)
-    return counted
-
-
-@pytest.fixture
-def n_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    return count_windows(monkeypatch)
+def n_windows(packs: list[Pack]) -> int:
+    """Return the number of windows of packs, with those that repeat one of them."""
+    return sum(len(pack.served[0]) for pack in packs)
 
 
 class TestScikitLearn:
@@ -172,10 +158,10 @@ def test_every_check_of_scikit_learn_passes_on_numbers_written_as_texts(tmp_path
 
 def fit_transform(model: str, cache: str, n_texts: int, said: str) -> None:
     """Transform texts; write the digest of the vectors and the number of windows that were encoded."""
-    n_windows = count_windows(pytest.MonkeyPatch())
+    packs = note_packs(pytest.MonkeyPatch())
     texts = [f"text {n} of the sea" for n in range(n_texts)]
     vectors = bertfeat.BertFeatures(model, cache=cache).fit_transform(texts)
-    Path(said).write_text(f"{hashlib.sha256(vectors.tobytes()).hexdigest()} {sum(n_windows)}")
+    Path(said).write_text(f"{hashlib.sha256(vectors.tobytes()).hexdigest()} {n_windows(packs)}")
 
 
 @pytest.mark.promise("cached")
@@ -202,23 +188,23 @@ class TestCache:
             np.testing.assert_array_equal(features.transform(texts), expected)
 
     def test_a_search_over_layers_and_poolings_encodes_each_text_once(
-        self, features: bertfeat.BertFeatures, n_windows: list[int]
+        self, features: bertfeat.BertFeatures, packs: list[Pack]
     ) -> None:
         grid = {"bertfeatures__layers": [0, "all"], "bertfeatures__pooling": POOLINGS}
         search = GridSearchCV(make_pipeline(features, LogisticRegression()), grid, cv=2, error_score="raise")
         search.fit([*TEXTS, *TEXTS], LABELS * 2)
         assert len(search.cv_results_["params"]) == 10
-        assert sum(n_windows) == len(TEXTS)
+        assert n_windows(packs) == len(TEXTS)
 
     @pytest.mark.parametrize(
         "change", [{"max_length": 63}, {"include_special_tokens": True}, {"prompt": "query: "}, {"stride": 3}]
     )
     def test_another_setting_has_vectors_of_its_own(
-        self, change: dict[str, Any], features: bertfeat.BertFeatures, n_windows: list[int]
+        self, change: dict[str, Any], features: bertfeat.BertFeatures, packs: list[Pack]
     ) -> None:
         features.transform(TEXTS)
         features.set_params(**change).transform(TEXTS)
-        assert sum(n_windows) == 2 * len(TEXTS)
+        assert n_windows(packs) == 2 * len(TEXTS)
 
     def test_processes_share_a_cache(self, features: bertfeat.BertFeatures, tmp_path: Path, warm: Zygote) -> None:
         """Both begin at once on the same texts; the batches that one commits, the other does not encode."""
@@ -231,7 +217,7 @@ class TestCache:
         assert int(n_first) + int(n_second) == 300
 
     def test_a_kill_loses_at_most_a_batch(
-        self, features: bertfeat.BertFeatures, tmp_path: Path, n_windows: list[int], warm: Zygote
+        self, features: bertfeat.BertFeatures, tmp_path: Path, packs: list[Pack], warm: Zygote
     ) -> None:
         n_texts = 600
         pid = warm.fork(fit_transform, features.model, str(features.cache), n_texts, str(tmp_path / "said"))
@@ -242,7 +228,7 @@ class TestCache:
         assert there >= 256
         texts = [f"text {n} of the sea" for n in range(n_texts)]
         vectors = features.transform(texts)
-        assert sum(n_windows) == n_texts - there
+        assert n_windows(packs) == n_texts - there
         some = [0, 255, 256, 599]
         expected = clone(features).set_params(cache=None).transform([texts[n] for n in some])
         np.testing.assert_allclose(vectors[some], expected, atol=1e-5)

@@ -24,6 +24,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.records import Pack
 
 N_LAYERS = 4
@@ -388,6 +389,18 @@ def random_pack(lengths: Sequence[int], *, seed: int = 0, least_id: int = 5, mos
         lengths=ordered,
         windows=np.arange(len(ordered)),
     )
+
+
+def note_packs(patch: pytest.MonkeyPatch) -> list[Pack]:
+    """Return a list that gets the packs that encoders are given from now on."""
+    encode_parts, packs = PackEncoder.encode_parts, list[Pack]()
+
+    def noted(self: PackEncoder, pack: Pack) -> Any:
+        packs.append(pack)
+        return encode_parts(self, pack)
+
+    patch.setattr(PackEncoder, "encode_parts", noted)
+    return packs
 
 
 def all_model_types(chosen: Callable[[str], bool] = lambda _: True, *, others_long: bool = False) -> list[Any]:
