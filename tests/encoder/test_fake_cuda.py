@@ -1,28 +1,37 @@
 """The CUDA path on a machine without a device: fake tensors, and a reference of the kernel on the CPU.
 
+A fake tensor knows its device, shape and type, and holds no values. An operator that mixes the device with the CPU, or
+that would wait for a value of the device, raises an error.
 tests/extraction/test_gpu.py runs the path itself where there is a device.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.attention.varlen
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.attention import varlen
+from torch.overrides import TorchFunctionMode
 
 import bertfeat
-from bertfeat.encoder import attention
+from bertfeat.encoder import attention, loading
 from bertfeat.encoder.attention import make_layout, packed, packed_attention
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.comparison import Way
+from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.torch_modules import keep_float32
-from tests.support.fake_cuda import CUDA, fake_cuda
-from tests.support.families import build_model, random_pack
+from bertfeat.extraction import flow, level_tables, resolution
+from tests.support.families import build_model, random_pack, reference_encoder
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 TEXTS = ["a text", "another text, of more words", " ", "many more words " * 300]
 
 
@@ -43,10 +52,87 @@ def kernel(query, key, value, cu_q, cu_k, max_q, max_k, *, scale, window_size, e
     return mixed.transpose(0, 1).bfloat16()
 
 
+class FakeFetches:
+    """Stands for `Fetches`: records what is fetched, and gives zeros."""
+
+    fetched: list[tuple[torch.device, torch.dtype]]
+
+    def __init__(self, device: torch.device) -> None:
+        assert device == CUDA
+
+    def fetch(self, tensor: torch.Tensor) -> np.ndarray:
+        """Return zeros of the tensor's shape."""
+        self.fetched.append((tensor.device, tensor.dtype))
+        return np.zeros(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+    def wait(self) -> dict[str, float]:
+        """Wait for nothing."""
+        return {}
+
+
+class _Indexing(TorchFunctionMode):
+    """Indexing through operators: Python's own asks for the device's driver."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if function is torch.Tensor.__getitem__ and isinstance(arguments[0], FakeTensor):
+            return _at(*arguments)
+        return function(*arguments, **(options or {}))
+
+
+def _at(tensor: torch.Tensor, places: Any) -> torch.Tensor:
+    places = places if isinstance(places, tuple) else (places,)
+    if Ellipsis in [place for place in places if not isinstance(place, torch.Tensor)]:
+        cut = next(number for number, place in enumerate(places) if place is Ellipsis)
+        n_rest = tensor.ndim - sum(place is not None and place is not Ellipsis for place in places)
+        places = (*places[:cut], *[slice(None)] * n_rest, *places[cut + 1 :])
+    dim, chosen = 0, []
+    for place in places:
+        if place is None:
+            tensor, dim = tensor.unsqueeze(dim), dim + 1
+            chosen.append(None)
+        elif isinstance(place, int):
+            tensor = tensor.select(dim, place)
+        elif isinstance(place, slice):
+            tensor, dim = torch.ops.aten.slice(tensor, dim, place.start, place.stop, place.step or 1), dim + 1
+            chosen.append(None)
+        else:
+            chosen.append(torch.as_tensor(place))
+            dim += 1
+    return tensor if all(place is None for place in chosen) else torch.ops.aten.index(tensor, chosen)
+
+
+@contextlib.contextmanager
+def fake_cuda() -> Iterator[dict[str, list[Any]]]:
+    """Have one fake CUDA device, with the variable-length kernel; yields what is fetched and attended."""
+    calls: dict[str, list[Any]] = {"fetched": [], "attended": []}
+    attend = varlen.varlen_attn
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls["attended"].append((arguments, options))
+        return attend(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), _Indexing():
+        patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+        patch.setattr(varlen, "varlen_attn", counted)
+        patch.setattr(attention, "has_varlen", lambda device: device.type == "cuda")
+        # Tensors without values cannot be compared.
+        paths = {"bert": "packed"}
+        patch.setattr(
+            loading, "read_kept", lambda _, config, *how: Way(paths.get(config["model_type"], "equal-length"), how[-2])
+        )
+        patch.setattr(resolution, "planned_kind", lambda device, *, elsewhere: "cuda")
+        patch.setattr(flow, "resolve_device", lambda device: (CUDA,))
+        patch.setattr(level_tables, "gathering_device", lambda device, n_bytes: device)
+        patch.setattr(FakeFetches, "fetched", calls["fetched"], raising=False)
+        patch.setattr(flow, "Fetches", FakeFetches)
+        yield calls
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls", "model", "weightedmean"])
 def test_sentences_stay_on_the_device(pooling: str) -> None:
     with fake_cuda() as calls:
-        vectors = bertfeat.Encoder("minilm", device="cuda:0", pooling=pooling).encode(TEXTS)
+        made = bertfeat.Encoder("minilm", device="cuda:0", compute_dtype="bfloat16", pooling=pooling)
+        vectors = made.encode(TEXTS)
     assert vectors.shape == (4, 384)
     assert calls["fetched"] == [(CUDA, torch.float32)]
     # Each of the six blocks attends to the one pack: three texts, and four windows of the long one.
@@ -57,15 +143,15 @@ def test_sentences_stay_on_the_device(pooling: str) -> None:
     assert options == {"scale": 32**-0.5, "window_size": (-1, -1), "enable_gqa": False}
 
 
-@pytest.mark.parametrize("settings", [{"compute_dtype": "float32"}, {"word_pooling": "mean", "combine": "mean"}])
-def test_words_and_tokens_stay_on_the_device(settings: dict[str, str]) -> None:
+@pytest.mark.parametrize(("dtype", "settings"), [("float32", {}), ("bfloat16", {"word_pooling": "mean"})])
+def test_words_and_tokens_stay_on_the_device(dtype: str, settings: dict[str, str]) -> None:
     with fake_cuda() as calls:
-        made = bertfeat.Encoder("minilm", device="cuda:0", layers="last4", **settings)
+        made = bertfeat.Encoder("minilm", device="cuda:0", layers="last4", compute_dtype=dtype, **settings)
         assert len(made.words(TEXTS)) > 900
         assert len(made.tokens(TEXTS)) > 900
     assert {device for device, _ in calls["fetched"]} == {CUDA}
     # The kernel takes half precision only.
-    assert bool(calls["attended"]) == ("compute_dtype" not in settings)
+    assert bool(calls["attended"]) == (dtype == "bfloat16")
 
 
 @pytest.mark.numeric
@@ -81,7 +167,7 @@ def test_the_kernel_is_asked_for_what_the_cpu_computes(
     rules = {"is_causal": causal, "sliding_window": sliding_window}
     with packed(make_layout(lengths, CPU)):
         expected, _ = packed_attention(torch.nn.Module(), query.float(), key.float(), value.float(), None, **rules)
-    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", kernel)
+    monkeypatch.setattr(varlen, "varlen_attn", kernel)
     monkeypatch.setattr(attention, "has_varlen", lambda device: True)
     with packed(make_layout(lengths, CPU)):
         found, _ = packed_attention(torch.nn.Module(), query, key, value, None, **rules)
@@ -106,11 +192,11 @@ CONVOLVING = {"convbert": {}, "deberta-v2": {"conv_kernel_size": 3, "conv_act": 
 def test_convolutions_that_refuse_tf32_give_the_same_bits(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = build_model(model_type, tmp_path / "model", **CONVOLVING[model_type])
-    made = load_encoder(open_checkpoint(str(folder)), [2])
+    model = reference_encoder(build_model(model_type, tmp_path / "model", **CONVOLVING[model_type]))
+    made = PackEncoder(model, "equal-length", [2])
     pack = random_pack([9, 8, 8, 7, 3])
     expected = made.encode(pack).layer(2)
-    keep_float32(made._model)
+    keep_float32(model)
     convolve, allowed = torch.ops.aten._convolution.default, []
 
     def noted(*arguments: Any) -> torch.Tensor:
@@ -124,9 +210,11 @@ def test_convolutions_that_refuse_tf32_give_the_same_bits(
 
 @pytest.mark.promise("equal")
 @pytest.mark.parametrize(("dtype", "refuses"), [(torch.float32, True), (torch.bfloat16, False)])
-def test_convolutions_on_a_device_refuse_tf32_in_float32(dtype: torch.dtype, refuses: bool, tmp_path: Path) -> None:
-    checkpoint = open_checkpoint(str(build_model("squeezebert", tmp_path / "model")))
+def test_convolutions_on_a_device_refuse_tf32_in_float32(
+    dtype: torch.dtype, refuses: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, asked = open_checkpoint(str(build_model("squeezebert", tmp_path / "model"))), Mock()
+    monkeypatch.setattr(loading, "keep_float32", asked)
     with fake_cuda():
-        made = load_encoder(checkpoint, [2], device="cuda:0", compute_dtype=dtype)
-    layers = [module for module in made._model.modules() if isinstance(module, torch.nn.Conv1d)]
-    assert {"forward" in vars(layer) for layer in layers} == {refuses}
+        load_encoder(checkpoint, [2], device="cuda:0", compute_dtype=dtype)
+    assert asked.called == refuses

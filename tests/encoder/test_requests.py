@@ -73,3 +73,6 @@ class TestDevices:
         assert devices.resolve_device("cuda:1, cuda:0,cuda:1") == both[::-1]
         with pytest.raises(ConfigError, match="this machine has cuda:0 to cuda:1"):
             devices.resolve_device("cuda:2")
+        for capability, dtype in (((8, 0), "bfloat16"), ((7, 5), "float32")):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+            assert devices.resolve_compute_dtype("auto", "cuda", "cuda") == dtype
