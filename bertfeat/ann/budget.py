@@ -81,7 +81,7 @@ class MemoryPlan:
         most = max(256, self.settings.max_memory // 16 // (16 * self.shape.dim))
         # A graph grows better, and on more threads, when more is added at once.
         wanted = max(_MAX_CHUNK_ROWS, self.shape.n_vectors // 64 if self.info.n_links else 0)
-        return int(min(wanted, most))
+        return int(min(wanted, most, self.settings.n_piece_rows or most))
 
     @property
     def n_piece_rows(self) -> int:

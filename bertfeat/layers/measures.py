@@ -43,8 +43,6 @@ _N_MOVED = 20
 _MIN_COUNT = 5
 # The unbiased estimate of CKA needs four.
 _LEAST_ROWS = 4
-# The vectors of a block, all layers together, as float32.
-_BLOCK_BYTES = 64_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +66,9 @@ def compare_layers(
     sample: int = 2000,
     seed: int = 0,
     progress: bool | Progress | None = None,
+    block_bytes: int = 64_000_000,
 ) -> LayerComparison:
-    """Measure the layers of a store, or of two; see `Store.layers`."""
+    """Measure the layers of a store, or of two, reading blocks of all layers as float32; see `Store.layers`."""
     for name, value, least in (("min_count", min_count, 2), ("sample", sample, 50), ("seed", seed, 0)):
         if value < least:
             raise UserError(f"`{name}` {value} must be {least} or more")
@@ -83,7 +82,8 @@ def compare_layers(
         frame, words = _matched_rows(one, two, where)
         documents, all_types = frame["document"].to_numpy(), frame["type"].to_numpy()
         places, types, names = _draw(all_types, words, min_count, sample, seed)
-        layers = _layers([one] if two is None else [one, two], where, frame, len(names), len(places))
+        stores = [one] if two is None else [one, two]
+        layers = _layers(stores, where, frame, len(names), len(places), block_bytes)
         cka, unbiased = _read(layers, documents, places, types, reports)
         reports.stage("comparing samples")
         k = min(N_NEIGHBORS, len(places) - 1)
@@ -137,11 +137,13 @@ def _draw(
     return places, numbers[types], [words[number] for number in frequent.tolist()]
 
 
-def _layers(stores: Sequence[Store], level: Level, frame: pl.DataFrame, n_types: int, n_sample: int) -> list[_Layer]:
+def _layers(
+    stores: Sequence[Store], level: Level, frame: pl.DataFrame, n_types: int, n_sample: int, block_bytes: int
+) -> list[_Layer]:
     """Return the layers of the first store, ascending, then those of the second; all are read in the same blocks."""
     sides = zip(("store", "other"), stores, ("row", "row_other"), strict=False)
     found = [(side, store, rows, layer) for side, store, rows in sides for layer in _features(store, level)]
-    step = max(16, _BLOCK_BYTES // (4 * sum(layer.dim for *_, layer in found)))
+    step = max(16, block_bytes // (4 * sum(layer.dim for *_, layer in found)))
     layers = []
     for side, store, rows, layer in found:
         settings: Any = {"rows": frame[rows].to_numpy(), "chunk_bytes": 4 * layer.dim * step}

@@ -20,8 +20,8 @@ import scipy.stats
 import bertfeat
 from bertfeat.errors import UserError
 from bertfeat.layers import measures as layers_measures
-from bertfeat.layers import plots as layers_plots
 from bertfeat.layers import result as layers_result
+from bertfeat.layers.plots import layer_page, plot_panels
 from bertfeat.layers.result import LayerComparison
 from bertfeat.layers.sums import effective_rank, intrinsic_dimension, rsa, shifts
 from bertfeat.store.reader import Store
@@ -166,11 +166,10 @@ def check_against_references(store: Store) -> LayerComparison:
 @pytest.mark.promise("layers")
 def test_measures_equal_references_of_rows_by_rows(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = check_against_references(store)
-    # The same in many blocks, which divide documents, and passes.
-    monkeypatch.setattr(layers_measures, "_BLOCK_BYTES", 44_000)
     # Two of the six pairs of layers at a time, whose sums are 25 x 25 float64 each.
     monkeypatch.setattr(layers_measures, "free_memory", lambda: 24_000)
-    again = store.layers(min_count=3)
+    # The same in many blocks, which divide documents, and passes.
+    again = layers_measures.compare_layers(store, min_count=3, block_bytes=44_000)
     np.testing.assert_allclose(again.cka, whole.cka, rtol=1e-5)
     np.testing.assert_allclose(again.cka_debiased, whole.cka_debiased, rtol=1e-4, atol=1e-5)
     for one, two in zip(again.rows, whole.rows, strict=True):
@@ -234,10 +233,10 @@ def test_two_stores_are_matched_word_by_word(store: Store, tmp_path: Path, monke
     both = np.stack([vectors[order], vectors[order]], axis=1)
     other = imported(tmp_path, "other", both, there.to_dict(as_series=False))
     # One plot of each kind is drawn; all of them would take most of the time.
-    plot_panels = layers_plots.plot_panels
-    drawn = layers_plots._svg(layers_plots.Panel("a line", ("0", "1"), {"store": ((0, 0.5), (1, 0.25))}))
-    monkeypatch.setattr(layers_plots, "_svg", lambda panel: drawn)
     monkeypatch.setattr(layers_result, "plot_panels", lambda panels, path: plot_panels(panels[:1], path))
+    monkeypatch.setattr(
+        layers_result, "layer_page", lambda content, panels, table: layer_page(content, {"cka": panels["cka"]}, table)
+    )
     done = good("layers", store.path, other.path, "-o", tmp_path / "out", "--min-count", "2", "--json").json
     kept = np.sort([row for n, row in enumerate(order) if n != 1])
     assert done["n_rows"] == len(kept) == len(order) - 1

@@ -23,7 +23,6 @@ import pyarrow.compute  # noqa: F401
 import pytest
 
 import bertfeat
-from bertfeat.ann import budget
 from bertfeat.ann.budget import plan_build
 from bertfeat.ann.build import build
 from bertfeat.ann.description import BuildSettings
@@ -32,7 +31,6 @@ from bertfeat.durable.publication import publish_file, standing
 from bertfeat.exports.frame_files import frame_writer
 from bertfeat.heads.folder import save_probe
 from bertfeat.heads.linear import RidgeProbe
-from bertfeat.layers import plots as layers_plots
 from bertfeat.layers import result as layers_result
 from bertfeat.layers.result import LayerComparison, LayerRow
 from bertfeat.plots.charts import new_figure, save
@@ -79,12 +77,9 @@ def _updated(root: Path, inputs: Path, new: bool) -> None:
 
 def _build(root: Path, inputs: Path, new: bool) -> None:
     """Build an index with two checkpoints."""
-    settings = BuildSettings(factory="HNSW8", n_threads=1, n_piece_rows=300, n_queries=60)
+    settings = BuildSettings(factory="HNSW8", n_threads=1, n_piece_rows=400, n_queries=60)
     source = ArrayVectors(mixture(1100, 16), chunk_rows=170)
-    with pytest.MonkeyPatch.context() as patch:
-        # With so few vectors, a graph has checkpoints only if chunks are small.
-        patch.setattr(budget, "_MAX_CHUNK_ROWS", 256)
-        build(source, root / "work", plan_build(*source.shape, settings))
+    build(source, root / "work", plan_build(*source.shape, settings))
 
 
 def _probe(root: Path, inputs: Path, new: bool) -> None:
@@ -123,7 +118,7 @@ def _layers(root: Path, inputs: Path, new: bool) -> None:
     facts |= dict.fromkeys(("n_rows", "n_documents", "n_types", "n_neighbors", "n_sample", "seed"), 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers_result, "plot_panels", lambda _, path: write_report(path, bytes([new])))
-        patch.setattr(layers_plots, "_svg", lambda _: "")
+        patch.setattr(layers_result, "layer_page", lambda content, *_: json.dumps(content))
         matrices = {"cka": ((1.0,),), "cka_debiased": ((1.0,),), "neighbor_overlap": ((None,),)}
         found = LayerComparison(rows=(row,), moved={}, **facts, **matrices)
         found.write(root / "layers", overwrite=True)
