@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertfeat import records
 from bertfeat.errors import InputError
 from bertfeat.records import Document
 from tests.support.corpus_files import WRITERS, read_all, write
@@ -20,14 +19,14 @@ from tests.support.places import ROOT
 
 @pytest.mark.promise("input-damage")
 @pytest.mark.parametrize("name", [*WRITERS, "conll"])
-def test_a_document_beyond_the_limit_is_a_bad_row(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = ["a", "é" * 1_001, "é" * 1_000]
+def test_a_document_beyond_the_limit_is_a_bad_row(tmp_path: Path, name: str) -> None:
+    rows = ["a", "é" * 4_000_001, "é" * 4_000_000]
     content = "".join(f"{row} O\n\n" for row in rows).encode() if name == "conll" else WRITERS[name](rows)
     path = write(tmp_path, f"a.{name}", content)
-    monkeypatch.setattr(records, "MAX_DOCUMENT_CHARS", 1_000)
     found = read_all(path, bad_rows="quarantine", levels="sentence")
     assert [isinstance(row, Document) for row in found] == [True, False, True]
-    with pytest.raises(InputError, match=rf"a\.{name}:\d: the row has 1,001 characters, 1,000 are the most that .*cut"):
+    said = "the row has 4,000,001 characters, 4,000,000 are the most that are read; cut"
+    with pytest.raises(InputError, match=rf"a\.{name}:\d: {said}"):
         read_all(path, levels="sentence")
 
 

@@ -17,7 +17,6 @@ from bertfeat import fit_probe, load_probe
 from bertfeat.choices import Level
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
-from bertfeat.probes import rows as probes_rows
 from bertfeat.probes.config import ProbeConfig
 from bertfeat.probes.description import MeanScore
 from bertfeat.probes.fitted import FittedProbe
@@ -117,10 +116,9 @@ class TestFit:
 
 
 class TestStreaming:
-    def test_a_streamed_fit_finds_the_same(self, classes: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_streamed_fit_finds_the_same(self, classes: tuple[Store, Store]) -> None:
         store, test = classes
         in_memory = fit_probe(store, "label", level="word")
-        monkeypatch.setattr(probes_rows, "_MIN_CHUNK_BYTES", 30 * 4 * 4 * HIDDEN)
         streamed = fit_probe(store, "label", level="word", max_memory=1000)
         assert (in_memory.training.streamed, streamed.training.streamed) == (False, True)
         one, other = in_memory.predict(test), streamed.predict(test)

@@ -10,12 +10,10 @@ import pytest
 
 from bertfeat.choices import Level
 from bertfeat.errors import UserError
-from bertfeat.probes import rows as probes_rows
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.rows import Dataset, read_vectors, select_rows
 from bertfeat.store.reader import Store
 from bertfeat.vectors.array import ArrayVectors, chunks_of
-from bertfeat.vectors.store import StoreVectors
 from tests.support.probe_stores import Stores, numbered, word_frame, write_fake
 from tests.support.store_fakes import HIDDEN, part_at
 
@@ -84,18 +82,18 @@ class TestDataset:
         assert (data.labelled.n_total, data.labelled.n_without_label) == (17, n_null)
         assert len(data.labelled.rows) - len(data.rows.rows) == 17 - n_null - len(rows)
 
-    def test_a_stream_reads_the_same(self, words: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_stream_reads_the_same(self, words: Store) -> None:
         whole = read_dataset(words, "word", "concat_last4", "label")
-        monkeypatch.setattr(probes_rows, "_MIN_CHUNK_BYTES", 3 * DIM * 4)
         data = read_dataset(words, "word", "concat_last4", "label", max_memory=1)
         assert data.is_streamed
         assert not whole.is_streamed
-        assert isinstance(data.X, StoreVectors)
-        assert len(data.X.chunks) > 3
-        np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(data.X)]), whole.X.array)
+        small = data.labelled.stream(words, "concat_last4", 3 * DIM * 4)
+        assert len(small.chunks) > 3
+        for stream in (data.X, small):
+            np.testing.assert_array_equal(np.concatenate([v for _, v in chunks_of(stream)]), whole.X.array)
         assert data.rows.labels.tolist() == whole.rows.labels.tolist()
         borders = {0, *np.cumsum(data.rows.lengths).tolist()}
-        assert {chunk.start for chunk in data.X.chunks} <= borders
+        assert {chunk.start for chunk in small.chunks} <= borders
         np.testing.assert_array_equal(data.rows.lengths, whole.rows.lengths)
 
     def test_documents_are_split_whole(self, words: Store) -> None:

@@ -34,7 +34,10 @@ def test_memory_is_that_of_the_control_group(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(memory, "group_folders", lambda _: [tmp_path / "job" / "step", tmp_path / "job", tmp_path])
     group = tmp_path / "job"
     group.mkdir()
-    for limit, used, reclaimable in memory._MEMORY_FILES:
+    for limit, used, reclaimable in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
         (group / limit).write_text("400000\n")
         (group / used).write_text("300000\n")
         (group / "memory.stat").write_text(f"anon 1\n{reclaimable} 50000\n")

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from bertfeat.durable.records import seal
 from bertfeat.text import backend
@@ -31,10 +32,9 @@ def test_the_second_load_gives_the_same_and_asks_no_transformers(
     family: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = build_model(family, tmp_path / family)
-    fresh, cls_id = backend._configured(folder)
-    backend.load_backend(folder)
+    fresh, cls_id = backend.load_backend(folder)
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(backend, "_configured", lambda _: pytest.fail("transformers was asked"))
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: pytest.fail("transformers was asked"))
     kept, kept_cls_id = backend.load_backend(folder)
     assert (kept.to_str(), kept_cls_id) == (fresh.to_str(), cls_id)
     assert kept.encode("The bank.", "a 1").ids == fresh.encode("The bank.", "a 1").ids

@@ -12,7 +12,6 @@ import pytest
 from tokenizers import Tokenizer as BackendTokenizer
 
 import bertfeat
-from bertfeat import records
 from bertfeat.errors import InputError, TokenizingError
 from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
@@ -25,6 +24,7 @@ pytestmark = pytest.mark.promise("odd-text")
 
 PANICS = "^(a|a|aa)+$"
 PANICKING = "a" * 40 + "!"
+TOO_LONG = "a b " * 1_000_001
 NOVEL = "\n".join(" ".join(SENTENCES) for _ in range(1_300))
 
 
@@ -48,12 +48,12 @@ def test_a_novel_in_windows_has_the_tokens_of_the_whole_text(kind: str, tmp_path
 def refusals(folder: Path, model: Path, **settings: Any) -> list[str]:
     """Return how extraction and its in-memory form refuse a corpus whose second document is too long."""
     corpus = folder / "corpus.txt"
-    corpus.write_text(f"short\n{'a b ' * 100}\n", encoding="utf-8")
+    corpus.write_text(f"short\n{TOO_LONG}\n", encoding="utf-8")
     settings = {"model": str(model), "levels": "sentence", "layers": "-1", **settings}
     refused = []
     for call in (
         lambda: bertfeat.extract(corpus, folder / "out", **settings),
-        lambda: bertfeat.embed(["short", "a b " * 100], str(model)),
+        lambda: bertfeat.embed(["short", TOO_LONG], str(model)),
     ):
         try:
             call()
@@ -63,10 +63,9 @@ def refusals(folder: Path, model: Path, **settings: Any) -> list[str]:
 
 
 def test_a_document_over_the_limit_is_refused_before_anything_is_written_or_set_aside(
-    tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_folder: Path
 ) -> None:
-    monkeypatch.setattr(records, "MAX_DOCUMENT_CHARS", 300)
-    said = "has 400 characters, 300 are the most that are read; cut the document up"
+    said = "has 4,000,004 characters, 4,000,000 are the most that are read; cut the document up"
     hint = "; to skip such rows, pass `bad_rows='quarantine'`"
     assert refusals(tmp_path, tiny_folder) == [
         f"{tmp_path}/corpus.txt:2: the row {said}{hint}",
