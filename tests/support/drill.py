@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Client, Connection, Listener, Pipe
+from multiprocessing.connection import Client, Connection, Listener
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any
@@ -192,16 +192,13 @@ def run_pooled(
     address: str, pids: str, root: str, settings: Any, run: Callable[[str, Any], None] = run_extract
 ) -> None:
     """Extract with workers that the zygote forks; their process ids appear as files in the folder `pids`."""
-    from bertfeat.runners import processes
 
-    def start(n_workers: int) -> tuple[Any, Any]:
-        ours, theirs = Pipe()
-        with theirs:
-            process = _Forked(address, ask(address, run_worker, (), theirs.fileno()))
+    def start(command: object, *, pass_fds: list[int], **options: Any) -> _Forked:
+        process = _Forked(address, ask(address, run_worker, (), pass_fds[0]))
         Path(pids, str(process.pid)).touch()
-        return process, ours
+        return process
 
-    processes._start = start
+    subprocess.Popen = start  # type: ignore[assignment, misc]
     run(root, settings)
 
 

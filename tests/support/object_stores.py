@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib
 import os
 import socket
 import subprocess
@@ -64,7 +65,7 @@ def forget_clients() -> None:
 
     from bertfeat.storage import filesystems
 
-    filesystems._filesystem.cache_clear()
+    importlib.reload(filesystems)
     S3FileSystem.clear_instance_cache()
 
 

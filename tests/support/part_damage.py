@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 
 from bertfeat.durable.files import digest_of
 from bertfeat.errors import StoreError
-from bertfeat.store import schema
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.reader import Store, open_store
 from tests.support.reading_files import KINDS
@@ -64,7 +63,6 @@ class Part:
 
 def make_parts(folder: Path) -> Iterator[Part]:
     """Make stores of all kinds, and yield the first part of each; some have null vectors."""
-    schema._ROW_GROUP_BYTES = 40 * 2 * 32
     for dtype, encoding in KINDS:
         plan = make_plan((60, 9), dtype=dtype, encoding=encoding)
         for number, options in enumerate([None, *REWRITTEN, {}]):

@@ -27,7 +27,7 @@ def decoded(store: Store, level: str, name: str) -> np.ndarray:
     """Return a stored column as pyarrow alone decodes it; NaN for null vectors."""
     dtype = store.manifest.store_dtype
     dim = store.feature(level, name).dim
-    rows = [row for part in store.parts(level) for row in pq.read_table(store.path / part.path)[name].to_pylist()]
+    rows = [row for part in store.parts(level) for row in pq.read_table(store.path / part.path)[name].to_numpy()]
     vectors = [
         [np.nan] * dim if row is None else np.frombuffer(row, dtype) if isinstance(row, bytes) else row for row in rows
     ]
