@@ -257,3 +257,30 @@ def test_recipes_and_examples_use_public_names_only() -> None:
         named = set(re.findall(r"\bbertfeat\.(\w+)", script.read_text("utf-8").split('"""', 2)[2]))
         private += [(script.name, name) for name in named - {*bertfeat.__all__, "pipelines", "cli"}]
     assert private == []
+
+
+def private_names() -> set[str]:
+    """Return the private names of functions, classes, fields and variables of the package."""
+    found = set()
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.id if isinstance(node, ast.Name) else node.attr)
+    # `_repr_html_` is a name of Jupyter's.
+    return {name for name in found if name[0] == "_" and name[-1] != "_"}
+
+
+def test_tests_use_and_replace_no_private_names() -> None:
+    """A promise holds for users, who have public names only; a limit is an argument, or a real input reaches it."""
+    # Ray and multiprocessing have these names too.
+    names = private_names() - {"_common", "_listener"}
+    assert len(names) > 500
+    of_others = re.compile(rf"(?<!\bself)\.({'|'.join(names)})\b|[\"']({'|'.join(names)})[\"']")
+    private = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        private += [(path.name, match[0]) for match in of_others.finditer(path.read_text(encoding="utf-8"))]
+        imported = [name for name in imports_of(path) if name.startswith("bertfeat.")]
+        private += [(path.name, name) for name in imported if name.rpartition(".")[2] in names]
+    assert private == []
