@@ -15,15 +15,14 @@ import pytest
 from bertfeat.store.verification import verify
 from tests.support.drill import orphans, result_files
 from tests.support.object_stores import BUCKET, bucket, result_objects
-from tests.support.ray_runs import cluster
-from tests.support.ray_stores import PLAN, run
+from tests.support.ray_runs import PLAN, cluster, run
 from tests.support.runner_fakes import is_alive, wait_until
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 pytestmark = pytest.mark.ray
 
-DRIVER = [sys.executable, "-m", "tests.support.ray_stores"]
+DRIVER = [sys.executable, "-m", "tests.support.ray_runs"]
 DEEDS = ["kill actor", "kill driver", "stop actor and kill driver"]
 N_TRIES = int(os.environ.get("BERTFEAT_DRILL_RAY", "20"))
 SEED = 15
