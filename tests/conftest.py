@@ -110,8 +110,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Iterator[Zygote]:
     """A process that has imported what an extraction uses, whose children can be killed."""
-    from tests.support.cli_runs import three_shards
-    from tests.support.drill import zygote
+    from tests.support.drill import three_shards, zygote
 
     folder = tmp_path_factory.mktemp("zygote")
     with zygote(folder, three_shards(folder, tiny_folder)) as made:

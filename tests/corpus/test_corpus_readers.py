@@ -1,21 +1,26 @@
-"""Readers of txt, jsonl, csv, tsv and Parquet: rows, bad rows, and their reasons."""
+"""Readers of txt, jsonl, csv, tsv, JSON arrays and Parquet: rows, bad rows and their reasons, and the first rows."""
 
 from __future__ import annotations
 
 import datetime
 import json
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
 
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus.data_frames import write_frame
 from bertfeat.errors import InputError
-from tests.support.corpus_files import bad_rows, documents, open_corpus, plan, read_all, texts, write
+from bertfeat.records import Document
+from tests.support.corpus_files import WRITERS, bad_rows, documents, open_corpus, plan, read_all, texts, write
 
 
 @pytest.mark.parametrize(
@@ -203,3 +208,94 @@ def test_a_dot_names_a_field_inside_a_column_unless_a_column_has_that_name(tmp_p
     assert [(each.doc_id, each.text) for each in found] == [("x", "one"), ("y", "two")]
     kept = [{"content.meta.n": 1, "b.c": "flat"}, {"content.meta.n": None, "b.c": "exact"}]
     assert [dict(each.kept) for each in found] == kept
+
+
+ROWS = ["1", "22", "333", "4444", "55555"]
+
+
+@pytest.mark.parametrize(("text_column", "keep"), [("1", "2,3"), ("column_1", "column_2,column_3")])
+@pytest.mark.parametrize(("delimiter", "mark"), [(None, ","), (";", ";"), ("tab", "\t"), ("\\t", "\t")])
+def test_columns_of_a_file_without_a_header_go_by_number(
+    tmp_path: Path, text_column: str, keep: str, delimiter: str | None, mark: str
+) -> None:
+    rows = ["\ufeffa", "x", "1"], ['"b"', "y", "2"]
+    path = write(tmp_path, "a.csv", "".join(mark.join(row) + "\n" for row in rows))
+    settings = {"no_header": True, "delimiter": delimiter, "levels": "sentence"}
+    found = documents(path, text_column=text_column, keep_columns=keep, **settings)
+    assert [(row.text, row.row) for row in found] == [("a", 1), ("b", 2)]
+    assert [row.kept for row in found] == [{"column_2": "x", "column_3": "1"}, {"column_2": "y", "column_3": "2"}]
+    (bad,) = bad_rows(write(tmp_path, "b.csv", f"a{mark}b\nc\n"), no_header=True, text_column="1", delimiter=delimiter)
+    assert (bad.row, bad.reason) == (2, "has 1 fields where the first row has 2; quote fields that hold delimiters")
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("limit", [1, 5, 6, 99])
+def test_a_limit_counts_the_rows_of_all_files(tmp_path: Path, kind: str, limit: int) -> None:
+    paths = [write(tmp_path, f"{name}.{kind}", WRITERS[kind](ROWS)) for name in "ab"]
+    assert texts(*paths, limit=limit) == (ROWS + ROWS)[:limit]
+    corpus = open_corpus(*paths, limit=limit)
+    assert [row.text for shard in plan(corpus, 4) for row in corpus.read(shard)] == (ROWS + ROWS)[:limit]  # type: ignore[union-attr]
+
+
+def test_bad_rows_count_in_the_limit_and_nothing_after_it_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"text": "a"}\n{"text": 3}\nnot JSON\n')
+    rows = read_all(path, write(tmp_path, "b.txt", b"\xff\n"), bad_rows="quarantine", limit=2)
+    assert [type(row).__name__ for row in rows] == ["Document", "BadRow"]
+    assert texts(path, limit=1) == ["a"]
+
+
+# Characters that a scanner of brackets and quotes may stumble over.
+TEXT = st.text(st.sampled_from('a"\\[]{},: \n\té𝒳\u2028/'), max_size=12)
+VALUES = st.recursive(
+    TEXT | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=6
+)
+ELEMENTS = st.lists(st.fixed_dictionaries({"text": TEXT, "other": VALUES}), max_size=6)
+
+
+@limits(suppress_health_check=list(HealthCheck), max_examples=60, deadline=None)
+@given(rows=ELEMENTS, indent=st.none() | st.just(2), escaped=st.booleans(), cut=st.integers(1, 30))
+def test_any_array_is_read_as_json_loads_reads_it(
+    tmp_path: Path, rows: list[dict[str, Any]], indent: int | None, escaped: bool, cut: int
+) -> None:
+    path = write(tmp_path, "a.json", "\ufeff \n" + json.dumps(rows, indent=indent, ensure_ascii=escaped) + "\n")
+    corpus = open_corpus(path)
+    shards = plan(corpus, cut)
+    found = [row for shard in reversed(shards) for row in reversed(list(corpus.read(shard)))][::-1]
+    assert [row.text for row in found if isinstance(row, Document)] == [row["text"] for row in rows]
+    assert [row.row for row in found] == list(range(1, len(rows) + 1))
+
+
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        ("3", 'the row holds a int, not an object; write {"text": ...}'),
+        ('{"txt": "a"}', "no column 'text'; columns are txt; pass `text_column`"),
+        (b'{"text": "\xff"}', "byte 0xff at position 10 is not UTF-8"),
+    ],
+)
+def test_a_bad_element_is_one_bad_row(tmp_path: Path, element: str | bytes, reason: str) -> None:
+    raw = element.encode() if isinstance(element, str) else element
+    path = write(tmp_path, "a.json", b'[{"text": "a"},\n' + raw + b' ,{"text": "c"}]')
+    with pytest.raises(InputError, match=r"a\.json:2: " + reason):
+        read_all(path)
+    (bad,) = bad_rows(path)
+    assert (bad.index, bad.row, bad.raw) == (1, 2, raw)
+    assert [row.text for row in read_all(path, bad_rows="quarantine") if isinstance(row, Document)] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('[{"text": "a"}, {"text": "b"', "is not a JSON array .*; write one array"),
+        ('[{"text": "a"}]]', r"is not a JSON array .*column 16"),
+        ("[" * 100_000, "is not a JSON array .*recursion"),
+        ('{"data": [{"text": "a"}]}', r"is not a JSON array \(it holds a dict\); "),
+        ('{"text": "a"}\n{"text": "b"}\n', r"is not a JSON array \(Extra data: .* `format='jsonl'`"),
+        ("text\na\n", r"is not a JSON array \(Expecting value"),
+    ],
+)
+def test_files_that_are_no_array_of_rows_are_refused(tmp_path: Path, content: str, reason: str) -> None:
+    path = write(tmp_path, "a.json", content)
+    for settings in ({}, {"bad_rows": "quarantine"}):
+        with pytest.raises(InputError, match=rf"a\.json: {reason}"):
+            read_all(path, **settings)

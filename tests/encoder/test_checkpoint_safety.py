@@ -1,4 +1,4 @@
-"""Untrusted model folders: a refusal is one line, and nothing in the folder is run or unpickled."""
+"""Untrusted model folders and pickles: a refusal is one line, and nothing in the folder is run or unpickled."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.encoder.conversion import convert
 from bertfeat.encoder.encoder import PackEncoder
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.errors import CheckpointError
 from tests.support.families import N_LAYERS, VOCAB_SIZE
-from tests.support.hostile_pickles import calls
+from tests.support.hostile_pickles import calls, damaged
 
 WATCHED: list[Path] = []
 SEEN: list[str] = []
@@ -240,3 +241,21 @@ def test_missing_weight_is_named(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert "encoder.layer.3.output.dense.weight" in refusal(folder)
     assert load_encoder(open_checkpoint(str(folder)), [1]).n_blocks == 1
+
+
+@pytest.mark.promise("pickle")
+@pytest.mark.parametrize("name", [*calls(Path("canary")), *damaged()])
+def test_a_hostile_or_damaged_pickle_is_one_line_and_runs_nothing(name: str, folder: Path, tmp_path: Path) -> None:
+    content, said = (calls(tmp_path / "canary") | damaged())[name]
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        convert(str(folder), folder.parent / "made")
+    message = str(caught.value)
+    assert caught.value.exit_code == 2
+    assert str(folder / "pytorch_model.bin") in message
+    assert re.search(said, message)
+    assert message.isprintable()
+    assert len(message) < 600
+    assert "weights_only" not in message, "never advise to run the code of the file"
+    assert {path.name for path in folder.parent.iterdir()} <= {"model", "cache"}, "no canary, and no output"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bertfeat.records import Pack
-from tests.support.cli_runs import three_shards
+from tests.support.drill import three_shards
 from tests.support.families import SENTENCES, build_model, note_packs
 from tests.support.static_files import write_vectors
 

@@ -15,8 +15,8 @@ from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import mark_for_redoing, verify
-from tests.support.cli_runs import run_cli, three_shards
-from tests.support.drill import orphans, result_files, write_corpus
+from tests.support.command_line import run_cli
+from tests.support.drill import orphans, result_files, three_shards, write_corpus
 from tests.support.store_fakes import part_at, write_jsonl
 
 pytestmark = [pytest.mark.promise("append"), pytest.mark.usefixtures("one_thread"), pytest.mark.numeric]

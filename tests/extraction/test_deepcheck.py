@@ -17,7 +17,8 @@ from bertfeat.store.commit import commit_shard
 from bertfeat.store.reader import Store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
-from tests.support.cli_runs import run_cli, three_shards
+from tests.support.command_line import run_cli
+from tests.support.drill import three_shards
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from bertfeat.corpus.data_frames import resolve_kind, write_frame
 from bertfeat.errors import InputError, PlanMismatch
 from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.run import extract
-from tests.support.cli_runs import run_cli
+from tests.support.command_line import run_cli
 from tests.support.drill import result_files, run_killed_at
 from tests.support.families import SENTENCES
 from tests.support.store_fakes import receipt_files

@@ -15,7 +15,7 @@ import pytest
 from bertfeat.durable import steps
 from bertfeat.extraction.run import extract
 from bertfeat.store.verification import verify
-from tests.support.cli_runs import flags, run_cli
+from tests.support.command_line import flags_of, run_cli
 from tests.support.drill import result_files, run_extract
 from tests.support.runner_fakes import wait_until
 
@@ -37,7 +37,7 @@ def test_a_file_size_limit_is_one_line_and_resumable(tmp_path, settings, warm):
     whole = result_files(extract(output=tmp_path / "whole", **settings).path)
     limit = max(len(data) for name, data in whole.items() if name.startswith("word/")) - 1
     assert limit > max(len(data) for name, data in whole.items() if name.endswith("plan.json"))
-    command = ["extract", *flags(settings), "-o", str(tmp_path / "s")]
+    command = ["extract", *flags_of(settings), "-o", str(tmp_path / "s")]
     assert warm.run(run_limited, limit, command, str(tmp_path / "ended")) == 0
     exit_code, printed, errors = json.loads((tmp_path / "ended").read_text())
     assert (exit_code, printed, len(errors)) == (3, "", 1)
@@ -64,7 +64,7 @@ def test_a_second_run_is_refused_with_the_first_ones_process_and_a_stale_lock_is
     first = warm.fork(run_and_wait, str(root), settings, str(ready))
     wait_until(ready.exists)
     before = result_files(root)
-    exit_code, _, errors = run_cli("extract", *flags(settings), "-o", str(root))
+    exit_code, _, errors = run_cli("extract", *flags_of(settings), "-o", str(root))
     assert (exit_code, len(errors)) == (2, 1)
     assert f"process {first} on host" in errors[0]
     assert result_files(root) == before

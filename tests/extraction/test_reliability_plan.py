@@ -16,8 +16,7 @@ from bertfeat.errors import PlanMismatch, RunError, UserError
 from bertfeat.extraction.job import Job, open_inputs, open_job
 from bertfeat.extraction.run import ShardTask, extract
 from bertfeat.progress import Progress
-from tests.support.cli_runs import three_shards
-from tests.support.drill import result_files
+from tests.support.drill import result_files, three_shards
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 

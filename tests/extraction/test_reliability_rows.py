@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from bertfeat.errors import FeatureError, InputError, StoreError, UserError
 from bertfeat.extraction.run import extract
 from bertfeat.store.verification import verify
-from tests.support.cli_runs import flags, run_cli
+from tests.support.command_line import flags_of, run_cli
 from tests.support.drill import orphans
 from tests.support.store_fakes import write_jsonl
 
@@ -48,7 +48,7 @@ def test_only_bad_rows_and_no_rows_give_a_valid_empty_store(tmp_path, settings):
 @pytest.mark.promise("rows")
 def test_empty_files_are_one_clear_line(tmp_path, settings):
     (tmp_path / "a.txt").touch()
-    given = flags(settings | {"inputs": str(tmp_path / "?.txt")})
+    given = flags_of(settings | {"inputs": str(tmp_path / "?.txt")})
     exit_code, _, errors = run_cli("extract", *given, "-o", str(tmp_path / "s"))
     assert (exit_code, len(errors)) == (2, 1)
     assert f"{tmp_path / 'a.txt'}: has no bytes" in errors[0]
@@ -128,7 +128,7 @@ def test_no_text_of_the_corpus_is_in_what_is_logged(tmp_path, settings, caplog):
     corpus = write_jsonl(tmp_path / "secret.jsonl", [{"id": n, "text": text} for n in range(30)])
     caplog.set_level(0)
     exit_code, printed, errors = run_cli(
-        "extract", *flags(settings | {"inputs": str(corpus)}), "-o", str(tmp_path / "s"), "--progress"
+        "extract", *flags_of(settings | {"inputs": str(corpus)}), "-o", str(tmp_path / "s"), "--progress"
     )
     said = printed + "".join(errors) + caplog.text + run_cli("inspect", str(tmp_path / "s"))[1]
     said += "".join(file.read_text() for file in (tmp_path / "s/_bertfeat").rglob("*.json"))

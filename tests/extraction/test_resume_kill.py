@@ -21,7 +21,6 @@ from bertfeat.extraction.run import append, extract
 from bertfeat.store.compaction import compact
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
-from tests.support.cli_runs import three_shards
 from tests.support.drill import (
     STEPS,
     Zygote,
@@ -30,6 +29,7 @@ from tests.support.drill import (
     run_extract,
     run_killed_at,
     run_pooled,
+    three_shards,
     write_corpus,
 )
 from tests.support.kills import die_at

@@ -11,7 +11,7 @@ from bertfeat.errors import ConfigError
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
-from tests.support.cli_runs import flags, run_cli
+from tests.support.command_line import flags_of, run_cli
 from tests.support.drill import orphans, result_files, run_extract, run_killed_at, write_corpus
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
@@ -68,7 +68,7 @@ def test_what_is_no_share_is_refused_before_anything_is_written(tmp_path, settin
     for shards in ("0/4", "5/4", "4", ""):
         with pytest.raises(ConfigError, match=rf"`shards` '{shards}' must be I/N, share I of N, from 1/N to N/N"):
             extract(output=tmp_path / "s", **settings, shards=shards)
-    command = ("extract", *flags(settings), "-o", str(tmp_path / "s"), "--shards", "1/2", "--overwrite")
+    command = ("extract", *flags_of(settings), "-o", str(tmp_path / "s"), "--shards", "1/2", "--overwrite")
     code, _, errors = run_cli(*command)
     assert (code, len(errors)) == (2, 1)
     assert "--overwrite does not go with --shards" in errors[0]

@@ -1,11 +1,13 @@
-"""The settings: checked on construction, JSON both ways, unknown keys refused."""
+"""The settings: checked on construction, JSON both ways, unknown keys refused, and their types by name."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,9 @@ from hypothesis import strategies as st
 from bertfeat.choices import Combine, Level
 from bertfeat.config import ExtractConfig, parse_size
 from bertfeat.errors import ConfigError
+from bertfeat.heads.registry import HeadSettings
+from bertfeat.probes.config import ProbeConfig, ProbeSettings
+from bertfeat.settings import ExtractSettings
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
 ENUMS = {name: type(default) for name, default in DEFAULTS.items() if isinstance(default, StrEnum)}
@@ -129,3 +134,21 @@ def test_a_config_is_shown_as_the_settings_that_were_given() -> None:
     config = ExtractConfig(levels="word,sentence", layers=-1, pooling="cls", workers=2)
     assert repr(config) == "ExtractConfig(levels=('word', 'sentence'), layers='-1', pooling='cls', workers=2)"
     assert eval(repr(config)) == config
+
+
+def accepted(name: str, kind: Any) -> Any:
+    """Return what may be passed for a field: a text for a choice, a text or a list for several values."""
+    if name == "layers":
+        return str | int | Iterable[int]
+    if get_origin(kind) is tuple:
+        return str | Sequence[accepted(name, get_args(kind)[0])]
+    return str if isinstance(kind, type) and issubclass(kind, StrEnum) else kind
+
+
+def test_settings_of_an_extraction_are_the_fields_of_the_config() -> None:
+    fields = get_type_hints(ExtractConfig)
+    assert get_type_hints(ExtractSettings) == {name: accepted(name, kind) for name, kind in fields.items()}
+
+
+def test_settings_of_a_probe_are_the_fields_of_the_config_and_the_parameters_of_heads() -> None:
+    assert get_type_hints(ProbeSettings) == get_type_hints(HeadSettings) | get_type_hints(ProbeConfig)

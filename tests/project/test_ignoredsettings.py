@@ -12,7 +12,7 @@ import pytest
 import bertfeat
 from bertfeat.config import ExtractConfig, flag
 from bertfeat.errors import BertfeatWarning
-from tests.support.cli_runs import run_cli
+from tests.support.command_line import run_cli
 
 pytestmark = pytest.mark.promise("without-effect")
 

@@ -14,8 +14,8 @@ import pytest
 
 from bertfeat.extraction.run import append, extract
 from bertfeat.store.verification import verify
-from tests.support.cli_runs import flags, three_shards
-from tests.support.drill import orphans, result_files, write_corpus
+from tests.support.command_line import flags_of
+from tests.support.drill import orphans, result_files, three_shards, write_corpus
 from tests.support.ray_runs import Cluster, actors_under, cluster
 from tests.support.runner_fakes import is_alive, wait_until
 
@@ -44,7 +44,7 @@ def check(root: Path, whole: dict[str, bytes]) -> None:
 
 @pytest.mark.promise("workers")
 def test_a_run_on_ray_started_here_gives_the_bytes_of_a_local_run(tmp_path, settings, whole):
-    command = [*BERTFEAT, *flags(settings), f"-o{tmp_path / 's'}", "--runner=ray", "--workers=1"]
+    command = [*BERTFEAT, *flags_of(settings), f"-o{tmp_path / 's'}", "--runner=ray", "--workers=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -71,9 +71,9 @@ def test_actors_of_a_driver_and_of_a_client_give_the_bytes_of_local_workers(tmp_
     extract(output=tmp_path / "local", **settings, workers=2)
     check(tmp_path / "local", whole)
     for name, address in (("driver", ray.address), ("client", ray.client_address)):
-        on(ray, flags(settings), tmp_path / name, f"--ray-address={address}")
+        on(ray, flags_of(settings), tmp_path / name, f"--ray-address={address}")
         check(tmp_path / name, whole)
-    assert "already complete; nothing to do" in on(ray, flags(settings), tmp_path / "driver")
+    assert "already complete; nothing to do" in on(ray, flags_of(settings), tmp_path / "driver")
 
 
 @pytest.mark.promise("workers")
@@ -98,16 +98,16 @@ def test_actors_share_a_cache_and_give_the_bytes_of_a_local_run(tmp_path, settin
     shutil.copytree(cache, kept)
     local = extract(output=tmp_path / "local", cache=kept, **settings)
     n_documents = sum(receipt.counts["n_documents"] for receipt in local.receipts())
-    on(ray, flags(settings), tmp_path / "s", f"--cache={cache}")
+    on(ray, flags_of(settings), tmp_path / "s", f"--cache={cache}")
     check(tmp_path / "s", result_files(local.path))
-    said = on(ray, flags(settings), tmp_path / "again", f"--cache={cache}")
+    said = on(ray, flags_of(settings), tmp_path / "again", f"--cache={cache}")
     assert f"documents from the cache  {n_documents}\n" in said
 
 
 @pytest.mark.ray
 def test_a_killed_driver_takes_the_actors_of_the_ray_that_it_started_along(tmp_path, settings, whole):
     root = tmp_path / "s"
-    started = [*BERTFEAT, *flags(settings), f"-o{root}", "--runner=ray", "--workers=2"]
+    started = [*BERTFEAT, *flags_of(settings), f"-o{root}", "--runner=ray", "--workers=2"]
     driver = subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: list(root.rglob("*.parquet")), 120)
     helpers = psutil.Process(driver.pid).children(recursive=True)

@@ -11,9 +11,8 @@ import pytest
 
 from bertfeat import build_index, extract, open_index, open_store, verify
 from bertfeat.errors import StorageError, StoreError
-from tests.support.cli_runs import flags, three_shards
-from tests.support.command_line import good
-from tests.support.drill import result_files, write_corpus
+from tests.support.command_line import flags_of, good
+from tests.support.drill import result_files, three_shards, write_corpus
 from tests.support.object_stores import BUCKET, objects, result_objects, upload
 
 pytestmark = pytest.mark.usefixtures("one_thread", "s3")
@@ -118,7 +117,7 @@ def test_actors_write_to_an_object_store(root, tmp_path, tiny_folder):
     settings |= {"inputs": str(write_corpus(tmp_path / "c.jsonl", 40, bad_every=9)), "bad_rows": "quarantine"}
     local = extract(output=tmp_path / "local", **settings)
     with cluster(tmp_path) as ray:
-        command = [sys.executable, "-m", "bertfeat", "extract", *flags(settings), f"-o{root}", "--runner=ray"]
+        command = [sys.executable, "-m", "bertfeat", "extract", *flags_of(settings), f"-o{root}", "--runner=ray"]
         done = ray.start([*command, f"--ray-address={ray.address}", "--workers=2"])
         _, errors = done.communicate(timeout=240)
     assert done.returncode == 0, errors

@@ -17,8 +17,8 @@ from bertfeat.extraction.run import append, extract
 from bertfeat.store.compaction import compact
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
-from tests.support.cli_runs import run_cli, three_shards
-from tests.support.drill import orphans, result_files, write_corpus
+from tests.support.command_line import run_cli
+from tests.support.drill import orphans, result_files, three_shards, write_corpus
 from tests.support.store_fakes import contents
 
 pytestmark = pytest.mark.usefixtures("one_thread")

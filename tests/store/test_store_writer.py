@@ -1,4 +1,4 @@
-"""Writer of a store: opening, committing, completing, and the folders that it refuses."""
+"""Writer of a store: opening, committing, completing, the folders that it refuses, and writers that meet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertfeat.choices import Level
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.records import BadRow
 from bertfeat.store.reader import open_store
-from bertfeat.store.verification import verify
+from bertfeat.store.verification import mark_for_redoing, verify
 from bertfeat.store.writer import open_for_writing
 from tests.support.store_fakes import (
     contents,
@@ -203,3 +203,49 @@ def test_a_feature_that_is_not_finite_is_named_and_nothing_is_written(tmp_path):
         with pytest.raises(FeatureError, match=r"document (np.int64\()?7\)?: layer_05 of token row 2 .* holds -inf"):
             writer.commit(plan.shards[1], result)
         assert tree(tmp_path / "s") == before
+
+
+PLAN = make_plan()
+
+
+def commit_all(writer, **result):
+    for shard in PLAN.shards:
+        writer.commit(shard, make_result(PLAN, shard, **result))
+
+
+def test_a_run_that_loses_the_version_to_the_same_plan_removes_none_of_its_parts(tmp_path):
+    root = tmp_path / "s"
+    with open_for_writing(root, PLAN, shared=True) as late, open_for_writing(root, PLAN, shared=True) as early:
+        commit_all(early)
+        early.complete()
+        # As on another processor.
+        commit_all(late, nulls=True)
+        with pytest.raises(StoreError, match=r"another run of the same plan has made version 0, with other bytes"):
+            late.complete()
+    report = verify(root)
+    assert {problem.shard for problem in report.problems} == {0, 1, 2}
+    mark_for_redoing(root, report)
+    write_store(root, PLAN)
+    assert verify(root).is_good
+
+
+def test_a_share_that_fails_removes_nothing_of_the_others(tmp_path):
+    root = tmp_path / "s"
+    with open_for_writing(root, PLAN, shared=True) as other:
+        with pytest.raises(UserError, match="no such model"), open_for_writing(root, PLAN, shared=True):
+            raise UserError("no such model")
+        commit_all(other)
+        other.complete()
+    assert verify(root).is_good
+
+
+def test_a_refused_writer_leaves_the_lock_to_its_holder(tmp_path):
+    root = tmp_path / "s"
+    with open_for_writing(root, PLAN) as writer:
+        with pytest.raises(StoreError, match="is writing this store"):
+            open_for_writing(root, PLAN, shared=True)
+        with pytest.raises(StoreError, match="is writing this store"):
+            open_for_writing(root, PLAN)
+        commit_all(writer)
+        writer.complete()
+    assert verify(root).is_good

@@ -93,3 +93,15 @@ def flags() -> set[str]:
     root = click.Context(group, **group.context_settings)
     params = [param for _, command in commands() for param in command.get_params(click.Context(command, root))]
     return {name for param in params for name in param.opts}
+
+
+def flags_of(settings: dict[str, Any]) -> list[str]:
+    named = {name: value for name, value in settings.items() if name != "inputs"}
+    pairs = [("--level" if name == "levels" else "--" + name.replace("_", "-"), named[name]) for name in named]
+    return [settings["inputs"], *(f"{flag}={','.join(v) if isinstance(v, list) else v}" for flag, v in pairs)]
+
+
+def run_cli(*arguments: str) -> tuple[int, str, list[str]]:
+    """Run a command; return its exit code, what it prints, and the lines on standard error."""
+    done = bertfeat(*arguments)
+    return done.code, done.out, done.err.splitlines()

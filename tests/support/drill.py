@@ -248,3 +248,15 @@ def write_corpus(path: Path, n_rows: int, *, bad_every: int | None = None) -> Pa
             )
             file.write((line[:-3] if bad_every and n % bad_every == 1 else line) + "\n")
     return path
+
+
+def three_shards(folder: Path, model: Path) -> dict[str, Any]:
+    """Write a corpus into `folder` and return the arguments of `extract`, without the output."""
+    return {
+        "inputs": str(write_corpus(folder / "corpus.jsonl", 24)),
+        "model": str(model),
+        "id_column": "id",
+        "levels": ["word", "sentence"],
+        "layers": "-1",
+        "shard_bytes": 28_000,
+    }
