@@ -193,7 +193,9 @@ REFUSED = {
     "content special_tokens_map.json cut": ("special_tokens_map.json", "the tokenizer cannot be loaded"),
     "weights header of spaces": ("", "the files hold 0"),
     "fifo tokenizer.json": ("tokenizer.json", "not a regular file"),
+    "link model.safetensors": ("model.safetensors", "leads out of the model folder"),
     "link config.json": ("config.json", "leads out of the model folder"),
+    "link tokenizer.json": ("tokenizer.json", "leads out of the model folder"),
 }
 HARMLESS = ("content generation_config.json", "content modules.json", "config bos_token_id 1000000000")
 

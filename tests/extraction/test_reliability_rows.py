@@ -1,32 +1,26 @@
-"""Rows, values and names that a real extraction must refuse or handle, and memory that runs out."""
+"""Rows, values and names that a real extraction must refuse or handle, memory that runs out, and the peak of memory."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertfeat.errors import FeatureError, InputError, StoreError, UserError
+from bertfeat.errors import FeatureError, StoreError, UserError
 from bertfeat.extraction.run import extract
 from bertfeat.store.verification import verify
 from tests.support.command_line import flags_of, run_cli
 from tests.support.drill import orphans
+from tests.support.places import ROOT
 from tests.support.store_fakes import write_jsonl
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
-
-
-@pytest.mark.promise("values")
-def test_an_id_that_stands_twice_is_refused_with_both_places(tmp_path, settings):
-    second = tmp_path / "second.jsonl"
-    second.write_text('{"id": "new", "text": "fine"}\n{"id": "d3", "text": "again"}\n')
-    with pytest.raises(InputError) as got:
-        extract(output=tmp_path / "s", **settings | {"inputs": [settings["inputs"], str(second)]})
-    assert str(got.value).startswith(f"{second}:2: id 'd3' appears twice, first at {settings['inputs']}:4;")
-    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.promise("rows")
@@ -134,3 +128,15 @@ def test_no_text_of_the_corpus_is_in_what_is_logged(tmp_path, settings, caplog):
     said += "".join(file.read_text() for file in (tmp_path / "s/_bertfeat").rglob("*.json"))
     assert exit_code == 0
     assert not [word for word in words if word in said]
+
+
+@pytest.mark.promise("memory")
+@pytest.mark.long
+def test_twenty_times_the_corpus_takes_no_more_memory(capsys):
+    command = [sys.executable, "-m", "benchmarks.memory", "--quick"]
+    measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout)
+    with capsys.disabled():
+        print(f"\npeak memory on a corpus and on 20 times as much: {measured}")
+    assert measured["twenty_times"]["n_lines"] == 20 * measured["one"]["n_lines"]
+    assert measured["one"]["n_shards"] > 3
+    assert measured["ratio"] <= 1.10

@@ -1,9 +1,13 @@
-"""Random failures of network and server: the right bytes, or one line, and then the same command gives them."""
+"""Random failures of network and server, and kills: the right bytes, or one line, and the same command gives them."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
+import signal
+import subprocess
+import sys
+import time
 import traceback
 
 import numpy as np
@@ -13,8 +17,9 @@ from bertfeat import open_store, verify
 from bertfeat.choices import Level
 from bertfeat.errors import BertfeatError, CheckFailed
 from bertfeat.store.writer import open_for_writing
-from tests.support.object_stores import BUCKET, FAULTS, forget_clients, point_at, proxy, result_objects
-from tests.support.store_fakes import make_plan, make_result
+from tests.support.object_stores import BUCKET, FAULTS, bucket, forget_clients, point_at, proxy, result_objects
+from tests.support.places import ROOT
+from tests.support.store_fakes import make_plan, make_result, write_store
 
 PLAN = make_plan((7,), combine="none")
 OTHER = make_plan((2,), levels=(Level.SENTENCE,), combine="none", kind="other")
@@ -138,3 +143,39 @@ def drill(s3, root, n_tries, seed):
 def test_failing_runs_end_with_the_right_bytes_or_one_line(s3, n_tries, seed):
     made = drill(s3, f"s3://{BUCKET}/{seed}/faults", n_tries, seed)
     assert made.wrong == []
+
+
+CHILD = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from tests.support.store_fakes import make_plan, write_store
+import bertfeat.store, pandas, s3fs
+print("ready", flush=True)
+write_store(sys.argv[1], make_plan((3, 2, 2, 3), combine="none"), n_bad=1)
+"""
+KILLED = make_plan((3, 2, 2, 3), combine="none")
+
+
+@pytest.mark.promise("kill-object")
+@pytest.mark.usefixtures("s3")
+@pytest.mark.parametrize("n_wanted", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_random_kills_of_a_writer_lose_nothing(n_wanted):
+    start = time.monotonic()
+    write_store(f"s3://{BUCKET}/whole-{n_wanted}", KILLED, n_bad=1)
+    duration_s = time.monotonic() - start
+    whole = result_objects(f"s3://{BUCKET}/whole-{n_wanted}")
+    root, chance, n_kills = f"s3://{BUCKET}/killed-{n_wanted}", random.Random(9), 0
+    while n_kills < n_wanted:
+        command = [sys.executable, "-c", CHILD, root, str(ROOT)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as child:
+            assert child.stdout.readline() == b"ready\n"
+            time.sleep(chance.uniform(0.2, 0.8) * duration_s)
+            child.kill()
+        n_kills += child.returncode == -signal.SIGKILL
+        # Each object is whole, whenever the kill came.
+        assert result_objects(root).items() <= whole.items()
+        if child.returncode == 0:
+            bucket().rm(root, recursive=True)
+    write_store(root, KILLED, n_bad=1)
+    assert result_objects(root) == whole
+    assert verify(root).is_good

@@ -27,8 +27,7 @@ from bertfeat.errors import StoreError
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.reader import Store, open_store
 from tests.support.places import ROOT
-from tests.support.reading_files import KINDS, READS
-from tests.support.store_fakes import make_plan, part_at, rewrite_manifest, without_runs, write_store
+from tests.support.store_fakes import KINDS, READS, make_plan, part_at, rewrite_manifest, without_runs, write_store
 
 # How the first part is written again by pyarrow.
 REWRITTEN: list[dict[str, Any]] = [

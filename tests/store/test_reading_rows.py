@@ -18,8 +18,17 @@ from bertfeat.store.reader import open_store
 from bertfeat.store.verification import verify
 from bertfeat.store.writer import open_for_writing
 from tests.support import store_fakes
-from tests.support.reading_files import KINDS, READS, decoded
-from tests.support.store_fakes import make_plan, make_result, part_at, rewrite_manifest, without_runs, write_store
+from tests.support.store_fakes import (
+    KINDS,
+    READS,
+    decoded,
+    make_plan,
+    make_result,
+    part_at,
+    rewrite_manifest,
+    without_runs,
+    write_store,
+)
 
 SHARDS = (270, 0, 7, 25)
 N_ROWS = sum(SHARDS)

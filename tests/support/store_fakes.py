@@ -1,4 +1,4 @@
-"""Synthetic plans and shard results whose values follow from arithmetic."""
+"""Synthetic plans and shard results whose values follow from arithmetic, and ways to read the stores of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from bertfeat.choices import Level
 from bertfeat.durable.records import seal
@@ -29,6 +30,7 @@ from bertfeat.records import (
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import Manifest, read_manifest
 from bertfeat.store.plan_file import hash_of_plan
+from bertfeat.store.reader import Store
 from bertfeat.store.writer import open_for_writing
 
 N_LAYERS = 6
@@ -195,3 +197,28 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def receipt_files(root: Path) -> list[Path]:
     return sorted(file for file in root.glob("_bertfeat/work/*/*.json") if file.stem.isdigit())
+
+
+KINDS = [(dtype, encoding) for dtype in ("float16", "float32") for encoding in ("array", "binary")]
+# Every way to read vectors of the level "token" of a store with several parts.
+READS: dict[str, Callable[[Store], object]] = {
+    "numpy": lambda store: store.numpy("token", "layer_04"),
+    "torch": lambda store: store.torch("token", "layer_04"),
+    "take": lambda store: store.take("token", "mean_last4", [0, 5]),
+    "slice": lambda store: store.slice("token", "layer_04", 0, 6),
+    "batches": lambda store: list(store.batches("token", "mean_last4")),
+    "valid": lambda store: store.valid("token", "layer_04"),
+    "polars": lambda store: store.polars("token", ["layer_04"]),
+    "arrow": lambda store: store.arrow("token"),
+}
+
+
+def decoded(store: Store, level: str, name: str) -> np.ndarray:
+    """Return a stored column as pyarrow alone decodes it; NaN for null vectors."""
+    dtype = store.manifest.store_dtype
+    dim = store.feature(level, name).dim
+    rows = [row for part in store.parts(level) for row in pq.read_table(store.path / part.path)[name].to_numpy()]
+    vectors = [
+        [np.nan] * dim if row is None else np.frombuffer(row, dtype) if isinstance(row, bytes) else row for row in rows
+    ]
+    return np.array(vectors, dtype).reshape(-1, dim)
