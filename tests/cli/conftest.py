@@ -14,6 +14,7 @@ CORPORA = {
     "long.txt": b"short\n" + b"word " * 100 + b"\n",
     "not.jsonl": b'{"text": "fine"}\nno json\n',
     "columns.csv": b"id,body\n1,a\n",
+    "empty.txt": b"",
     "twice.jsonl": b'{"text": "a", "id": 5}\n{"text": "b", "id": 5}\n',
     "latin.txt": "fine\nbroké\n".encode("latin-1"),
     "good.conll": b"EU\tB-ORG\nrejects\tO\n\n",

@@ -12,6 +12,7 @@ from tests.support.command_line import bertfeat
 # A line of `extract`, and words that its message must have: the place, the value, and what to do.
 EXTRACT = {
     "nowhere.txt -o out": ["nowhere.txt: no such file"],
+    "empt?.txt -o out": ["empty.txt: has no bytes"],
     "sheet.xlsx -o out": ["'.xlsx'", ".csv"],
     "columns.csv -o out": ["columns.csv: no column 'text'", "id, body", "--text-column"],
     "not.jsonl -o out": ["not.jsonl:2: not JSON", "--bad-rows quarantine"],

@@ -24,7 +24,7 @@ from tests.support.command_line import good as run_good
 from tests.support.drill import Zygote
 from tests.support.families import build_model, random_pack, reference_encoder, reference_states
 from tests.support.hostile_pickles import saved
-from tests.support.kills import die_at
+from tests.support.runner_fakes import die_at
 
 Tensors = dict[str, torch.Tensor]
 FLAGS = ("--level", "sentence", "--layers", "-1", "--quiet")

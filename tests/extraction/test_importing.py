@@ -17,7 +17,7 @@ from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.verification import verify
 from tests.support.command_line import good
 from tests.support.drill import orphans, result_files
-from tests.support.kills import die_at
+from tests.support.runner_fakes import die_at
 from tests.support.vector_files import (
     N_WORDS,
     SENTENCES,

@@ -32,8 +32,7 @@ from tests.support.drill import (
     three_shards,
     write_corpus,
 )
-from tests.support.kills import die_at
-from tests.support.runner_fakes import is_alive
+from tests.support.runner_fakes import die_at, is_alive
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 

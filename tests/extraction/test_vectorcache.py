@@ -19,7 +19,7 @@ import pytest
 from bertfeat.errors import RunError
 from bertfeat.extraction.vector_cache import FILE, VectorCache
 from tests.support.drill import Zygote
-from tests.support.kills import die_at
+from tests.support.runner_fakes import die_at
 
 pytestmark = pytest.mark.promise("saved")
 

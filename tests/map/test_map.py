@@ -187,7 +187,7 @@ def test_appended_parts_and_rows_without_a_vector(tmp_path: Path, tiny_folder: P
 KILLED = """
 import sys
 import bertfeat
-from tests.support.kills import die_at
+from tests.support.runner_fakes import die_at
 die_at(sys.argv[1])
 bertfeat.open_store("s").map("m.parquet", overwrite=True, progress=False)
 """

@@ -112,7 +112,7 @@ def test_a_damaged_part_is_not_compacted(tmp_path, grown):
 
 
 def run_compact(store: str, point: int) -> None:
-    from tests.support.kills import die_at
+    from tests.support.runner_fakes import die_at
 
     die_at(point)
     compact(store)

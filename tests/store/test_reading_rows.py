@@ -121,11 +121,10 @@ def test_parts_are_copied_from_places_that_are_sure_and_decoded_otherwise(
     """With several pages in a chunk, its last bytes are not the values: the check at commit notices that."""
     if not is_sure:
         # Versions of the libraries that make pages of their own size.
-        small = {"data_page_size": 64}
+        small, few = {"data_page_size": 64}, {"data_page_size": 64, "max_rows_per_page": 64}
         by_polars, by_pyarrow = pl.DataFrame.write_parquet, pq.ParquetWriter
         monkeypatch.setattr(pl.DataFrame, "write_parquet", lambda *args, **how: by_polars(*args, **how | small))
-        small_rows = small | {"max_rows_per_page": 64}
-        monkeypatch.setattr(pq, "ParquetWriter", lambda *args, **how: by_pyarrow(*args, **how | small_rows))
+        monkeypatch.setattr(pq, "ParquetWriter", lambda *args, **how: by_pyarrow(*args, **how | few))
     write_store(tmp_path / "s", make_plan((3000, 0, 9), dtype=dtype, encoding=encoding))
     store = open_store(tmp_path / "s")
     assert (store.parts("token")[0].runs is not None) == is_sure

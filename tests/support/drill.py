@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.families import SENTENCES
-from tests.support.kills import die_at
 from tests.support.places import ROOT
+from tests.support.runner_fakes import die_at
 
 # The steps of an extraction into a folder.
 STEPS = {

@@ -23,7 +23,7 @@ from tests.support.store_fakes import write_jsonl
 _KILLED = """
 import sys
 from bertfeat.cli import main
-from tests.support.kills import die_at
+from tests.support.runner_fakes import die_at
 at = sys.argv.pop(1)
 die_at(int(at) if at.isdigit() else at)
 main()

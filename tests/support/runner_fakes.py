@@ -1,4 +1,4 @@
-"""Fake tasks for real worker processes, whose stages do what a test asks for; without heavy imports."""
+"""Fake tasks for real worker processes, which do what a test asks for, and kills; without heavy imports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertfeat.durable import steps
 from bertfeat.errors import ConfigError, InputError
 from bertfeat.progress import Progress, Report
 from bertfeat.records import FileSlice, Receipt, ShardResult, ShardSpec
@@ -117,3 +118,16 @@ def wait_until(condition: Any, timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
+
+
+def die_at(step: int | str) -> None:
+    """Kill this process when it reaches a step, by its number from 1 on or by its name."""
+    n_passed = 0
+
+    def hook(name: str) -> None:
+        nonlocal n_passed
+        n_passed += 1
+        if step in (name, n_passed):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    steps.hook = hook

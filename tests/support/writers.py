@@ -42,7 +42,7 @@ from bertfeat.search.build import build_index
 from bertfeat.search.update import update_index
 from bertfeat.vectors.array import ArrayVectors
 from tests.support.index_stores import known_store
-from tests.support.kills import die_at
+from tests.support.runner_fakes import die_at
 from tests.support.search_vectors import mixture
 from tests.support.store_fakes import make_plan, write_store
 
