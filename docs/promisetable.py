@@ -1,4 +1,4 @@
-"""Promises in docs/guarantees.md, with the tests whose marks name them: `python docs/promisetable.py` writes them."""
+"""Promises in docs/guarantees.md, with the files of their tests: `python docs/promisetable.py` writes them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ _END = "<!-- end of promises -->"
 
 
 def marked_tests() -> dict[str, list[str]]:
-    """Return the tests by the names in their marks, or in the marks of their class or file."""
+    """Return the files of tests by the names in the marks of their tests, classes or the file itself."""
     found = defaultdict[str, list[str]](list)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name, tree = path.relative_to(ROOT / "tests").as_posix(), ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                where, marks = f"{name}::{node.name}", node.decorator_list
-            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
-                where, marks = name, [node.value]
-            else:
-                continue
-            for call in (call for mark in marks for call in ast.walk(mark) if isinstance(call, ast.Call)):
-                if ast.unparse(call.func) == "pytest.mark.promise":
-                    for promise in call.args:
-                        found[ast.literal_eval(promise)].append(where)
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if ast.unparse(call.func) == "pytest.mark.promise":
+                for promise in map(ast.literal_eval, call.args):
+                    if name not in found[promise]:
+                        found[promise].append(name)
     return found
 
 
@@ -38,9 +32,8 @@ def with_promises(page: str) -> str:
     tests, lines = marked_tests(), list[str]()
     for question, promises in PROMISES.items():
         lines += [f"## {question}", "", *(f"- {promise}" for promise in promises.values()), ""]
-        lines += ['<details markdown="1"><summary>Tests</summary>', ""]
-        lines += [f"- {name}: {', '.join(f'`{test}`' for test in tests[name])}" for name in promises]
-        lines += ["", "</details>", ""]
+        files = [f"{name}: {', '.join(tests[name])}" for name in promises]
+        lines += [f"<details><summary>Tests</summary>{'; '.join(files)}.</details>", ""]
     before, rest = page.split(_START)
     return "\n".join([before + _START, *lines, _END + rest.split(_END)[1]])
 

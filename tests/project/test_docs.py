@@ -23,7 +23,6 @@ from bertfeat import exports, heads, search
 from bertfeat.config import ExtractConfig
 from bertfeat.heads.registry import HeadSettings
 from docs import settingtables
-from docs.modeltable import with_table
 from docs.promisetable import PROMISES, marked_tests, with_promises
 from tests.support import pipeline_runs
 from tests.support.command_line import Result, bertfeat, flags
@@ -186,11 +185,6 @@ def test_a_page_runs_in_the_folder_of_the_others(page: str, place: Path) -> None
     assert left == "", f"{page}: add it to .gitignore"
 
 
-def test_the_table_of_families_is_that_of_the_code() -> None:
-    page = PAGES["docs/models.md"]
-    assert page == with_table(page), "run: python docs/modeltable.py"
-
-
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"])
 def test_every_file_and_heading_that_a_page_links_exists(page: str) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
@@ -228,17 +222,14 @@ def test_every_public_name_is_on_a_page_of_the_api_once() -> None:
         modules = {path.stem for path in (ROOT / "bertfeat" / room).glob("*.py") if room != "plots"}
         expected |= {f"{room}.{name}" for name in names if name not in modules}
     assert sorted(named) == sorted(expected)
-    listed = set(re.findall(r"`([\w.]+)`", PAGES["docs/api.md"]))
-    assert {name.rpartition(".")[2] for name in named} <= listed
 
 
 def test_the_tables_of_settings_have_every_one_with_its_default() -> None:
-    page = settingtables.on_page_markdown(PAGES["docs/api/extraction.md"])
+    page, heads = settingtables.on_page_markdown(PAGES["docs/api.md"]).split("### Parameters of heads")
     for field in dataclasses.fields(ExtractConfig):
         row = re.search(rf"^\| `{field.name}` \| `(.*?)` \| \S", page, re.MULTILINE)
         assert row, field.name
         assert row[1] == (",".join(field.default) or "()" if isinstance(field.default, tuple) else str(field.default))
-    heads = settingtables.on_page_markdown(PAGES["docs/api/probes.md"])
     assert set(re.findall(r"^\| `(\w+)` \| `", heads, re.MULTILINE)) == set(get_type_hints(HeadSettings))
 
 
