@@ -135,6 +135,7 @@ def test_kept_columns_agree_over_files(tmp_path: Path) -> None:
         _kept(_jsonl(tmp_path, {"k": 1}), keep="k,missing")
 
 
+@pytest.mark.promise("values")
 def test_ids_have_one_type(tmp_path: Path) -> None:
     path = _jsonl(tmp_path, {"id": 1}, {"id": "a"})
     with pytest.raises(InputError, match=r"a\.jsonl:2: id 'a' is string, ids before are int64; write all ids"):
