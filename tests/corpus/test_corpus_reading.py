@@ -135,7 +135,6 @@ def test_kept_columns_agree_over_files(tmp_path: Path) -> None:
         _kept(_jsonl(tmp_path, {"k": 1}), keep="k,missing")
 
 
-@pytest.mark.promise("values")
 def test_ids_have_one_type(tmp_path: Path) -> None:
     path = _jsonl(tmp_path, {"id": 1}, {"id": "a"})
     with pytest.raises(InputError, match=r"a\.jsonl:2: id 'a' is string, ids before are int64; write all ids"):
@@ -146,6 +145,7 @@ def test_ids_have_one_type(tmp_path: Path) -> None:
         list(corpus.scan())
 
 
+@pytest.mark.promise("values")
 def test_a_repeated_id_is_named_with_both_places(tmp_path: Path) -> None:
     first = _jsonl(tmp_path, *({"id": n} for n in range(20)))
     second = _jsonl(tmp_path, {"id": [1]}, {"id": 7}, {"id": 3}, name="b.jsonl")
