@@ -19,7 +19,7 @@ pytestmark = pytest.mark.numeric
 # Files that compare within a tolerance but need no other processor, under the reason.
 ELSEWHERE = {
     "times, sizes and pictures": "benchmarks estimation reports factory progress",
-    "counts and measures of exact numbers": "entities scores evaluation reliability_rows",
+    "counts and measures of exact numbers": "entities scores evaluation reliability",
     "whole runs over what other files compute; slow": "cli_search text_context embedding extending families_extract "
     "search levels probe_memory pairs pipelines pipelines_search fitting sweeps autoindex words_parity "
     "sentencemodel transformer",
