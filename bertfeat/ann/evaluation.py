@@ -62,9 +62,16 @@ def retrieval_metrics(
         >>> retrieval_metrics({"q": ["b", "a"]}, {"q": {"a": 1}})["mrr@10"]
         0.5
     """
-    judged = with_relevant(qrels)
-    each = [_query_metrics(ranked.get(query, ()), grades, ks) for query, grades in judged.items()]
-    return {name: math.fsum(values[name] for values in each) / len(each) for name in each[0]}
+    each = query_metrics(ranked, qrels, ks)
+    return {name: math.fsum(values) / len(values) for name, values in each.items()}
+
+
+def query_metrics(
+    ranked: Mapping[Id, Sequence[Id]], qrels: Mapping[Id, Mapping[Id, int]], ks: Iterable[int] = (10,)
+) -> dict[str, list[float]]:
+    """Return the measures of each query that has a relevant document, in the order of `qrels`; see above."""
+    each = [_query_metrics(ranked.get(query, ()), grades, ks) for query, grades in with_relevant(qrels).items()]
+    return {name: [values[name] for values in each] for name in each[0]}
 
 
 def with_relevant(qrels: Mapping[Id, Mapping[Id, int]]) -> dict[Id, Mapping[Id, int]]:

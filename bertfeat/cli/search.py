@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 # What the result of a build shows.
 _OF_A_BUILD = (
     *("index", "n_vectors", "level", "feature", "model", "factory", "parameters", "metric", "transform"),
-    *("index_dim", "n_bytes", "measured", "tuned_by", "build_s"),
+    *("index_dim", "rerank", "n_bytes", "measured", "tuned_by", "build_s"),
 )
 _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
+_RERANKING = options.together(
+    options.choice(
+        *("Order of the hits", "--rerank", ("none", "maxsim", "idf", "mixed")),
+        "By which score.  [default: idf, if INDEX has tokens]",
+        may_lack=True,
+    ),
+    options.value("Order of the hits", "--candidates", "N", "Best hits of the vectors to order again, or all.", "100"),
+)
 
 
 @click.group(name="index")
@@ -35,7 +43,7 @@ def index() -> None:
 @index.command(
     name="build",
     cls=options.GroupedCommand,
-    common="output overwrite level feature factory metric transform recall tune_queries max_memory as_json",
+    common="output overwrite level feature factory metric transform recall tune_queries rerank max_memory as_json",
 )
 @click.argument("store", metavar="STORE")
 @options.writes("INDEX", "Folder of the index.")
@@ -55,6 +63,10 @@ def index() -> None:
 )
 @options.value("How", "--tune-queries", "FILE", "File of queries that must find --recall.")
 @options.value("How", "--text-column", "NAME", "Column of --tune-queries with the text.  [default: text]")
+@options.value("How", "--rerank", "LEVEL:FEATURE", "Rows to order the best hits by, such as token:layer_06.")
+@options.choice(
+    "How", "--codes", ("bit", "int8", "float16"), "How their values are stored.  [default: int8]", may_lack=True
+)
 @options.size("How", "--max-memory", "4GB", "To build it, and to hold it.")
 @options.count("How", "--seed", 0, "Random seed.")
 @options.count("Run", "--threads", None, "Threads to compute on.  [default: all]", least=1)
@@ -115,24 +127,35 @@ def _printed(index: Index, result: str | None, **more: Any) -> options.Printed:
 @options.count("Run", "--seed", 0, "Seed for sampling the queries.")
 @options.value("Run", "--queries", "FILE", "Queries with ids: .jsonl, .csv, .tsv, ... Needs --qrels.")
 @options.value("Run", "--qrels", "FILE", "Relevant documents of the queries: TREC, BEIR's .tsv, or .jsonl.")
+@_RERANKING
 @options.value("Run", "--store", "STORE", "Where the store is now.")
 @options.prints
 def evaluate(
-    index: str, n_queries: int, seed: int, queries: str | None, qrels: str | None, store: str | None
+    index: str,
+    n_queries: int,
+    seed: int,
+    queries: str | None,
+    qrels: str | None,
+    store: str | None,
+    **reranking: Any,
 ) -> dict[str, Any]:
     """Measure recall@1, @10 and @100 against exact search, and speed.
 
     The queries are random vectors of the index; a vector is not counted as a hit for itself. An index that was built
     with --tune-queries is also measured with those of its queries that did not tune it. With --qrels, nDCG@10, MRR@10
-    and recall@100 of the file's queries come first.
+    and recall@100 of the file's queries come first; where hits are reranked, beside those of the vectors alone.
     """
     if (queries is None) != (qrels is None):
         raise click.UsageError("--queries and --qrels belong together; pass both", click.get_current_context())
+    if qrels is None:
+        options.refuse_given(("rerank", "candidates"), "is for --qrels FILE")
     from bertfeat.search.evaluation import evaluate_index, evaluate_retrieval
     from bertfeat.search.index import open_index
 
     with open_index(index, store=store) as opened:
-        retrieval = None if qrels is None or queries is None else evaluate_retrieval(opened, qrels, queries)
+        retrieval = (
+            None if qrels is None or queries is None else evaluate_retrieval(opened, qrels, queries, **reranking)
+        )
         measured = evaluate_index(opened, n_queries=n_queries, seed=seed)
         summary = index_summary(opened.path, opened.description)
     return {
@@ -145,7 +168,7 @@ def evaluate(
 
 def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
     """Return the description of an index as JSON values."""
-    from bertfeat.ann.description import INDEX
+    from bertfeat.ann.description import CODES, INDEX
     from bertfeat.durable.records import to_values
     from bertfeat.search.origin import Origin
 
@@ -155,6 +178,7 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
         **to_values(description),
         **to_values(origin),
         "index_dim": description.index_dim,
+        "rerank": None if origin.rerank is None else origin.rerank.summary(description.files[CODES].n_bytes),
         "level": str(origin.spec.level),
         "feature": origin.spec.feature,
         "model": origin.spec.model,
@@ -171,7 +195,7 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
 @click.command(
     name="search",
     cls=options.GroupedCommand,
-    common="k queries where same_word exclude_same_word output columns context full as_json",
+    common="k queries where same_word exclude_same_word rerank candidates output columns context full as_json",
 )
 @click.argument("index", metavar="INDEX")
 @click.argument("text", metavar="[TEXT]", required=False)
@@ -183,6 +207,7 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
 )
 @options.value(_QUERY, "--text-column", "NAME", "Its column with the text.", "text")
 @options.value(_QUERY, "--id-column", "NAME", "Its column with the id.  [default: id, _id or query_id, if there]")
+@_RERANKING
 @options.value(_FILTER, "--where", "SQL", "Condition on columns of the store: \"label = 'x' AND n_tokens > 3\".")
 @options.switch(_FILTER, "--same-word", "Only the marked word itself, in upper or lower case.")
 @options.switch(_FILTER, "--exclude-same-word", "Only other words.")

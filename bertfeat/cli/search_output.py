@@ -23,7 +23,7 @@ from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.exports.frame_files import ENDINGS, frame_writer
 from bertfeat.levels import LEVELS
-from bertfeat.search.hits import Context, hit_object
+from bertfeat.search.hits import Context, hit_object, met_places, passage
 from bertfeat.search.query_files import QueryFile
 from bertfeat.search.query_vectors import EncodedQueries
 from bertfeat.storage import local_path
@@ -60,24 +60,29 @@ def _hits(
     index: Index, query: str | EncodedQueries, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[Context] | None]:
     """Return the hits of one query, and their contexts if they are words or tokens."""
-    frame = _found(index, query, settings, "row")
+    matches = index.origin.rerank is not None and settings["rerank"] != "none"
+    frame = _found(index, query, settings, "row", matches=matches)
     contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
     return list(frame.drop("query", *({"row"} - {*names_in(settings["columns"])})).iter_rows(named=True)), contexts
 
 
-def _found(index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str) -> pl.DataFrame:
+def _found(
+    index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str, matches: bool = False
+) -> pl.DataFrame:
     """Search with the values of the flags; hits have the shown columns, those of `--columns`, and further ones."""
-    filters = {name: settings[name] for name in _FILTERS}
+    chosen = {name: settings[name] for name in (*_FILTERS, "rerank", "candidates")}
     names = dict.fromkeys([*LEVELS[index.level].shown, *names_in(settings["columns"]), *columns])
-    return index.search(queries, settings["k"], columns=list(names), **filters)
+    return index.search(queries, settings["k"], columns=list(names), matches=matches, **chosen)
 
 
 def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, settings: dict[str, Any]) -> Iterator[str]:
     """Yield a header and a line for each hit; the last column is the text."""
     names = dict.fromkeys(["rank", "score", "doc_id", *names_in(settings["columns"])])
+    is_cut = sys.stdout.isatty() and not settings["full"]
+    limit = shutil.get_terminal_size().columns if is_cut else sys.maxsize
     if contexts is None:
         names.pop("text", None)
-        last, texts = "text", [hit["text"] or "" for hit in hits]
+        last, texts = "text", [_text(hit, limit) for hit in hits]
     else:
         reach = max(display_width(context.left) for context in contexts)
         last, texts = "context", [context.aligned(min(reach, settings["context"])) for context in contexts]
@@ -87,10 +92,17 @@ def _table(hits: list[dict[str, Any]], contexts: list[Context] | None, settings:
 
     cells, is_right = table_cells(list(names), [[cell(name, hit[name]) for name in names] for hit in hits])
     widths = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
-    is_cut = sys.stdout.isatty() and not settings["full"]
-    limit = shutil.get_terminal_size().columns if is_cut else sys.maxsize
     for line, text in zip(cells, [last, *texts], strict=True):
         yield first_columns("  ".join([*map(padded, line, widths, is_right), text]), limit).rstrip()
+
+
+def _text(hit: dict[str, Any], width: int) -> str:
+    """Return the text of a hit, or a passage of it, with the words that a query met in brackets."""
+    text = hit["text"] or ""
+    if not hit.get("matches"):
+        return text
+    pieces = passage(text, met_places(hit["matches"]), width, width // 4)
+    return "".join(f"[{piece.text}]" if piece.is_marked else piece.text for piece in pieces)
 
 
 def search_file(index: Index, queries: str, settings: dict[str, Any]) -> None:

@@ -260,18 +260,19 @@ def _pooled(
 ) -> list[Tables]:
     """Run the encoder once on packs, and pool its states into the rows that each flow finds in them."""
     (encoder, finish), clock = flows[0].network.load(), prepared.clock
+    device = encoder.device
     count = _EncodedCount(prepared, report)
     buffers = [
-        make_buffers(text, flow.schemas, flow.config, flow.resolved, finish, encoder.device)
+        make_buffers(text, flow.schemas, flow.config, flow.resolved, finish if flow.resolved.sentence else None, device)
         for flow, text in zip(flows, texts, strict=True)
     ]
     for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
-        with clock.time("pool"), memory_errors(encoder.device, _POOLING):
+        with clock.time("pool"), memory_errors(device, _POOLING):
             for buffer in (buffer for levels in buffers for buffer in levels.values()):
                 buffer.add(pack, states)
         del states
         count.add(pack)
-    with memory_errors(encoder.device, _POOLING):
+    with memory_errors(device, _POOLING):
         return [
             {
                 level: level_table(level, text, buffer, flow.schemas[level], flow.tokenizer, fetches)

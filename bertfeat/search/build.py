@@ -18,7 +18,7 @@ import xxhash
 
 from bertfeat.ann.budget import CHUNK_BYTES, plan_build
 from bertfeat.ann.build import build
-from bertfeat.ann.description import AUTO, INDEX, QUERIES, ROWS, TRANSFORM, BuildSettings, IndexDescription
+from bertfeat.ann.description import AUTO, FILES, QUERIES, ROWS, BuildSettings, IndexDescription
 from bertfeat.ann.folder import (
     check_place,
     publish,
@@ -43,6 +43,7 @@ from bertfeat.records import IntArray
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
 from bertfeat.search.query_vectors import find_query_prompt
+from bertfeat.search.reranking import find_tokens_feature, write_tokens
 from bertfeat.search.tuning_queries import TuneQueries, find_queries
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
@@ -73,6 +74,8 @@ def build_index(
     query_prompt_name: str | None = None,
     tune_queries: TuneQueries | None = None,
     text_column: str | None = None,
+    rerank: str | None = None,
+    codes: str | None = None,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
 ) -> Index:
@@ -104,6 +107,9 @@ def build_index(
             are in a store, float (n_queries, dim). Up to 2,000 random ones are used; a random half tunes, the other is
             measured. By default random vectors of the index are used.
         text_column: The column of a file of `tune_queries` with the text; by default `text`.
+        rerank: The rows that a search orders its best hits by, `LEVEL:FEATURE` such as `token:layer_06`, for an index
+            of the sentence level: the index also holds a code of each token of the documents (see `Index.search`).
+        codes: How a value of these codes is stored: `bit` (its sign), `int8` or `float16`; by default `int8`.
         overwrite: Replace an index that is there.
         progress: See `extract`.
 
@@ -134,6 +140,7 @@ def build_index(
     opened = as_store(store)
     where = opened.choose_level(level)
     spec = FeatureSpec.of(opened, where, opened.choose_feature(where, feature))
+    tokens = find_tokens_feature(opened, spec.level, rerank, codes)
     prompt = find_query_prompt(opened, where, query_prompt_name)
     given = find_queries(tune_queries, opened, spec, prompt, settings, text_column)
     path = local_path(output, "an index")
@@ -147,7 +154,7 @@ def build_index(
             )
         tuned_by = None if given is None else given.about
         plans = plan_build(*source.shape, settings, 0 if tuned_by is None else tuned_by.n_queries)
-        origin = Origin.of(opened, spec, path, "", prompt, tuned_by)
+        origin = Origin.of(opened, spec, path, "", prompt, tuned_by, tokens)
         _tidy(path)
         if _is_index(path) and not overwrite:
             return _standing(path, opened, settings, origin)
@@ -168,8 +175,11 @@ def build_index(
             if queries is not None:
                 write_arrays(folder / QUERIES, {"vectors": queries})
             described = build(source, folder, plans, queries)
+            if origin.rerank is not None:
+                rerank_by = write_tokens(folder, opened, origin.rerank, source.rows, reports)
+                origin = dataclasses.replace(origin, rerank=rerank_by)
             reports.stage("writing the index")
-            files = [folder / name for name in (INDEX, TRANSFORM, QUERIES)]
+            files = [folder / name for name in FILES if name != ROWS]
             publish_index(fresh_ready(folder), path, files, source, described, origin, overwrite=overwrite)
             _empty(folder)
     return open_index(path, store=opened)
@@ -187,6 +197,7 @@ def _asked(settings: BuildSettings, origin: Origin) -> dict[str, Any]:
         "query_prompt": origin.query_prompt,
         # Compare queries by digest: the same ones may be in a file of another name.
         "tune_queries": None if origin.tuned_by is None else origin.tuned_by.digest,
+        **({} if origin.rerank is None else {"rerank": origin.rerank.named, "codes": origin.rerank.codes}),
     }
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.budget import CHUNK_BYTES
-from bertfeat.ann.evaluation import retrieval_metrics, with_relevant
+from bertfeat.ann.evaluation import query_metrics, with_relevant
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.folder import read_queries
 from bertfeat.ann.tuning import HeldOut, measured_recall
 from bertfeat.errors import InputError, UserError
 from bertfeat.records import IntArray
 from bertfeat.search.query_files import QueryFile
+from bertfeat.search.reranking import DEFAULT
 from bertfeat.vectors.store import StoreVectors
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _KS = (1, 10, 100)
 _RETRIEVED = 100
+_MEASURES = ("ndcg@10", "mrr@10", f"recall@{_RETRIEVED}")
 _TIMED_K = 10
 # Names of the query, the document and the grade in JSON.
 _KEYS = (
@@ -76,7 +78,14 @@ def _seconds(index: Index, queries: npt.NDArray[Any]) -> float:
     return max(time.perf_counter() - started, 1e-9)
 
 
-def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> dict[str, Any]:
+def evaluate_retrieval(
+    index: Index,
+    qrels: str | Path,
+    queries: str | Path,
+    *,
+    rerank: str | None = None,
+    candidates: int | str = 100,
+) -> dict[str, Any]:
     """Measure an index on a retrieval set: nDCG@10, MRR@10 and recall@100, as trec_eval and BEIR define them.
 
     Queries without a relevant document are not searched for; one with such a document that the file lacks counts 0.
@@ -85,9 +94,13 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
         index: The index.
         qrels: The file of relevance judgements; see `read_qrels`.
         queries: The file of queries; see `QueryFile`.
+        rerank: As for `Index.search`; by default as an index of tokens answers texts.
+        candidates: As for `Index.search`.
 
     Returns:
-        `n_queries`, the queries that were searched for; `n_missing`, those that the file lacks; and the measures.
+        `n_queries`, the queries that were searched for; `n_missing`, those that the file lacks; and the measures. Of a
+        search that reranks also `rerank`, the same measures of the vectors alone as `dense`, and as `gain` the mean
+        difference of the two with its 95 % interval.
 
     Raises:
         UserError: A file cannot be read, no query of the file has a relevant document, or the index has none of the
@@ -102,22 +115,38 @@ def evaluate_retrieval(index: Index, qrels: str | Path, queries: str | Path) -> 
             f"{qrels}: judges none of the documents of {index.store.path}; ids there are like {_some(doc_ids.sort())}, "
             f"here {_some(sorted(documents))}; extract with the `id_column` that has these"
         )
-    ranked: dict[str, list[str]] = {}
+    how = rerank or ("none" if index.origin.rerank is None else str(DEFAULT))
+    ranked: dict[str, dict[str, list[str]]] = {way: {} for way in ("none", how)}
     for batch in QueryFile(queries).batches():
         if wanted := [query for query in batch if str(query.query_id) in judged]:
-            ranked |= {str(query.query_id): [] for query in wanted}
             encoded = index.encode([query.text for query in wanted], [query.name for query in wanted])
-            hits = index.search(encoded, _RETRIEVED, columns=["doc_id"])
-            for number, doc_id in hits.select("query", "doc_id").iter_rows():
-                ranked[str(wanted[number].query_id)].append(str(doc_id))
-    if not ranked:
+            for way, found in ranked.items():
+                found |= {str(query.query_id): [] for query in wanted}
+                hits = index.search(encoded, _RETRIEVED, columns=["doc_id"], rerank=way, candidates=candidates)
+                for number, doc_id in hits.select("query", "doc_id").iter_rows():
+                    found[str(wanted[number].query_id)].append(str(doc_id))
+    n_queries = len(ranked["none"])
+    if not n_queries:
         raise UserError(
             f"{qrels}: gives none of the queries of {queries} a relevant document; ids there are like {_some(judged)}"
         )
-    measures = retrieval_metrics(ranked, judged, ks=(10, _RETRIEVED))
-    names = ("ndcg@10", "mrr@10", f"recall@{_RETRIEVED}")
-    counts = {"n_queries": len(ranked), "n_missing": len(judged.keys() - ranked.keys())}
-    return counts | {name: measures[name] for name in names}
+    counts = {"n_queries": n_queries, "n_missing": len(judged.keys() - ranked["none"].keys())}
+    each = {way: query_metrics(found, judged, ks=(10, _RETRIEVED)) for way, found in ranked.items()}
+    dense = {name: float(np.mean(each["none"][name])) for name in _MEASURES}
+    if how == "none":
+        return counts | dense
+    values = {name: float(np.mean(each[how][name])) for name in _MEASURES}
+    gains = {name: _gain(np.subtract(each[how][name], each["none"][name])) for name in _MEASURES}
+    return {**counts, **values, "rerank": how, "dense": dense, "gain": gains}
+
+
+def _gain(differences: npt.NDArray[Any]) -> dict[str, float]:
+    """Return the mean of what each query gains, and its 95 % interval by the percentile bootstrap over queries."""
+    from bertfeat.heads.scores import resamples
+
+    means = [differences[units].mean() for units in resamples(len(differences), 1000, seed=0)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return {"mean": float(differences.mean()), "low": float(low), "high": float(high)}
 
 
 def _some(ids: Iterable[object]) -> str:

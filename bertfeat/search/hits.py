@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from bertfeat.records import IntArray
 from bertfeat.store.reader import Store, as_store, row_columns
 
 _MAX_HIT_COLUMNS = 80
+_LEAST_SIMILAR = 0.7
+_COMPUTED = ("score", "dense_score", "similarity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,63 @@ def context_of(text: str, start: int, end: int, width: int = 40) -> Context:
         first_columns(printable(text[start:end]), _MAX_HIT_COLUMNS),
         first_columns(right, width, is_whole=len(text) - end <= reach),
     )
+
+
+class Piece(NamedTuple):
+    """A stretch of a text on one line, and whether it is marked."""
+
+    text: str
+    is_marked: bool = False
+
+
+def met_places(matches: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Return where a text has the words that a query met (see `Index.search`): (start, end) each, ascending.
+
+    Words that are much less similar than the best are left out, as are those that a sign of the query met.
+    """
+    least = _LEAST_SIMILAR * max((match["similarity"] for match in matches), default=0)
+    return sorted(
+        {
+            (match["char_start"], match["char_end"])
+            for match in matches
+            if match["similarity"] >= least and any(map(str.isalnum, match["query_word"])) and not match.get("segment")
+            if match["char_start"] is not None
+        }
+    )
+
+
+def passage(text: str, places: Sequence[tuple[int, int]], width: int, before: int) -> list[Piece]:
+    """Return the passage of `width` characters that has most distinct words of some places, which are marked.
+
+    Without places it is the beginning; else `before` characters come before the first of them.
+    """
+    start = 0 if len(text) <= width else _passage_start(text, places, width - before, before)
+    end = len(text) if len(text) - start <= width else _space_before(text, start + width)
+    pieces, at = [Piece("…" if start else "")], start
+    for first, last in places:
+        if at <= first and last <= end:
+            pieces += [Piece(text[at:first]), Piece(text[first:last], True)]
+            at = last
+    pieces += [Piece(text[at:end]), Piece("…" if end < len(text) else "")]
+    return [Piece(printable(piece.text), piece.is_marked) for piece in pieces if piece.text]
+
+
+def _passage_start(text: str, places: Sequence[tuple[int, int]], reach: int, before: int) -> int:
+    """Return where the best passage begins: in the first place where most words follow."""
+
+    def n_words(number: int) -> int:
+        limit = places[number][0] + reach
+        near = itertools.takewhile(lambda place: place[1] <= limit, places[number:])
+        return len({text[slice(*place)].casefold() for place in near})
+
+    # The first of equals.
+    at = places[max(range(len(places)), key=n_words)][0] - before if places else 0
+    return _space_before(text, at) if at > 0 else 0
+
+
+def _space_before(text: str, at: int) -> int:
+    """Return the place after the last space before `at`, or `at` itself inside a very long word."""
+    return text.rfind(" ", max(0, at - 40), at) + 1 or at
 
 
 class HitRows:
@@ -154,10 +214,15 @@ def words_in_context(
 
 def hit_object(hit: Mapping[str, Any], context: Context | None, n_hits: int) -> dict[str, Any]:
     """Return a hit as a JSON object, with the number of hits; a word has its `context`."""
-    # A column of the store may hold NaN, which JSON does not have.
-    known = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in hit.items()
-    }
     beside = {} if context is None else {"context": context.marked()}
-    # A float32 has about 7 digits.
-    return {**known, "score": float(f"{hit['score']:.7g}"), **beside, "n_hits": n_hits}
+    known = {name: _plain(name, value) for name, value in hit.items()}
+    if "matches" in hit:
+        known["matches"] = [{name: _plain(name, one) for name, one in match.items()} for match in hit["matches"]]
+    return {**known, **beside, "n_hits": n_hits}
+
+
+def _plain(name: str, value: object) -> object:
+    if not isinstance(value, float):
+        return value
+    # A column of the store may hold NaN, which JSON does not have, and a float32 has about 7 digits.
+    return None if not math.isfinite(value) else float(f"{value:.7g}") if name in _COMPUTED else value

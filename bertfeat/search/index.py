@@ -18,6 +18,7 @@ from bertfeat.ann.exact import check_allowed, exact_search
 from bertfeat.ann.folder import read_description
 from bertfeat.ann.index import load_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
+from bertfeat.choices import Level
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
@@ -30,15 +31,19 @@ from bertfeat.search.filters import PositionFilters
 from bertfeat.search.hits import Context, HitRows
 from bertfeat.search.origin import Origin
 from bertfeat.search.query_vectors import EncodedQueries, Queries, QueryEncoder
+from bertfeat.search.reranking import DEFAULT as DEFAULT_RERANK
+from bertfeat.search.reranking import Rerank, Tokens
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store, check_columns
 from bertfeat.store.selection import check_rows
-from bertfeat.vectors.nearest import parse_metric
+from bertfeat.vectors.nearest import Metric, parse_metric
 from bertfeat.vectors.store import StoreVectors
 
 # The name of a hit's row number in the level, among the columns of the store.
 ROW = "row"
 _RANKED = ("query", "rank", "score")
+# Pairs of a query and a candidate that are scored at once.
+_PAIRS_AT_ONCE = 1 << 20
 _MAX_TRIES = 5
 
 
@@ -74,9 +79,15 @@ class Index:
         with pq.ParquetFile((path / ROWS).absolute()) as file:
             # By polars: a column of pyarrow imports pandas for this.
             self.rows: IntArray = cast("pl.DataFrame", pl.from_arrow(file.read(["row"])))["row"].to_numpy()
+        rerank = self.origin.rerank
+        self._tokens = None if rerank is None else Tokens(path, rerank)
         self._given_store = store
         self._encoder = QueryEncoder(
-            self.spec, given_words=self.origin.given_words, name=f"index {path}", prompt=self.origin.query_prompt
+            self.spec,
+            given_words=self.origin.given_words,
+            name=f"index {path}",
+            prompt=self.origin.query_prompt,
+            tokens=None if rerank is None else rerank.spec,
         )
 
     def __repr__(self) -> str:
@@ -150,8 +161,14 @@ class Index:
         exclude_same_word: bool = False,
         columns: Sequence[str] | None = None,
         allowed: BoolArray | None = None,
+        rerank: str | None = None,
+        candidates: int | str = 100,
+        matches: bool = False,
     ) -> pl.DataFrame:
         """Find the k most similar rows for each query.
+
+        An index that was built with `rerank` orders the best hits of its vectors again, by MaxSim: each token of a
+        query meets the token of the document that is most similar to it, and the score is the mean of these cosines.
 
         Args:
             queries: Texts, at word and token level with a word in brackets: `on the [bank] of the river`; or float
@@ -163,10 +180,17 @@ class Index:
             columns: Columns of the store, or of its documents if the sentence level is stored too; `row` is the number
                 of the row in the level. By default the columns that identify a row, and its text.
             allowed: bool (n_vectors,), the positions that may be found; all by default.
+            rerank: `maxsim`, all tokens of a query with the same weight; `idf`, each weighted by its inverse document
+                frequency; `mixed`, the mean of the score of the vectors and that of `idf`; or `none`. By default `idf`
+                for texts, if the index was built for it.
+            candidates: How many of the best hits of the vectors are ordered again, k at least; or `all`.
+            matches: Also return the column `matches`: for each word of a query its `query_word`, the `word` of the
+                document that it met, that word's `char_start` and `char_end`, and its part of the MaxSim as `score`.
 
         Returns:
-            A row for each hit: `query`, `rank` from 1 on, `score` (the cosine, inner product or distance), and the
-            columns. A query has fewer than k hits only if fewer are allowed or an approximate index finds fewer.
+            A row for each hit: `query`, `rank` from 1 on, `score` (the cosine, inner product or distance, or that of
+            `rerank`, and then the former as `dense_score`), and the columns. A query has fewer than k hits only if
+            fewer are allowed or an approximate index finds fewer. A document without tokens comes last, with a NaN.
 
         Raises:
             UserError: A query, k, a filter or a column cannot be used; or the store is not there.
@@ -186,16 +210,26 @@ class Index:
             mask = self._filters.condition(where)
             allowed = mask if allowed is None else mask & allowed
         encoded = self.encode(queries)
-        if same_word or exclude_same_word:
+        how = self._rerank(rerank, encoded)
+        if matches and how is Rerank.NONE:
+            raise UserError("`matches` are those of `rerank`, and this search does not rerank; leave it out")
+        dense: npt.NDArray[np.float32] | None = None
+        if how is not Rerank.NONE:
+            scores, dense, positions = self._reranked(encoded, k, allowed, how, candidates)
+        elif same_word or exclude_same_word:
             scores, positions = self._by_word(encoded, k, allowed, same=same_word)
         else:
             scores, positions = self.nearest(encoded.vectors, k, allowed=allowed)
         query, place = np.nonzero(positions >= 0)
-        rows = self.rows[positions[query, place]]
-        frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], ROW: rows})
+        found = positions[query, place]
+        rows = self.rows[found]
+        more: dict[str, Any] = {} if dense is None else {"dense_score": dense[query, place]}
+        if matches:
+            more["matches"] = self._matches(encoded, query, found, how)
+        frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], **more, ROW: rows})
         if others := [name for name in names if name != ROW]:
             frame = frame.hstack(self._hits.columns(rows, others))
-        return frame.select(*_RANKED, *names)
+        return frame.select(*_RANKED, *more, *names)
 
     def nearest(
         self, vectors: npt.NDArray[Any], k: int, *, allowed: BoolArray | None = None
@@ -255,6 +289,59 @@ class Index:
         from bertfeat.search.update import update_index
 
         return update_index(self.path, store, progress=progress)
+
+    def _rerank(self, asked: str | None, encoded: EncodedQueries) -> Rerank:
+        """Return how hits are ordered, or raise a UserError where they cannot be so."""
+        if asked is None:
+            return Rerank.NONE if self._tokens is None or encoded.tokens is None else DEFAULT_RERANK
+        if asked not in list(Rerank):
+            raise UserError(f"rerank {asked!r}: unknown; choose one of {', '.join(Rerank)}")
+        how = Rerank(asked)
+        if how is Rerank.NONE:
+            return how
+        if self._tokens is None:
+            raise UserError(
+                f"{self.path}: has no tokens to rerank by; build it with rerank='token:layer_06' or another"
+            )
+        if encoded.tokens is None:
+            raise UserError(f"rerank {asked!r} needs the tokens of the queries; pass texts, or rerank='none'")
+        if how is Rerank.MIXED and self.metric is not Metric.COSINE:
+            raise UserError(
+                f"rerank 'mixed' needs an index of the metric cosine, and this has {self.metric}; pass 'idf'"
+            )
+        return how
+
+    def _reranked(
+        self, encoded: EncodedQueries, k: int, allowed: BoolArray | None, how: Rerank, candidates: int | str
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], IntArray]:
+        """Return the scores, the dense scores and the positions of the best k of the candidates, (n_queries, k)."""
+        assert self._tokens is not None
+        assert encoded.tokens is not None
+        if not (candidates == "all" or (str(candidates).isdecimal() and int(candidates))):
+            raise UserError(f"candidates {candidates!r}: write a number from 1 on, or all")
+        n = self.n_vectors if candidates == "all" else self._at_most(max(k, int(candidates)))
+        asked = self._tokens.prepare(encoded.tokens, how)
+        parts = []
+        for start in range(0, max(1, len(encoded.vectors)), step := max(1, _PAIRS_AT_ONCE // n)):
+            dense, positions = self.nearest(encoded.vectors[start : start + step], n, allowed=allowed)
+            best = self._tokens.rerank(asked.some(start, start + step), dense, positions, how)
+            parts.append(tuple(part[:, :k] for part in best))
+        scores, dense, positions = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return scores, dense, positions
+
+    def _matches(
+        self, encoded: EncodedQueries, query: IntArray, positions: IntArray, how: Rerank
+    ) -> list[list[dict[str, Any]]]:
+        """Return the matches of each pair of a query and a position, (n_pairs,)."""
+        assert self._tokens is not None
+        assert encoded.tokens is not None
+        there = {column.name for column in self.store.schema(Level.SENTENCE).columns}
+        texts = self.store.rows(Level.SENTENCE, self.rows[positions], [n for n in ("text", "text_pair") if n in there])
+        asked = [self._tokens.prepare([tokens], how) for tokens in encoded.tokens]
+        return [
+            self._tokens.matches(self.store, encoded.tokens[number], asked[number], position, own)
+            for number, position, own in zip(query.tolist(), positions.tolist(), texts.iter_rows(), strict=True)
+        ]
 
     def prepare(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return vectors (n, dim) as the index compares them: transformed, and for the cosine of unit length."""

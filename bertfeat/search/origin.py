@@ -7,7 +7,7 @@ import shlex
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -30,6 +30,24 @@ class TunedBy:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenOrigin:
+    """The tokens that an index reranks by: their feature, the kind of their codes, and their number."""
+
+    spec: FeatureSpec
+    codes: str
+    n_tokens: int = 0
+
+    @property
+    def named(self) -> str:
+        """The level and the feature, as `rerank` of `build_index` names them."""
+        return f"{self.spec.level}:{self.spec.feature}"
+
+    def summary(self, n_bytes: int) -> dict[str, Any]:
+        """Return what people read of it; `n_bytes` is the size of the codes."""
+        return {"feature": self.named, "codes": self.codes, "n_tokens": self.n_tokens, "n_bytes": n_bytes}
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The store that an index was built from."""
 
@@ -42,6 +60,7 @@ class Origin:
     given_words: bool  # the corpus consists of words
     query_prompt: str | None = None  # put before each query; None for that of the store's rows
     tuned_by: TunedBy | None = None  # None if it was tuned by its own vectors
+    rerank: TokenOrigin | None = None  # None if hits are ordered by the index alone
 
     @classmethod
     def of(
@@ -52,6 +71,7 @@ class Origin:
         rows_digest: str,
         query_prompt: str | None = None,
         tuned_by: TunedBy | None = None,
+        rerank: TokenOrigin | None = None,
     ) -> Self:
         """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
         from bertfeat.search.query_vectors import gives_words
@@ -67,6 +87,7 @@ class Origin:
             given_words=gives_words(store),
             query_prompt=query_prompt,
             tuned_by=tuned_by,
+            rerank=rerank,
         )
 
     @classmethod

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import Level, Pooling
+from bertfeat.choices import Combine, Level, Pooling
 from bertfeat.corpus.formats import has_words
 from bertfeat.encoder.sentence_model import Prompts
 from bertfeat.errors import UserError
 from bertfeat.extraction.documents import documents_of
 from bertfeat.levels import LEVELS
+from bertfeat.ragged import begins_run
 from bertfeat.records import Document, Int32Array, IntArray, LevelTable
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -26,16 +27,31 @@ if TYPE_CHECKING:
 
 # Texts whose rows are in memory at once.
 _ENCODED_AT_ONCE = 1024
+_SPAN = ("char_start", "char_end")
 # A backslash with the sign that it makes ordinary, or a bracket.
 _SIGN = re.compile(r"\\([\[\]\\])|([\[\]])")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EncodedTokens:
+    """The tokens of a query, in order, without special ones: their vectors, and the words that they are of."""
+
+    vectors: npt.NDArray[Any]  # (n_tokens, dim) of the stored type
+    surfaces: list[str]  # (n_tokens,)
+    numbers: IntArray  # (n_tokens,), of the word of each token
+    words: list[str]  # (n_tokens,), that word
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EncodedQueries:
-    """Queries as vectors, float (n_queries, dim) of the stored type, and the word or token that each marks."""
+    """Queries as vectors, float (n_queries, dim) of the stored type, and the word or token that each marks.
+
+    `tokens` are those of each query, if the index reranks by them.
+    """
 
     vectors: npt.NDArray[Any]
     surfaces: tuple[str | None, ...]
+    tokens: tuple[EncodedTokens, ...] | None = None
 
 
 Queries = str | Sequence[str] | npt.NDArray[Any] | EncodedQueries
@@ -69,12 +85,23 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
 
 
 class QueryEncoder:
-    """Encoder of queries for a feature, loaded on first use; `prompt` is before each query, None for the rows'."""
+    """Encoder of queries for a feature, loaded on first use; `prompt` is before each query, None for the rows'.
+
+    `tokens` is the feature of their tokens, which the same run of the model gives.
+    """
 
     # At word and token level, the vector is that of the first word or token in the brackets of a text.
 
-    def __init__(self, spec: FeatureSpec, *, given_words: bool, name: str, prompt: str | None = None) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        *,
+        given_words: bool,
+        name: str,
+        prompt: str | None = None,
+        tokens: FeatureSpec | None = None,
+    ) -> None:
+        self.spec, self._tokens = spec, tokens
         self._prompt = spec.prompt if prompt is None else prompt
         self._given_words = given_words
         self._name = name
@@ -94,14 +121,16 @@ class QueryEncoder:
             step = slice(start, start + _ENCODED_AT_ONCE)
             parts.append(self._encode(documents_of(texts[step], what="queries"), names[step]))
         vectors = np.concatenate([part.vectors for part in parts])
-        return EncodedQueries(vectors, tuple(word for part in parts for word in part.surfaces))
+        tokens = None if self._tokens is None else tuple(one for part in parts for one in part.tokens or ())
+        return EncodedQueries(vectors, tuple(word for part in parts for word in part.surfaces), tokens)
 
     def load(self) -> None:
         """Load the model; raise a UserError if it is not the one that the store was made with."""
-        self._flow.network.load()
+        self._flows[0].network.load()
 
     @functools.cached_property
-    def _flow(self) -> Flow:
+    def _flows(self) -> list[Flow]:
+        """The flow of the feature, and that of the tokens if they are wanted, of one network."""
         # Imported here, because building and searching by vectors need no torch.
         from bertfeat.extraction.flow import Flow
 
@@ -109,13 +138,24 @@ class QueryEncoder:
         if self._prompt != self.spec.prompt:
             # A longer prompt may leave no room for the stride of the rows.
             settings["stride"] = None
-        return Flow.of_feature(self.spec, mine=self._name, **settings)
+        if self._tokens is None:
+            return [Flow.of_feature(self.spec, mine=self._name, **settings)]
+        layers = ",".join(map(str, sorted({*self.spec.layers, *self._tokens.layers})))
+        both = {"levels": (self._tokens.level, self.spec.level), "layers": layers, "combine": (Combine.NONE,)}
+        flow = Flow.of_feature(self.spec, mine=self._name, **settings, **both)
+        return [flow.under(spec.extract_config(**settings)) for spec in (self.spec, self._tokens)]
 
     def _encode(self, documents: Sequence[Document], names: Sequence[str]) -> EncodedQueries:
         level = self.spec.level
         chosen, surfaces = np.arange(len(documents)), [None] * len(documents)
+        tokens = None
         if level is Level.SENTENCE:
-            table = self._flow.run(documents)[level]
+            from bertfeat.extraction.flow import run_together
+
+            tables = run_together(self._flows, documents)
+            table = tables[0][level]
+            if self._tokens is not None:
+                tokens = _tokens_in(tables[1][self._tokens.level], self._tokens, documents)
         else:
             queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
             if self._given_words:
@@ -124,7 +164,7 @@ class QueryEncoder:
                 Document(number, number, query.text, words=tuple(query.text.split()) if self._given_words else None)
                 for number, query in enumerate(queries)
             ]
-            table = self._flow.run(plain)[level]
+            table = self._flows[0].run(plain)[level]
             chosen = _covered_rows(table, queries, names)
             surfaces = np.asarray(table.columns[LEVELS[level].surface], object)[chosen].tolist()
         valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
@@ -136,7 +176,29 @@ class QueryEncoder:
                 f"{query}: {level} {surfaces[number]!r} has no vector, because the model does not see it; shorten the "
                 "text, or mark another one"
             )
-        return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces))
+        return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces), tokens)
+
+
+def _tokens_in(table: LevelTable, spec: FeatureSpec, documents: Sequence[Document]) -> tuple[EncodedTokens, ...]:
+    """Return the tokens of each query that have a vector and are not special."""
+    kept = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
+    if spec.level is Level.TOKEN:
+        kept = kept & ~np.asarray(table.columns["is_special"], np.bool_)
+    rows = np.flatnonzero(kept)
+    query, vectors = np.asarray(table.columns["doc_id"], np.int64)[rows], spec.vectors_in(table)[rows]
+    surfaces = np.asarray(table.columns[LEVELS[spec.level].surface], object)[rows]
+    numbers, starts, ends = (np.ma.filled(table.columns[name], -1)[rows] for name in ("word_index", *_SPAN))
+    # A token outside of all words is a word of its own.
+    numbers = np.where(numbers < 0, -1 - rows, numbers)
+    borders = np.searchsorted(query, np.arange(len(documents) + 1))
+    found = []
+    for document, own in zip(documents, map(slice, borders, borders[1:]), strict=True):
+        first = np.flatnonzero(begins_run(numbers[own]))
+        n_tokens = np.diff(first, append=len(numbers[own]))
+        places = zip(starts[own][first].tolist(), ends[own][first + n_tokens - 1].tolist(), n_tokens, strict=True)
+        words = [document.text[start:end] for start, end, n in places for _ in range(n)]
+        found.append(EncodedTokens(vectors[own], surfaces[own].tolist(), numbers[own], words))
+    return tuple(found)
 
 
 def _covered_rows(table: LevelTable, queries: Sequence[MarkedText], names: Sequence[str]) -> IntArray:

@@ -26,6 +26,7 @@ from bertfeat.progress import Progress, reporting
 from bertfeat.search.build import RowsDigest, fresh_ready, publish_index, workplace
 from bertfeat.search.index import Index, open_index
 from bertfeat.search.origin import Origin
+from bertfeat.search.reranking import write_tokens
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.store import StoreVectors
@@ -48,9 +49,13 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
         check_growth(plan)
         check_files(path, there)
         ready = fresh_ready(folder)
+        rerank_by = origin.rerank
+        if rerank_by is not None:
+            rerank_by.spec.find_in(opened, mine=f"index {path}")
+            rerank_by = write_tokens(ready, opened, rerank_by, source.rows, reports, old=path)
         with threads(there.settings.threads):
             grown = _grow(source, there, plan, path, ready / INDEX, reports)
-        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by)
+        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by, rerank_by)
         publish_index(ready, path, [path / TRANSFORM, path / QUERIES], source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
     updated.n_added = len(source.rows) - there.n_vectors

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 import numpy as np
@@ -21,7 +21,7 @@ from bertfeat.devices import n_cpus
 from bertfeat.display import printable
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.levels import LEVELS
-from bertfeat.search.hits import Context, hit_object
+from bertfeat.search.hits import Context, Piece, hit_object, met_places, passage
 from bertfeat.search.index import ROW, Index
 from bertfeat.search.query_vectors import EncodedQueries
 from bertfeat.store.reader import Store, row_columns
@@ -41,7 +41,7 @@ _CONTEXT_WIDTH = 90
 # Characters of a text in an answer; a document may have millions.
 _MAX_TEXT = 10_000
 # What a hit has itself: columns of the corpus of the same name are not shown.
-_OWN_NAMES = {"query", "rank", "score", "context", "n_hits", ROW}
+_OWN_NAMES = {"query", "rank", "score", "dense_score", "matches", "context", "n_hits", ROW}
 # Characters of a passage, and of them those before its first match.
 _WIDTH, _BEFORE = 480, 80
 _MIN_WORD = 3
@@ -189,7 +189,7 @@ class Answers:
         hits, contexts = self._search(query)
         shown = []
         for number, hit in enumerate(hits):
-            pieces = _of_context(contexts[number]) if contexts else passage(hit["text"] or "", query.q)
+            pieces = _of_context(contexts[number]) if contexts else self._passage(hit, query)
             values = {name: _line(hit[name]) for name in self._columns if hit[name] is not None}
             fixed = {"score": f"{hit['score']:.4f}", "row": hit[ROW], "doc_id": _line(hit["doc_id"])}
             shown.append({**fixed, "pieces": pieces, "columns": values})
@@ -197,8 +197,14 @@ class Answers:
         if query.like is not None and self._surface:
             source = _of_context(self.index.contexts([query.like], _CONTEXT_WIDTH)[0])
         elif query.like is not None:
-            source = passage(self._column(query.like, "text") or "", "")
+            source = passage(self._column(query.like, "text") or "", [], _WIDTH, _BEFORE)
         return {"hits": shown, "source": source, "seconds": time.monotonic() - started}
+
+    def _passage(self, hit: Mapping[str, Any], query: PageQuery) -> list[Piece]:
+        """Return the passage of a text with the words that a query met, or has itself if the index does not rerank."""
+        text = hit["text"] or ""
+        places = met_places(hit["matches"]) if "matches" in hit else _places(text, query.q)
+        return passage(text, places, _WIDTH, _BEFORE)
 
     def _search(self, query: PageQuery) -> tuple[list[dict[str, Any]], list[Context] | None]:
         """Return the hits, and the context of each where they are words or tokens."""
@@ -211,6 +217,7 @@ class Answers:
                 same_word=query.words == "same",
                 exclude_same_word=query.words == "other",
                 columns=[*LEVELS[self.index.level].shown, *self._columns, ROW],
+                matches=self.index.origin.rerank is not None and query.like is None,
             )
             if query.like is not None:
                 # A row is most similar to itself.
@@ -232,47 +239,12 @@ class Answers:
         return self.index.store.rows(self.index.level, [row], [name])[name][0]
 
 
-class Piece(NamedTuple):
-    """A stretch of a text on one line, and whether it is marked."""
-
-    text: str
-    is_marked: bool = False
-
-
-def passage(text: str, query: str) -> list[Piece]:
-    """Return the passage of a text that has most distinct words of a query; its beginning if it has none."""
+def _places(text: str, query: str) -> list[tuple[int, int]]:
+    """Return where the words of a query are in a text, (start, end) each."""
     wanted = {word.casefold() for word in _WORD.findall(query) if len(word) >= _MIN_WORD}
     seen = _WORD.finditer(text, 0, _MAX_SEEN if wanted else 0)
-    matches = list(itertools.islice((found for found in seen if found[0].casefold() in wanted), _MAX_MATCHES))
-    start = _start(text, matches)
-    end = len(text) if len(text) - start <= _WIDTH else _space_before(text, start + _WIDTH)
-    pieces, at = [Piece("…" if start else "")], start
-    for match in matches:
-        if at <= match.start() and match.end() <= end:
-            pieces += [Piece(text[at : match.start()]), Piece(match[0], True)]
-            at = match.end()
-    pieces += [Piece(text[at:end]), Piece("…" if end < len(text) else "")]
-    return [Piece(printable(piece.text), piece.is_marked) for piece in pieces if piece.text]
-
-
-def _start(text: str, matches: list[re.Match[str]]) -> int:
-    """Return where the best passage begins: in the first place where most words follow."""
-    if len(text) <= _WIDTH or not matches:
-        return 0
-
-    def n_words(first: int) -> int:
-        limit = matches[first].start() + _WIDTH - _BEFORE
-        near = itertools.takewhile(lambda match: match.end() <= limit, matches[first:])
-        return len({match[0].casefold() for match in near})
-
-    # The first of equals.
-    at = matches[max(range(len(matches)), key=n_words)].start() - _BEFORE
-    return _space_before(text, at) if at > 0 else 0
-
-
-def _space_before(text: str, at: int) -> int:
-    """Return the place after the last space before `at`, or `at` itself inside a very long word."""
-    return text.rfind(" ", max(0, at - 40), at) + 1 or at
+    matches = (found.span() for found in seen if found[0].casefold() in wanted)
+    return list(itertools.islice(matches, _MAX_MATCHES))
 
 
 def _of_context(context: Context) -> list[Piece]:
