@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypeVar
 
 from bertfeat import extensions
+from bertfeat.errors import UserError
 
 _ADDED = {"CorpusFormat": "formats", "Pooling": "poolings", "WordPooling": "poolings"}
+
+_Kind = TypeVar("_Kind", bound=StrEnum)
+
+
+def one_of(kind: type[_Kind], what: str, name: str) -> _Kind:
+    """Return the choice of a name; a UserError that begins with `what` lists the choices if it is unknown."""
+    if name not in list(kind):
+        raise UserError(f"{what} {name!r}: unknown; choose one of {', '.join(kind)}")
+    return kind(name)
 
 
 class Choice(StrEnum):

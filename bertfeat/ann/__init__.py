@@ -1,6 +1,15 @@
 """FAISS indexes over batches of vectors: transforms, building, search, and recall."""
 
 __all__ = [
-    "budget", "build", "description", "evaluation", "exact", "folder", "index", "search_parameters", "transforms",
+    "budget",
+    "build",
+    "description",
+    "evaluation",
+    "exact",
+    "folder",
+    "index",
+    "search_parameters",
+    "token_codes",
+    "transforms",
     "tuning",
 ]  # fmt: skip

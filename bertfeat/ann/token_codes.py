@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.errors import UserError
+from bertfeat.ragged import begins_run, ragged_arange, starts_of
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.nearest import unit_length
 
 # Values of the documents of one product: 16 MB of float32.
 _BLOCK_VALUES = 4 << 20
+# Queries per document from which on a product of one document is quicker.
+_SHARED = 3
 # The values of each byte of bit codes, float32 (256, 8).
 _SIGNS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32) * 2 - 1
 
@@ -30,13 +32,6 @@ class CodeKind(StrEnum):
     BIT = "bit"  # its sign
     INT8 = "int8"  # with one scale per token
     FLOAT16 = "float16"
-
-
-def parse_codes(name: str) -> CodeKind:
-    """Return the kind of a name; raise a UserError if it is unknown."""
-    if name not in list(CodeKind):
-        raise UserError(f"codes {name!r}: unknown; choose one of {', '.join(CodeKind)}")
-    return CodeKind(name)
 
 
 def code_type(kind: CodeKind, dim: int) -> np.dtype[Any]:
@@ -67,21 +62,14 @@ def encode(units: Float32Array, kind: CodeKind) -> npt.NDArray[Any]:
     return codes
 
 
-def decode(codes: npt.NDArray[Any], kind: CodeKind, dim: int) -> Float32Array:
-    """Return the vectors of codes (n,), float32 (n, dim)."""
-    values, scales = _unscaled(codes, kind, dim)
-    return values if scales is None else values * scales[:, None]
-
-
-def _unscaled(codes: npt.NDArray[Any], kind: CodeKind, dim: int) -> tuple[Float32Array, Float32Array | None]:
-    """Return the vectors of codes without their scales, float32 (n, dim), and the scales, (n,); None if all are 1."""
-    if kind is CodeKind.FLOAT16:
-        return codes["values"].astype(np.float32), None
-    if kind is CodeKind.INT8:
-        return codes["values"].astype(np.float32), codes["scale"]
-    # `clip` spares numpy the check of each index, and a copy.
-    values = np.take(_SIGNS, codes["values"], axis=0, mode="clip").reshape(len(codes), -1)[:, :dim]
-    return values, np.full(len(codes), dim**-0.5, np.float32)
+def decode(codes: npt.NDArray[Any], kind: CodeKind, dim: int) -> tuple[Float32Array, Float32Array]:
+    """Return the vectors of codes (n,), float32 (n, dim), and a factor for each, float32 (n,)."""
+    if kind is CodeKind.BIT:
+        # `clip` spares numpy the check of each index, and a copy.
+        values = np.take(_SIGNS, codes["values"], axis=0, mode="clip").reshape(len(codes), -1)[:, :dim]
+        return values, np.full(len(codes), dim**-0.5, np.float32)
+    values = codes["values"].astype(np.float32)
+    return values, codes["scale"] if kind is CodeKind.INT8 else np.ones(len(codes), np.float32)
 
 
 class QueryTokens(NamedTuple):
@@ -91,12 +79,6 @@ class QueryTokens(NamedTuple):
     weights: Float32Array  # (n_tokens,)
     offsets: IntArray  # (n_queries + 1,)
 
-    def some(self, start: int, stop: int) -> QueryTokens:
-        """Return the tokens of the queries `start` to `stop - 1`."""
-        offsets = self.offsets[start : stop + 1]
-        own = slice(offsets[0], offsets[-1])
-        return QueryTokens(self.vectors[own], self.weights[own], offsets - offsets[0])
-
 
 class TokenCodes:
     """The codes of all tokens, (n_tokens,), a mapped file; `offsets`, int64 (n_documents + 1,), are the borders."""
@@ -104,12 +86,9 @@ class TokenCodes:
     def __init__(self, codes: npt.NDArray[Any], offsets: IntArray, mean: Float32Array, kind: CodeKind) -> None:
         self.codes = codes
         self.offsets = offsets
+        self.lengths = np.diff(offsets)
         self.mean = mean
         self.kind = kind
-
-    def n_tokens(self, document: int) -> int:
-        """Return the number of tokens of a document."""
-        return int(self.offsets[document + 1] - self.offsets[document])
 
     def maxsim(self, queries: QueryTokens, query: IntArray, document: IntArray) -> Float32Array:
         """Return the MaxSim of pairs, float32 (n_pairs,), NaN for a document without tokens.
@@ -120,66 +99,45 @@ class TokenCodes:
             document: int64 (n_pairs,), its document. No pair is there twice.
         """
         scores = np.full(len(query), np.nan, np.float32)
-        has_tokens = self.offsets[document + 1] > self.offsets[document]
         order = np.lexsort((query, document))
-        order = order[has_tokens[order]]
-        for documents, pairs in self._blocks(document[order], query[order]):
-            wanted = query[order[pairs[: len(pairs) // len(documents)]]]
-            tokens = np.concatenate([np.arange(queries.offsets[one], queries.offsets[one + 1]) for one in wanted])
-            lengths = (queries.offsets[1:] - queries.offsets[:-1])[wanted]
-            best = self._best(queries.vectors[tokens], documents) * queries.weights[tokens][:, None]
-            starts = np.cumsum(lengths) - lengths
-            scores[order[pairs]] = np.add.reduceat(best, starts, axis=0).T.ravel()
+        order = order[self.lengths[document[order]] > 0]
+        groups = [order]
+        if len(order) < _SHARED * np.count_nonzero(begins_run(document[order])):
+            # A document has few queries: a query with many documents is a larger product.
+            by_query = order[np.argsort(query[order], kind="stable")]
+            groups = np.split(by_query, np.flatnonzero(begins_run(query[by_query]))[1:])
+        for group in groups:
+            for documents, place in self._blocks(document[group], query[group]):
+                pairs = group[place]
+                wanted = query[pairs[: len(pairs) // len(documents)]]
+                lengths = np.diff(queries.offsets)[wanted]
+                tokens = ragged_arange(queries.offsets[wanted], lengths)
+                similar = self.similarities(queries.vectors[tokens], documents)
+                best = np.maximum.reduceat(similar, starts_of(self.lengths[documents])[:-1], axis=1)
+                best *= queries.weights[tokens][:, None]
+                scores[pairs] = np.add.reduceat(best, starts_of(lengths)[:-1], axis=0).T.ravel()
         return scores
 
-    def similarities(self, tokens: Float32Array, document: int) -> Float32Array:
-        """Return the cosines of the tokens of a query, centred, (n, dim), with those of a document, (n, n_tokens)."""
-        values, scales = _unscaled(self._read([document]), self.kind, tokens.shape[1])
-        return _product(tokens, values, scales)
-
-    def _best(self, tokens: Float32Array, documents: list[int]) -> Float32Array:
-        """Return the highest cosine of each token, centred, (n, dim), in each document, float32 (n, n_documents)."""
-        values, scales = _unscaled(self._read(documents), self.kind, tokens.shape[1])
-        lengths = self.offsets[1:][documents] - self.offsets[documents]
-        found: Float32Array = np.maximum.reduceat(
-            _product(tokens, values, scales), np.cumsum(lengths) - lengths, axis=1
-        )
+    def similarities(self, tokens: Float32Array, documents: IntArray) -> Float32Array:
+        """Return the cosines of tokens of queries, centred, (n, dim), and all of documents, float32 (n, n_tokens)."""
+        places = ragged_arange(self.offsets[documents], self.lengths[documents])
+        values, factors = decode(np.take(self.codes, places), self.kind, tokens.shape[1])
+        found: Float32Array = tokens @ values.T
+        found *= factors
         return found
 
-    def _read(self, documents: list[int]) -> npt.NDArray[Any]:
-        """Return the codes of documents, one after the other; neighbours are read at once."""
-        runs: list[list[int]] = []
-        for document in documents:
-            start, stop = self.offsets[document : document + 2].tolist()
-            if runs and runs[-1][1] == start:
-                runs[-1][1] = stop
-            else:
-                runs.append([start, stop])
-        parts = [self.codes[start:stop] for start, stop in runs]
-        return np.asarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
-
-    def _blocks(self, document: IntArray, query: IntArray) -> Iterator[tuple[list[int], IntArray]]:
+    def _blocks(self, document: IntArray, query: IntArray) -> Iterator[tuple[IntArray, slice]]:
         """Yield documents that the same queries are compared with, and their pairs, by document and then by query."""
-        if not len(document):
-            return
-        starts = np.flatnonzero(np.append(True, document[1:] != document[:-1]))
+        starts = np.flatnonzero(begins_run(document))
         stops = np.append(starts[1:], len(document))
         most = max(1, _BLOCK_VALUES // max(1, len(self.mean)))
-        block: list[int] = []
         key, first, n_tokens = b"", 0, 0
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            mine, number = query[start:stop].tobytes(), int(document[start])
-            n_here = self.n_tokens(number)
-            if block and (mine != key or n_tokens + n_here > most):
-                yield block, np.arange(first, start)
-                block, first, n_tokens = [], start, 0
-            block.append(number)
+        lengths = self.lengths[document[starts]].tolist()
+        for start, stop, n_here in zip(starts.tolist(), stops.tolist(), lengths, strict=True):
+            mine = query[start:stop].tobytes()
+            if n_tokens and (mine != key or n_tokens + n_here > most):
+                yield np.unique(document[first:start]), slice(first, start)
+                first, n_tokens = start, 0
             key, n_tokens = mine, n_tokens + n_here
-        yield block, np.arange(first, len(document))
-
-
-def _product(tokens: Float32Array, values: Float32Array, scales: Float32Array | None) -> Float32Array:
-    found: Float32Array = tokens @ values.T
-    if scales is not None:
-        found *= scales
-    return found
+        if n_tokens:
+            yield np.unique(document[first:]), slice(first, len(document))

@@ -17,7 +17,7 @@ from bertfeat.ann.description import INDEX, BuildSettings
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.folder import read_index, read_transform
 from bertfeat.ann.index import VectorIndex
-from bertfeat.choices import Level
+from bertfeat.choices import Level, one_of
 from bertfeat.config import parse_size
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.output_check import check_file
@@ -34,7 +34,7 @@ from bertfeat.search.hits import HitRows
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store, check_columns, row_columns
 from bertfeat.vectors.array import FloatArray, chunks_of
-from bertfeat.vectors.nearest import Metric, parse_metric
+from bertfeat.vectors.nearest import Metric
 from bertfeat.vectors.store import StoreVectors, searchable
 
 # Consecutive rows of a map: their numbers, coordinates (n, 2), and neighbors with their distances, each (n, k).
@@ -105,7 +105,7 @@ def map_store(
     progress: bool | Progress | None = None,
 ) -> StoreMap:
     """Draw the rows of a level in a plane; see `Store.map`."""
-    how, compared, memory = parse_method(method), parse_metric(metric), parse_size(max_memory, "max_memory")
+    how, compared, memory = parse_method(method), one_of(Metric, "metric", metric), parse_size(max_memory, "max_memory")
     if compared is Metric.IP:
         raise UserError("metric 'ip': an inner product is not a distance; choose cosine or l2")
     for name, number in (("neighbors", neighbors), ("limit", limit), ("sample", sample)):

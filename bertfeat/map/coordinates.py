@@ -8,6 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from bertfeat.ann.transforms import Projection, principal_axes
+from bertfeat.choices import one_of
 from bertfeat.errors import UserError, require
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
@@ -23,11 +24,10 @@ class MapMethod(StrEnum):
 
 def parse_method(name: str) -> MapMethod:
     """Return the method of a name; raise a UserError if it is unknown or its library is not installed."""
-    if name not in list(MapMethod):
-        raise UserError(f"method {name!r}: unknown; choose one of {', '.join(MapMethod)}")
-    if name == MapMethod.UMAP:
+    method = one_of(MapMethod, "method", name)
+    if method is MapMethod.UMAP:
         require("umap", what="method umap needs")
-    return MapMethod(name)
+    return method
 
 
 def fit_plane(source: Vectors) -> tuple[Projection, float]:

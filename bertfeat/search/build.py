@@ -28,6 +28,7 @@ from bertfeat.ann.folder import (
     write_arrays,
     write_json,
 )
+from bertfeat.choices import one_of
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.file_lock import lock
@@ -49,7 +50,7 @@ from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, as_store
 from bertfeat.vectors.array import chunks_of
-from bertfeat.vectors.nearest import parse_metric
+from bertfeat.vectors.nearest import Metric
 from bertfeat.vectors.store import StoreVectors
 
 ASKED = "asked.json"
@@ -130,7 +131,7 @@ def build_index(
     """
     settings = BuildSettings(
         factory=factory,
-        metric=parse_metric(metric),
+        metric=one_of(Metric, "metric", metric),
         transform=transform,
         max_memory=parse_size(max_memory, "max_memory"),
         recall=recall,

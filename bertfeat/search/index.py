@@ -18,7 +18,7 @@ from bertfeat.ann.exact import check_allowed, exact_search
 from bertfeat.ann.folder import read_description
 from bertfeat.ann.index import load_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.choices import Level
+from bertfeat.choices import Level, one_of
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
@@ -32,11 +32,11 @@ from bertfeat.search.hits import Context, HitRows
 from bertfeat.search.origin import Origin
 from bertfeat.search.query_vectors import EncodedQueries, Queries, QueryEncoder
 from bertfeat.search.reranking import DEFAULT as DEFAULT_RERANK
-from bertfeat.search.reranking import Rerank, Tokens
+from bertfeat.search.reranking import Rerank, Reranker, Tokens
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store, check_columns
 from bertfeat.store.selection import check_rows
-from bertfeat.vectors.nearest import Metric, parse_metric
+from bertfeat.vectors.nearest import Metric
 from bertfeat.vectors.store import StoreVectors
 
 # The name of a hit's row number in the level, among the columns of the store.
@@ -210,12 +210,12 @@ class Index:
             mask = self._filters.condition(where)
             allowed = mask if allowed is None else mask & allowed
         encoded = self.encode(queries)
-        how = self._rerank(rerank, encoded)
-        if matches and how is Rerank.NONE:
+        reranker = self._reranker(rerank, encoded)
+        if matches and reranker is None:
             raise UserError("`matches` are those of `rerank`, and this search does not rerank; leave it out")
-        dense: npt.NDArray[np.float32] | None = None
-        if how is not Rerank.NONE:
-            scores, dense, positions = self._reranked(encoded, k, allowed, how, candidates)
+        dense = None
+        if reranker is not None:
+            scores, dense, positions = self._reranked(reranker, encoded.vectors, k, allowed, candidates)
         elif same_word or exclude_same_word:
             scores, positions = self._by_word(encoded, k, allowed, same=same_word)
         else:
@@ -224,8 +224,8 @@ class Index:
         found = positions[query, place]
         rows = self.rows[found]
         more: dict[str, Any] = {} if dense is None else {"dense_score": dense[query, place]}
-        if matches:
-            more["matches"] = self._matches(encoded, query, found, how)
+        if matches and reranker is not None:
+            more["matches"] = self._matches(reranker, query, found)
         frame = pl.DataFrame({"query": query, "rank": place + 1, "score": scores[query, place], **more, ROW: rows})
         if others := [name for name in names if name != ROW]:
             frame = frame.hstack(self._hits.columns(rows, others))
@@ -290,58 +290,38 @@ class Index:
 
         return update_index(self.path, store, progress=progress)
 
-    def _rerank(self, asked: str | None, encoded: EncodedQueries) -> Rerank:
-        """Return how hits are ordered, or raise a UserError where they cannot be so."""
-        if asked is None:
-            return Rerank.NONE if self._tokens is None or encoded.tokens is None else DEFAULT_RERANK
-        if asked not in list(Rerank):
-            raise UserError(f"rerank {asked!r}: unknown; choose one of {', '.join(Rerank)}")
-        how = Rerank(asked)
+    def _reranker(self, asked: str | None, encoded: EncodedQueries) -> Reranker | None:
+        """Return what orders the hits of queries again; None for nothing, or raise a UserError."""
+        if asked is None and (self._tokens is None or encoded.tokens is None):
+            return None
+        how = one_of(Rerank, "rerank", asked or DEFAULT_RERANK)
         if how is Rerank.NONE:
-            return how
+            return None
         if self._tokens is None:
-            raise UserError(
-                f"{self.path}: has no tokens to rerank by; build it with rerank='token:layer_06' or another"
-            )
+            raise UserError(f"{self.path}: has no tokens to rerank by; build it with `rerank`, as token:layer_06")
         if encoded.tokens is None:
             raise UserError(f"rerank {asked!r} needs the tokens of the queries; pass texts, or rerank='none'")
-        if how is Rerank.MIXED and self.metric is not Metric.COSINE:
-            raise UserError(
-                f"rerank 'mixed' needs an index of the metric cosine, and this has {self.metric}; pass 'idf'"
-            )
-        return how
+        return self._tokens.reranker(encoded.tokens, how)
 
     def _reranked(
-        self, encoded: EncodedQueries, k: int, allowed: BoolArray | None, how: Rerank, candidates: int | str
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], IntArray]:
+        self, reranker: Reranker, vectors: npt.NDArray[Any], k: int, allowed: BoolArray | None, candidates: int | str
+    ) -> list[npt.NDArray[Any]]:
         """Return the scores, the dense scores and the positions of the best k of the candidates, (n_queries, k)."""
-        assert self._tokens is not None
-        assert encoded.tokens is not None
         if not (candidates == "all" or (str(candidates).isdecimal() and int(candidates))):
             raise UserError(f"candidates {candidates!r}: write a number from 1 on, or all")
         n = self.n_vectors if candidates == "all" else self._at_most(max(k, int(candidates)))
-        asked = self._tokens.prepare(encoded.tokens, how)
         parts = []
-        for start in range(0, max(1, len(encoded.vectors)), step := max(1, _PAIRS_AT_ONCE // n)):
-            dense, positions = self.nearest(encoded.vectors[start : start + step], n, allowed=allowed)
-            best = self._tokens.rerank(asked.some(start, start + step), dense, positions, how)
-            parts.append(tuple(part[:, :k] for part in best))
-        scores, dense, positions = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return scores, dense, positions
+        for start in range(0, max(1, len(vectors)), step := max(1, _PAIRS_AT_ONCE // n)):
+            best = reranker.order(start, *self.nearest(vectors[start : start + step], n, allowed=allowed))
+            parts.append([part[:, :k] for part in best])
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
-    def _matches(
-        self, encoded: EncodedQueries, query: IntArray, positions: IntArray, how: Rerank
-    ) -> list[list[dict[str, Any]]]:
+    def _matches(self, reranker: Reranker, query: IntArray, positions: IntArray) -> list[list[dict[str, Any]]]:
         """Return the matches of each pair of a query and a position, (n_pairs,)."""
-        assert self._tokens is not None
-        assert encoded.tokens is not None
         there = {column.name for column in self.store.schema(Level.SENTENCE).columns}
         texts = self.store.rows(Level.SENTENCE, self.rows[positions], [n for n in ("text", "text_pair") if n in there])
-        asked = [self._tokens.prepare([tokens], how) for tokens in encoded.tokens]
-        return [
-            self._tokens.matches(self.store, encoded.tokens[number], asked[number], position, own)
-            for number, position, own in zip(query.tolist(), positions.tolist(), texts.iter_rows(), strict=True)
-        ]
+        pairs = zip(query.tolist(), positions.tolist(), texts.iter_rows(), strict=True)
+        return [reranker.matches(self.store, *pair) for pair in pairs]
 
     def prepare(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return vectors (n, dim) as the index compares them: transformed, and for the cosine of unit length."""
@@ -461,5 +441,5 @@ def nearest_rows(
     where = opened.choose_level(level)
     source = StoreVectors(opened, where, opened.choose_feature(where, feature), chunk_bytes=CHUNK_BYTES)
     fitted = fit_transform(source, TransformSpec.parse(transform))
-    scores, positions = exact_search(source, vectors, k, parse_metric(metric), fitted)
+    scores, positions = exact_search(source, vectors, k, one_of(Metric, "metric", metric), fitted)
     return scores, np.append(source.rows, -1)[positions]

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from bertfeat.ann.description import CODES, FREQUENCIES, TOKENS
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.folder import publish_aside, read_arrays, read_json, write_arrays, write_json
-from bertfeat.ann.token_codes import CodeKind, QueryTokens, TokenCodes, centred, code_type, encode, parse_codes
-from bertfeat.choices import Level
+from bertfeat.ann.token_codes import CodeKind, QueryTokens, TokenCodes, centred, code_type, encode
+from bertfeat.choices import Level, one_of
 from bertfeat.durable import files
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
@@ -61,7 +61,7 @@ def find_tokens_feature(store: Store, level: Level, rerank: str | None, codes: s
         if codes is not None:
             raise UserError(f"`codes` {codes!r} is for `rerank`; pass both, or leave it out")
         return None
-    kind = parse_codes(DEFAULT_CODES if codes is None else codes)
+    kind = one_of(CodeKind, "codes", DEFAULT_CODES if codes is None else codes)
     if level is not Level.SENTENCE:
         raise UserError(f"`rerank` {rerank!r} is for an index of the sentence level, and this is of {level} rows")
     name, _, feature = rerank.partition(":")
@@ -196,21 +196,21 @@ class Tokens:
         dtype = code_type(kind, self.spec.dim)
         # An empty file cannot be mapped.
         codes = np.memmap(folder / CODES, dtype, mode="r") if origin.n_tokens else np.empty(0, dtype)
-        self._codes = TokenCodes(codes, arrays["offsets"], arrays["mean"], kind)
+        self.codes = TokenCodes(codes, arrays["offsets"], arrays["mean"], kind)
         self._frequencies = folder / FREQUENCIES
 
     @functools.cached_property
     def _n_documents_with(self) -> Mapping[str, int]:
         return dict(pl.read_parquet(self._frequencies).iter_rows())
 
-    def prepare(self, queries: Sequence[EncodedTokens], rerank: Rerank) -> QueryTokens:
-        """Return the tokens of queries as they are compared, with their weights."""
+    def reranker(self, queries: Sequence[EncodedTokens], how: Rerank) -> Reranker:
+        """Return what orders the candidates of queries."""
         lengths = np.array([len(query.surfaces) for query in queries], np.int64)
         if not lengths.all():
             raise UserError(f"query {int(np.argmin(lengths))}: has no token to rerank by; pass `rerank='none'`")
         surfaces = pl.DataFrame({"token": [name for query in queries for name in query.surfaces]}, {"token": pl.String})
         weights = np.ones(len(surfaces), np.float32)
-        if rerank is not Rerank.MAXSIM:
+        if how is not Rerank.MAXSIM:
             folded = surfaces.select(_folded(pl.col("token"), self.spec.level))["token"]
             found = np.array([self._n_documents_with.get(name, 0) for name in folded])
             # That of BM25 (Robertson and Zaragoza 2009), which is positive for a token of every document.
@@ -219,19 +219,46 @@ class Tokens:
         if len(queries):
             weights /= np.repeat(np.add.reduceat(weights, offsets[:-1]), lengths)
         vectors = [query.vectors for query in queries] or [np.zeros((0, self.spec.dim))]
-        return QueryTokens(centred(np.concatenate(vectors), self._codes.mean), weights, offsets)
+        asked = QueryTokens(centred(np.concatenate(vectors), self.codes.mean), weights, offsets)
+        return Reranker(self, queries, asked, how)
 
-    def rerank(
-        self, asked: QueryTokens, dense: Float32Array, positions: IntArray, rerank: Rerank
+    def words(self, store: Store, document: int) -> pl.DataFrame:
+        """Return the word of each token of a document that has a code: `word` and its place."""
+        level, start, n_rows = self.spec.level, int(self._starts[document]), int(self._lengths[document])
+        numbers = np.arange(start, start + n_rows)
+        there = {column.name for column in store.schema(level).columns}
+        names = [name for name in ("word_index", *_PLACE, LEVELS[level].surface, "is_special") if name in there]
+        missing = [pl.lit(None, pl.Int32).alias(name) for name in ("word_index", *_PLACE) if name not in names]
+        frame = store.rows(level, numbers, names).rename({LEVELS[level].surface: "word"}).with_columns(missing)
+        kept = ~frame["is_special"].to_numpy() if "is_special" in names else np.ones(n_rows, np.bool_)
+        if np.count_nonzero(kept) != self.codes.lengths[document]:
+            kept &= np.isfinite(store.take(level, self.spec.feature, numbers)).all(axis=1)
+        # A token outside of all words is a word of its own.
+        word = [pl.col("segment"), pl.col("word_index").fill_null(-1 - pl.int_range(pl.len()))]
+        ends = pl.col("char_start").min().over(word), pl.col("char_end").max().over(word)
+        return frame.with_columns(ends).filter(kept).select("word", *_PLACE)
+
+
+class Reranker(NamedTuple):
+    """The tokens of queries and of the documents of an index, and how the first order the second."""
+
+    tokens: Tokens
+    queries: Sequence[EncodedTokens]
+    asked: QueryTokens
+    how: Rerank
+
+    def order(
+        self, first: int, dense: Float32Array, positions: IntArray
     ) -> tuple[Float32Array, Float32Array, IntArray]:
-        """Order the candidates of queries, (n_queries, n): scores, dense scores and positions, best first.
+        """Order the candidates, (n, n_candidates), of n queries from number `first` on.
 
-        `dense` are the scores of the index. A document without tokens has the score NaN and comes last.
+        Returns:
+            Scores, dense scores and positions, best first. A document without tokens has the score NaN and comes last.
         """
         query, place = np.nonzero(positions >= 0)
         scores: Float32Array = np.full(positions.shape, np.nan, np.float32)
-        scores[query, place] = self._codes.maxsim(asked, query, positions[query, place])
-        if rerank is Rerank.MIXED:
+        scores[query, place] = self.tokens.codes.maxsim(self.asked, first + query, positions[query, place])
+        if self.how is Rerank.MIXED:
             scores += dense
             scores /= 2
         # Missing hits come after documents without tokens; among equal scores the lower position wins.
@@ -239,17 +266,16 @@ class Tokens:
         rows = np.arange(len(order))[:, None]
         return scores[rows, order], dense[rows, order], positions[rows, order]
 
-    def matches(
-        self, store: Store, query: EncodedTokens, asked: QueryTokens, document: int, texts: Sequence[str]
-    ) -> list[dict[str, Any]]:
+    def matches(self, store: Store, query: int, document: int, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Return what each word of a query met in a document, which has one text or two; see `Index.search`."""
-        similar = self._codes.similarities(asked.vectors, document)
+        own, tokens = slice(*self.asked.offsets[query : query + 2].tolist()), self.queries[query]
+        similar = self.tokens.codes.similarities(self.asked.vectors[own], np.array([document]))
         if not similar.shape[1]:
             return []
         similarity = similar.max(axis=1)
-        named = {"query_word": query.words, "number": query.numbers, "similarity": similarity}
-        pairs = pl.DataFrame({**named, "score": similarity * asked.weights})
-        pairs = pairs.hstack(self._rows(store, document)[similar.argmax(axis=1).tolist()])
+        named = {"query_word": tokens.words, "number": tokens.numbers, "similarity": similarity}
+        pairs = pl.DataFrame({**named, "score": similarity * self.asked.weights[own]})
+        pairs = pairs.hstack(self.tokens.words(store, document)[similar.argmax(axis=1).tolist()])
         # A word of several tokens met the word that its best token met.
         best = pl.all().exclude("score").sort_by("score", descending=True).first()
         words = pairs.group_by("number", maintain_order=True).agg(best, pl.col("score").sum()).drop("number")
@@ -260,19 +286,3 @@ class Tokens:
             if len(texts) < 2:
                 del word["segment"]
         return found
-
-    def _rows(self, store: Store, document: int) -> pl.DataFrame:
-        """Return the words of a document's tokens, those that have a code."""
-        level, start, n_rows = self.spec.level, int(self._starts[document]), int(self._lengths[document])
-        numbers = np.arange(start, start + n_rows)
-        there = {column.name for column in store.schema(level).columns}
-        names = [name for name in ("word_index", *_PLACE, LEVELS[level].surface, "is_special") if name in there]
-        missing = [pl.lit(None, pl.Int32).alias(name) for name in ("word_index", *_PLACE) if name not in names]
-        frame = store.rows(level, numbers, names).rename({LEVELS[level].surface: "word"}).with_columns(missing)
-        kept = ~frame["is_special"].to_numpy() if "is_special" in names else np.ones(n_rows, np.bool_)
-        if np.count_nonzero(kept) != self._codes.n_tokens(document):
-            kept &= np.isfinite(store.take(level, self.spec.feature, numbers)).all(axis=1)
-        # A token outside of all words is a word of its own.
-        word = [pl.col("segment"), pl.col("word_index").fill_null(-1 - pl.int_range(pl.len()))]
-        ends = pl.col("char_start").min().over(word), pl.col("char_end").max().over(word)
-        return frame.with_columns(ends).filter(kept).select("word", *_PLACE)

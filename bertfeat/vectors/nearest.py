@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.errors import UserError
 from bertfeat.records import Float32Array, Float64Array, IntArray
 
 _UNIT = 2.0**-24  # the rounding of one float32 operation
@@ -30,13 +29,6 @@ class Metric(StrEnum):
     def higher_is_better(self) -> bool:
         """Whether a larger score means a closer pair."""
         return self is not Metric.L2
-
-
-def parse_metric(name: str) -> Metric:
-    """Return the metric of a name; raise a UserError if it is unknown."""
-    if name not in list(Metric):
-        raise UserError(f"metric {name!r}: unknown; choose one of {', '.join(Metric)}")
-    return Metric(name)
 
 
 def nearest(

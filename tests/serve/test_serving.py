@@ -16,8 +16,9 @@ from starlette.testclient import TestClient
 
 import bertfeat
 from bertfeat.cli.search import index_summary
+from bertfeat.search.hits import passage
 from bertfeat.search.index import Index
-from bertfeat.serve.answers import Answers, passage
+from bertfeat.serve.answers import Answers
 from bertfeat.serve.page import search_page
 from tests.support.command_line import good
 from tests.support.index_stores import SENSES, tiny_store
@@ -240,7 +241,8 @@ def test_columns_with_any_name_and_value_are_shown_and_filtered(tmp_path: Path, 
 
 def test_the_passage_of_a_long_text_has_most_words_of_the_query() -> None:
     text = "one bank. " + "and so on " * 90 + "The bank of the river, the river bank. " + "and more " * 90
-    shown = passage(text, "which river bank?")
+    places = [found.span() for found in re.finditer("river|bank", text)]
+    shown = passage(text, places, 480, 80)
     assert [piece.text for piece in shown if piece.is_marked] == ["bank", "river", "river", "bank"]
     assert (shown[0].text, shown[-1].text) == ("…", "…")
     assert len("".join(piece.text for piece in shown)) < 500
