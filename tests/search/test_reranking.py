@@ -56,7 +56,7 @@ class Naive:
         vectors = store.numpy(level, feature).astype(np.float32)[frame["row"].to_numpy()]
         frame, vectors = frame.filter(np.isfinite(vectors).all(axis=1)), vectors[np.isfinite(vectors).all(axis=1)]
         self.mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
-        units = centred(vectors, self.mean)
+        units = self.unit(vectors)
         units = units if codes is None else decode(encode(units, codes), codes, units.shape[1])
         doc_ids, words = frame["doc_id"].to_numpy(), frame[surface].to_list()
         ids = store.polars("sentence", ["doc_id"])["doc_id"].to_list()
@@ -66,13 +66,17 @@ class Naive:
         ]
         self.level = level
 
+    def unit(self, vectors: np.ndarray) -> np.ndarray:
+        units = vectors.astype(np.float32) - self.mean
+        return units / np.linalg.norm(units, axis=1, keepdims=True)
+
     @staticmethod
     def fold(word: str, level: str) -> str:
         return word.lower() if level == "word" else word
 
     def scores(self, vectors: np.ndarray, surfaces: list[str], how: str) -> list[float]:
         """Return the score of each document, NaN for one without tokens."""
-        query, weights = centred(vectors, self.mean).astype(np.float64), np.ones(len(surfaces))
+        query, weights = self.unit(vectors).astype(np.float64), np.ones(len(surfaces))
         if how == "idf":
             n = len(self.documents)
             found = [sum(self.fold(word, self.level) in own for own in self.words) for word in surfaces]
