@@ -26,7 +26,7 @@ from tests.support.index_stores import contents, documents, run_killed, tiny_sto
 pytestmark = [pytest.mark.promise("rerank"), pytest.mark.usefixtures("one_thread", "no_fsync")]
 
 BY = "token:layer_06"
-QUERIES = ["the bank of a river", "savings and loans of commercial banks", "unbelievably pushy springs"]
+QUERIES = ["the bank of a river", "savings and loans of commercial banks", "unbelievably readable indentation"]
 
 
 def decode(codes: np.ndarray, kind: CodeKind, dim: int) -> np.ndarray:
