@@ -155,6 +155,7 @@ def write_tokens(
     _write_codes(folder, source, before["mean"], CodeKind(origin.codes), old)
     with publish_aside(folder / FREQUENCIES) as sink:
         pq.write_table(found.frequencies.to_arrow(compat_level=pl.CompatLevel.oldest()), sink)
+    (folder / _DONE).unlink(missing_ok=True)
     return origin
 
 
@@ -181,8 +182,6 @@ def _write_codes(folder: Path, source: StoreVectors, mean: Float32Array, kind: C
                     write_json(done, rows.stop)
                     step("tokens.checkpoint")
             sink.sync()
-    done.unlink(missing_ok=True)
-    files.sync_path(folder)
 
 
 class Tokens:

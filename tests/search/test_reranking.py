@@ -177,7 +177,9 @@ class TestMatches:
                 assert 0 < len(match["word"].split()) == 1
         bank = {m["query_word"]: m["word"] for m in found.filter(query=0, rank=1)["matches"][0]}
         assert (bank["bank"], bank["river"]) == ("bank", "river")
-        # Words of several tokens are whole: `unbelievably` has more than one.
+        # Words of several tokens are whole.
+        last = {m["query_word"]: m["word"] for m in found.filter(query=2, rank=1)["matches"][0]}
+        assert last["indentation"] == "indentation"
         tokens = index.encode(QUERIES[2]).tokens[0]
         assert len(tokens.surfaces) > len(set(tokens.numbers.tolist())) == 3
 
