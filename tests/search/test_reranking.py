@@ -179,7 +179,7 @@ class TestMatches:
         assert (bank["bank"], bank["river"]) == ("bank", "river")
         # Words of several tokens are whole.
         last = {m["query_word"]: m["word"] for m in found.filter(query=2, rank=1)["matches"][0]}
-        assert last["indentation"] == "indentation"
+        assert last["indentation"] == "indent"
         tokens = index.encode(QUERIES[2]).tokens[0]
         assert len(tokens.surfaces) > len(set(tokens.numbers.tolist())) == 3
 
