@@ -66,8 +66,8 @@ def decode(codes: npt.NDArray[Any], kind: CodeKind, dim: int) -> tuple[Float32Ar
     """Return the vectors of codes (n,), float32 (n, dim), and a factor for each, float32 (n,)."""
     if kind is CodeKind.BIT:
         # `clip` spares numpy the check of each index, and a copy.
-        values = np.take(_SIGNS, codes["values"], axis=0, mode="clip").reshape(len(codes), -1)[:, :dim]
-        return values, np.full(len(codes), dim**-0.5, np.float32)
+        values = np.take(_SIGNS, codes["values"], axis=0, mode="clip")
+        return values.reshape(len(codes), 8 * values.shape[1])[:, :dim], np.full(len(codes), dim**-0.5, np.float32)
     values = codes["values"].astype(np.float32)
     return values, codes["scale"] if kind is CodeKind.INT8 else np.ones(len(codes), np.float32)
 

@@ -110,7 +110,7 @@ def build_index(
         text_column: The column of a file of `tune_queries` with the text; by default `text`.
         rerank: The rows that a search orders its best hits by, `LEVEL:FEATURE` such as `token:layer_06`, for an index
             of the sentence level: the index also holds a code of each token of the documents (see `Index.search`).
-        codes: How a value of these codes is stored: `bit` (its sign), `int8` or `float16`; by default `int8`.
+        codes: How a value of these codes is stored: `bit` (its sign), `int8` or `float16`; by default `bit`.
         overwrite: Replace an index that is there.
         progress: See `extract`.
 

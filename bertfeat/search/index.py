@@ -31,8 +31,7 @@ from bertfeat.search.filters import PositionFilters
 from bertfeat.search.hits import Context, HitRows
 from bertfeat.search.origin import Origin
 from bertfeat.search.query_vectors import EncodedQueries, Queries, QueryEncoder
-from bertfeat.search.reranking import DEFAULT as DEFAULT_RERANK
-from bertfeat.search.reranking import Rerank, Reranker, Tokens
+from bertfeat.search.reranking import Rerank, Reranker, Tokens, default_rerank
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store, check_columns
 from bertfeat.store.selection import check_rows
@@ -181,8 +180,8 @@ class Index:
                 of the row in the level. By default the columns that identify a row, and its text.
             allowed: bool (n_vectors,), the positions that may be found; all by default.
             rerank: `maxsim`, all tokens of a query with the same weight; `idf`, each weighted by its inverse document
-                frequency; `mixed`, the mean of the score of the vectors and that of `idf`; or `none`. By default `idf`
-                for texts, if the index was built for it.
+                frequency; `mixed`, the mean of the cosine of the vectors and the score of `idf`; or `none`. By default
+                `mixed` for texts, if the index was built for it (`idf` if its metric is not the cosine).
             candidates: How many of the best hits of the vectors are ordered again, k at least; or `all`.
             matches: Also return the column `matches`: for each word of a query its `query_word`, the `word` of the
                 document that it met, that word's `char_start` and `char_end`, and its part of the MaxSim as `score`.
@@ -294,13 +293,15 @@ class Index:
         """Return what orders the hits of queries again; None for nothing, or raise a UserError."""
         if asked is None and (self._tokens is None or encoded.tokens is None):
             return None
-        how = one_of(Rerank, "rerank", asked or DEFAULT_RERANK)
+        how = one_of(Rerank, "rerank", asked or default_rerank(self.metric))
         if how is Rerank.NONE:
             return None
         if self._tokens is None:
             raise UserError(f"{self.path}: has no tokens to rerank by; build it with `rerank`, as token:layer_06")
         if encoded.tokens is None:
             raise UserError(f"rerank {asked!r} needs the tokens of the queries; pass texts, or rerank='none'")
+        if how is Rerank.MIXED and self.metric is not Metric.COSINE:
+            raise UserError(f"rerank 'mixed' needs the metric cosine, and {self.path} has {self.metric}; pass 'idf'")
         return self._tokens.reranker(encoded.tokens, how)
 
     def _reranked(

@@ -168,7 +168,7 @@ class TestScores:
 
 class TestMatches:
     def test_lead_to_the_words_of_the_text(self, index: Index) -> None:
-        found = index.search(QUERIES, 5, matches=True, columns=["doc_id", "text"])
+        found = index.search(QUERIES, 5, rerank="idf", matches=True, columns=["doc_id", "text"])
         for row in found.iter_rows(named=True):
             assert [match["query_word"] for match in row["matches"]] == QUERIES[row["query"]].split()
             assert sum(match["score"] for match in row["matches"]) == pytest.approx(row["score"], abs=1e-5)
@@ -263,7 +263,7 @@ def test_an_evaluation_has_both_rankings_side_by_side(index: Index, tmp_path: Pa
     found = evaluate_retrieval(index, tmp_path / "qrels.tsv", queries)
     plain = evaluate_retrieval(index, tmp_path / "qrels.tsv", queries, rerank="none")
     assert found["dense"] == {name: plain[name] for name in found["dense"]}
-    assert found["rerank"] == "idf"
+    assert found["rerank"] == "mixed"
     for name, gain in found["gain"].items():
         assert gain["mean"] == pytest.approx(found[name] - plain[name])
         assert gain["low"] <= gain["mean"] <= gain["high"]
