@@ -22,6 +22,7 @@ from bertfeat.store.reader import Store
 from tests.support.command_line import bertfeat as command
 from tests.support.command_line import good
 from tests.support.index_stores import contents, documents, run_killed, tiny_store, write_jsonl
+from tests.support.places import TESTS
 
 pytestmark = [pytest.mark.promise("rerank"), pytest.mark.usefixtures("one_thread", "no_fsync")]
 
@@ -310,3 +311,14 @@ def test_an_index_without_tokens_does_not_rerank(store: Store, tmp_path: Path) -
     done = command("search", tmp_path / "index", "a bank", "--rerank", "idf")
     assert done.code == 2
     assert "has no tokens to rerank by; build it with" in done.err
+
+
+def test_xquad_is_ranked_better_than_by_its_embeddings(tmp_path: Path) -> None:
+    data = TESTS / "data" / "xquad_en"
+    settings = {"levels": "token,sentence", "layers": "6", "combine": "none", "pooling": "model", "id_column": "id"}
+    store = bertfeat.extract(data / "paragraphs.jsonl.zst", tmp_path / "store", **settings)
+    with bertfeat.build_index(store, tmp_path / "index", level="sentence", rerank="token") as index:
+        found = evaluate_retrieval(index, data / "qrels.tsv", data / "questions.jsonl.zst")
+    assert found["dense"]["mrr@10"] == pytest.approx(0.929, abs=0.002)
+    assert found["mrr@10"] > 0.96
+    assert found["gain"]["ndcg@10"]["low"] > 0.02
