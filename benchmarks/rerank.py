@@ -9,8 +9,8 @@ there is left out. WORK keeps the extracted vectors, 8 GB in all.
 The dense search is exact, by the cosine of MiniLM's own embedding. Vectors of tokens, without special tokens, are
 centred by the mean of all tokens of documents and scaled to length 1. `maxsim` is the mean over the query's tokens of
 the largest dot product with a token of the document; `idf` weights the query's tokens by their rarity in the documents;
-`mixed` is the mean of the dense cosine and `idf`. An index of bertfeat is asserted to give the same scores. BM25 is that
-of the package bm25s (k1 1.5, b 0.75), on lower-case words of two characters and more, without English stopwords,
+`mixed` is the mean of the dense cosine and `idf`. An index of bertfeat must give the same scores. BM25 is that of
+the package bm25s (k1 1.5, b 0.75), on lower-case words of two characters and more, without English stopwords,
 stemmed by Snowball; without bm25s and PyStemmer it is left out. Prints tables of nDCG@10 and MRR@10, with 95 %
 intervals of the difference from the dense search (paired bootstrap of queries).
 """

@@ -50,13 +50,13 @@ def milliseconds(calls: dict[str, Callable[[], Any]], rounds: int, n: int) -> di
 def one_by_one(index: Index, encoded: list[Any], rerank: str) -> Callable[[], None]:
     def call() -> None:
         for query in encoded:
-            index.search(query, K, rerank=rerank, candidates=N_CANDIDATES, columns=["row"])
+            index.search(query, K, rerank=rerank, columns=["row"])
 
     return call
 
 
 def at_once(index: Index, encoded: Any, rerank: str) -> Callable[[], Any]:
-    return lambda: index.search(encoded, K, rerank=rerank, candidates=N_CANDIDATES, columns=["row"])
+    return lambda: index.search(encoded, K, rerank=rerank, columns=["row"])
 
 
 def pylate_calls(index: Index, encoded: list[Any]) -> Callable[[], list[Any]]:

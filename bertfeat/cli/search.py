@@ -31,7 +31,7 @@ _RERANKING = options.together(
         "By which score.  [default: mixed, if INDEX has tokens]",
         may_lack=True,
     ),
-    options.value("Order of the hits", "--candidates", "N", "Best hits of the vectors to order again, or all.", "100"),
+    options.value("Order of the hits", "--candidates", "N", "Best hits to order again, or all.  [default: 100]"),
 )
 
 

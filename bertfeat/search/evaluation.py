@@ -84,7 +84,7 @@ def evaluate_retrieval(
     queries: str | Path,
     *,
     rerank: str | None = None,
-    candidates: int | str = 100,
+    candidates: int | str | None = None,
 ) -> dict[str, Any]:
     """Measure an index on a retrieval set: nDCG@10, MRR@10 and recall@100, as trec_eval and BEIR define them.
 
@@ -122,7 +122,8 @@ def evaluate_retrieval(
             encoded = index.encode([query.text for query in wanted], [query.name for query in wanted])
             for way, found in ranked.items():
                 found |= {str(query.query_id): [] for query in wanted}
-                hits = index.search(encoded, _RETRIEVED, columns=["doc_id"], rerank=way, candidates=candidates)
+                n = None if way == "none" else candidates
+                hits = index.search(encoded, _RETRIEVED, columns=["doc_id"], rerank=way, candidates=n)
                 for number, doc_id in hits.select("query", "doc_id").iter_rows():
                     found[str(wanted[number].query_id)].append(str(doc_id))
     n_queries = len(ranked["none"])

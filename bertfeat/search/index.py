@@ -161,7 +161,7 @@ class Index:
         columns: Sequence[str] | None = None,
         allowed: BoolArray | None = None,
         rerank: str | None = None,
-        candidates: int | str = 100,
+        candidates: int | str | None = None,
         matches: bool = False,
     ) -> pl.DataFrame:
         """Find the k most similar rows for each query.
@@ -182,7 +182,7 @@ class Index:
             rerank: `maxsim`, all tokens of a query with the same weight; `idf`, each weighted by its inverse document
                 frequency; `mixed`, the mean of the cosine of the vectors and the score of `idf`; or `none`. By default
                 `mixed` for texts, if the index was built for it (`idf` if its metric is not the cosine).
-            candidates: How many of the best hits of the vectors are ordered again, k at least; or `all`.
+            candidates: How many of the best hits of the vectors are ordered again, k at least; or `all`. By default 100.
             matches: Also return the column `matches`: for each word of a query its `query_word`, the `word` of the
                 document that it met, that word's `char_start` and `char_end`, and its part of the MaxSim as `score`.
 
@@ -210,11 +210,15 @@ class Index:
             allowed = mask if allowed is None else mask & allowed
         encoded = self.encode(queries)
         reranker = self._reranker(rerank, encoded)
-        if matches and reranker is None:
-            raise UserError("`matches` are those of `rerank`, and this search does not rerank; leave it out")
+        if reranker is None and (matches or candidates is not None):
+            raise UserError(
+                "`matches` and `candidates` are for `rerank`, and this search does not rerank; leave them out"
+            )
         dense = None
         if reranker is not None:
-            scores, dense, positions = self._reranked(reranker, encoded.vectors, k, allowed, candidates)
+            scores, dense, positions = self._reranked(
+                reranker, encoded.vectors, k, allowed, 100 if candidates is None else candidates
+            )
         elif same_word or exclude_same_word:
             scores, positions = self._by_word(encoded, k, allowed, same=same_word)
         else:

@@ -26,7 +26,7 @@ from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS, WORDS
 from bertfeat.progress import Progress
-from bertfeat.ragged import run_of, starts_of
+from bertfeat.ragged import starts_of
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.search.origin import TokenOrigin
 from bertfeat.search.query_vectors import EncodedTokens
@@ -38,7 +38,6 @@ from bertfeat.vectors.store import StoreVectors, searchable
 _PLACE = ("segment", "char_start", "char_end")
 
 _DONE = "tokens.json"
-_CHUNK_BYTES = 64_000_000
 # Enough for a mean: its error is below 1 % of the deviation of a value.
 _N_SAMPLED = 1 << 16
 
@@ -120,12 +119,7 @@ def _folded(token: pl.Expr, level: Level) -> pl.Expr:
 
 
 def write_tokens(
-    folder: Path,
-    store: Store,
-    origin: TokenOrigin,
-    sentences: IntArray,
-    progress: Progress,
-    old: Path | None = None,
+    folder: Path, store: Store, origin: TokenOrigin, sentences: IntArray, progress: Progress, old: Path | None = None
 ) -> TokenOrigin:
     """Write the codes of the tokens of documents into a folder, or resume that; return what they are of.
 
@@ -138,27 +132,18 @@ def write_tokens(
     origin = dataclasses.replace(origin, n_tokens=len(found.rows))
     if (folder / FREQUENCIES).exists():
         return origin
-    before = read_arrays((old or folder) / TOKENS)
-    if old is not None and before is not None:
-        n_old = len(before["starts"])
-        if not np.array_equal(before["offsets"], found.offsets[: n_old + 1]):
-            raise UserError(f"{store.path}: its first documents have other {spec.level} rows than those of {old}")
-    if before is None:
-        sample = sample_positions(len(found.rows), _N_SAMPLED, 0)
-        vectors = store.take(spec.level, spec.feature, found.rows[sample])
+    saved = read_arrays((old or folder) / TOKENS)
+    if saved is None:
+        sample = found.rows[sample_positions(len(found.rows), _N_SAMPLED, 0)]
+        vectors = store.take(spec.level, spec.feature, sample)
         mean = vectors.mean(axis=0, dtype=np.float64) if len(sample) else np.zeros(spec.dim)
-        before = {"mean": mean.astype(np.float32)}
+        saved = {"mean": mean.astype(np.float32)}
+    elif not np.array_equal(saved["offsets"], found.offsets[: len(saved["offsets"])]):
+        raise UserError(f"{store.path}: its first documents have other {spec.level} rows than those of {old}")
     places = {name: getattr(found, name) for name in ("offsets", "starts", "lengths")}
-    write_arrays(folder / TOKENS, {"mean": before["mean"], **places})
-    documents = run_of(np.diff(found.offsets))
-    source = StoreVectors(
-        *(store, spec.level, spec.feature),
-        rows=found.rows,
-        documents=documents,
-        chunk_bytes=_CHUNK_BYTES,
-        progress=progress,
-    )
-    _write_codes(folder, source, before["mean"], CodeKind(origin.codes), old)
+    write_arrays(folder / TOKENS, {"mean": saved["mean"], **places})
+    source = StoreVectors(store, spec.level, spec.feature, rows=found.rows, progress=progress)
+    _write_codes(folder, source, saved["mean"], CodeKind(origin.codes), old)
     with publish_aside(folder / FREQUENCIES) as sink:
         pq.write_table(found.frequencies.to_arrow(compat_level=pl.CompatLevel.oldest()), sink)
     (folder / _DONE).unlink(missing_ok=True)
@@ -177,7 +162,7 @@ def _write_codes(folder: Path, source: StoreVectors, mean: Float32Array, kind: C
             os.lseek(fd, 0, os.SEEK_END)
             if old is not None:
                 with (old / CODES).open("rb") as codes:
-                    while piece := codes.read(_CHUNK_BYTES):
+                    while piece := codes.read(1 << 24):
                         sink.write(piece)
                 n_done = sink.n_bytes // itemsize
             for chunk, rows in enumerate(source.chunks):

@@ -119,15 +119,16 @@ class TestScores:
             assert few.filter(query=number)["doc_id"].to_list() == best
 
     def test_mixed_is_the_mean_of_both_scores(self, index: Index) -> None:
-        found = {how: index.search(QUERIES, 56, rerank=how, candidates="all") for how in ("none", "idf", "mixed")}
-        by_id = {
-            how: {row[:2]: row[2] for row in hits.select("query", "doc_id", "score").iter_rows()}
-            for how, hits in found.items()
-        }
-        for key, score in by_id["mixed"].items():
-            assert score == pytest.approx((by_id["none"][key] + by_id["idf"][key]) / 2, abs=1e-6)
-        dense = {row[:2]: row[2] for row in found["idf"].select("query", "doc_id", "dense_score").iter_rows()}
-        assert dense == pytest.approx(by_id["none"], abs=1e-6)
+        found = {how: index.search(QUERIES, 56, rerank=how) for how in ("none", "idf", "mixed")}
+        scores = {how: {row[:2]: row[2] for row in hits.rows()} for how, hits in self.by_id(found, "score").items()}
+        for key, score in scores["mixed"].items():
+            assert score == pytest.approx((scores["none"][key] + scores["idf"][key]) / 2, abs=1e-6)
+        dense = self.by_id({"idf": found["idf"]}, "dense_score")["idf"].rows()
+        assert {row[:2]: row[2] for row in dense} == pytest.approx(scores["none"], abs=1e-6)
+
+    @staticmethod
+    def by_id(found: dict[str, pl.DataFrame], score: str) -> dict[str, pl.DataFrame]:
+        return {how: hits.select("query", "doc_id", score) for how, hits in found.items()}
 
     def test_a_constant_dimension_and_a_zero_vector_give_finite_codes(self) -> None:
         vectors = np.random.default_rng(0).normal(size=(20, 12)).astype(np.float16)
@@ -278,7 +279,8 @@ def test_an_evaluation_has_both_rankings_side_by_side(index: Index, tmp_path: Pa
         ({"candidates": 0}, "candidates 0: write a number from 1 on, or all"),
         ({"rerank": "bm25"}, "rerank 'bm25': unknown; choose one of none, maxsim, idf, mixed"),
         ({"queries": np.zeros((1, 384), np.float32), "rerank": "idf"}, "needs the tokens of the queries"),
-        ({"rerank": "none", "matches": True}, "`matches` are those of `rerank`"),
+        ({"rerank": "none", "matches": True}, "`matches` and `candidates` are for `rerank`"),
+        ({"rerank": "none", "candidates": 9}, "`matches` and `candidates` are for `rerank`"),
         ({"columns": ["matches"]}, "no column 'matches'"),
     ],
 )
