@@ -4,7 +4,7 @@
     python -m benchmarks.rerank --folder WORK --quick        12 paragraphs that the tests have
 
 DATA holds the files of the collections as their authors publish them, in any folders; a collection whose files are not
-there is left out. WORK keeps the extracted vectors, 8 GB in all.
+there is left out. WORK keeps the extracted vectors, 7 GB in all.
 
 The dense search is exact, by the cosine of MiniLM's own embedding. Vectors of tokens, without special tokens, are
 centred by the mean of all tokens of documents and scaled to length 1. `maxsim` is the mean over the query's tokens of
