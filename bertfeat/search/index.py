@@ -182,7 +182,7 @@ class Index:
             rerank: `maxsim`, all tokens of a query with the same weight; `idf`, each weighted by its inverse document
                 frequency; `mixed`, the mean of the cosine of the vectors and the score of `idf`; or `none`. By default
                 `mixed` for texts, if the index was built for it (`idf` if its metric is not the cosine).
-            candidates: How many of the best hits of the vectors are ordered again, k at least; or `all`. By default 100.
+            candidates: How many of the best hits of the vectors are ordered again (100, k at least); or `all`.
             matches: Also return the column `matches`: for each word of a query its `query_word`, the `word` of the
                 document that it met, that word's `char_start` and `char_end`, and its part of the MaxSim as `score`.
 
