@@ -312,8 +312,10 @@ def check_equal(collection: Collection, documents: Store, folder: Path, scores: 
     with build_index(documents, folder / "index", level="sentence", feature="embedding", **rerank) as index:
         hits = index.search(collection.queries, N_RANKS, columns=["row"])
     expected = -np.sort(-scores, axis=1)[:, :N_RANKS]
-    # The index takes the mean of a sample where there are many tokens, so a bit near zero may differ.
-    np.testing.assert_allclose(hits["score"].to_numpy().reshape(expected.shape), expected, atol=6e-3)
+    differences = np.abs(hits["score"].to_numpy().reshape(expected.shape) - expected)
+    # The index takes the mean of a sample where there are many tokens, so single bits near zero may differ.
+    assert differences.mean() < 1e-3
+    assert differences.max() < 2e-2
 
 
 def table(results: dict[str, dict[str, Scores]], measure: str) -> str:
