@@ -140,6 +140,25 @@ def test_k_vectors_are_found_where_k_are_allowed(text, many):
     assert np.sort(more.positions[:, :4000], axis=1).tolist() == [list(range(4000))] * 2
 
 
+@pytest.mark.parametrize("metric", Metric)
+@pytest.mark.parametrize("transform", ["none", "center"])
+def test_a_query_alone_is_answered_as_among_others(metric, transform, many):
+    vectors, queries = many[0].copy(), many[1].copy()
+    # Equal scores, a cosine that rounds to more than 1, and a query without a direction.
+    vectors[:3] = queries[0] = vectors[7]
+    queries[1] = 0
+    fitted = fit_transform(ArrayVectors(vectors), TransformSpec.parse(transform))
+    for index in (made("IVF32,SQ8", vectors, metric, fitted, nprobe=32), made("SQ4", vectors, metric, fitted)):
+        # Hits beyond the vectors are missing.
+        for k in (1, 10, len(vectors) + 1):
+            together = index.search(queries, k)
+            alone = [index.search(query[None], k) for query in queries]
+            np.testing.assert_array_equal(np.concatenate([hits.positions for hits in alone]), together.positions)
+            np.testing.assert_array_equal(np.concatenate([hits.scores for hits in alone]), together.scores)
+        with pytest.raises(UserError, match="query 0 holds NaN or infinity"):
+            index.search(np.full((1, index.dim), np.inf), 1)
+
+
 def test_wrong_requests_are_refused(many):
     vectors, queries = many
     index = made("IVF32,Flat", vectors)
