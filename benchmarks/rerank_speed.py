@@ -99,15 +99,15 @@ def many_tokens(index: Index, encoded: list[Any], n_tokens: int, rounds: int) ->
     """Return milliseconds per query of reranking random candidates among `n_tokens` tokens, in a mapped file."""
     kind, dim = CodeKind(index.origin.rerank.codes), index.origin.rerank.spec.dim
     codes = np.memmap(index.path / "tokens.codes", code_type(kind, dim), mode="r")
-    lengths = index._tokens.codes.lengths
+    lengths = index._rerank_tokens.codes.lengths
     times = -(-n_tokens // len(codes))
     path = index.path.with_name("many.codes")
     with path.open("wb") as file:
         for _ in range(times):
             file.write(codes.tobytes())
     offsets = np.append(0, np.cumsum(np.tile(lengths, times)))
-    many = TokenCodes(np.memmap(path, codes.dtype, mode="r"), offsets, index._tokens.codes.mean, kind)
-    asked = [index._tokens.reranker(query.tokens, "maxsim").asked for query in encoded]
+    many = TokenCodes(np.memmap(path, codes.dtype, mode="r"), offsets, index._rerank_tokens.codes.mean, kind)
+    asked = [index._rerank_tokens.reranker(query.tokens, "maxsim").asked for query in encoded]
     rng, n = np.random.default_rng(0), min(N_CANDIDATES, len(offsets) - 1)
     drawn = [rng.choice(len(offsets) - 1, n, replace=False) for _ in encoded]
 

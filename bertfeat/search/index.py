@@ -79,7 +79,7 @@ class Index:
             # By polars: a column of pyarrow imports pandas for this.
             self.rows: IntArray = cast("pl.DataFrame", pl.from_arrow(file.read(["row"])))["row"].to_numpy()
         rerank = self.origin.rerank
-        self._tokens = None if rerank is None else Tokens(path, rerank)
+        self._rerank_tokens = None if rerank is None else Tokens(path, rerank)
         self._given_store = store
         self._encoder = QueryEncoder(
             self.spec,
@@ -295,18 +295,18 @@ class Index:
 
     def _reranker(self, asked: str | None, encoded: EncodedQueries) -> Reranker | None:
         """Return what orders the hits of queries again; None for nothing, or raise a UserError."""
-        if asked is None and (self._tokens is None or encoded.tokens is None):
+        if asked is None and (self._rerank_tokens is None or encoded.tokens is None):
             return None
         how = one_of(Rerank, "rerank", asked or default_rerank(self.metric))
         if how is Rerank.NONE:
             return None
-        if self._tokens is None:
+        if self._rerank_tokens is None:
             raise UserError(f"{self.path}: has no tokens to rerank by; build it with `rerank`, as token:layer_06")
         if encoded.tokens is None:
             raise UserError(f"rerank {asked!r} needs the tokens of the queries; pass texts, or rerank='none'")
         if how is Rerank.MIXED and self.metric is not Metric.COSINE:
             raise UserError(f"rerank 'mixed' needs the metric cosine, and {self.path} has {self.metric}; pass 'idf'")
-        return self._tokens.reranker(encoded.tokens, how)
+        return self._rerank_tokens.reranker(encoded.tokens, how)
 
     def _reranked(
         self, reranker: Reranker, vectors: npt.NDArray[Any], k: int, allowed: BoolArray | None, candidates: int | str

@@ -101,7 +101,7 @@ class QueryEncoder:
         prompt: str | None = None,
         tokens: FeatureSpec | None = None,
     ) -> None:
-        self.spec, self._tokens = spec, tokens
+        self.spec, self._token_spec = spec, tokens
         self._prompt = spec.prompt if prompt is None else prompt
         self._given_words = given_words
         self._name = name
@@ -121,7 +121,7 @@ class QueryEncoder:
             step = slice(start, start + _ENCODED_AT_ONCE)
             parts.append(self._encode(documents_of(texts[step], what="queries"), names[step]))
         vectors = np.concatenate([part.vectors for part in parts])
-        tokens = None if self._tokens is None else tuple(one for part in parts for one in part.tokens or ())
+        tokens = None if self._token_spec is None else tuple(one for part in parts for one in part.tokens or ())
         return EncodedQueries(vectors, tuple(word for part in parts for word in part.surfaces), tokens)
 
     def load(self) -> None:
@@ -138,12 +138,12 @@ class QueryEncoder:
         if self._prompt != self.spec.prompt:
             # A longer prompt may leave no room for the stride of the rows.
             settings["stride"] = None
-        if self._tokens is None:
+        if self._token_spec is None:
             return [Flow.of_feature(self.spec, mine=self._name, **settings)]
-        layers = ",".join(map(str, sorted({*self.spec.layers, *self._tokens.layers})))
-        both = {"levels": (self._tokens.level, self.spec.level), "layers": layers, "combine": (Combine.NONE,)}
+        layers = ",".join(map(str, sorted({*self.spec.layers, *self._token_spec.layers})))
+        both = {"levels": (self._token_spec.level, self.spec.level), "layers": layers, "combine": (Combine.NONE,)}
         flow = Flow.of_feature(self.spec, mine=self._name, **settings, **both)
-        return [flow.under(spec.extract_config(**settings)) for spec in (self.spec, self._tokens)]
+        return [flow.under(spec.extract_config(**settings)) for spec in (self.spec, self._token_spec)]
 
     def _encode(self, documents: Sequence[Document], names: Sequence[str]) -> EncodedQueries:
         level = self.spec.level
@@ -154,8 +154,8 @@ class QueryEncoder:
 
             tables = run_together(self._flows, documents)
             table = tables[0][level]
-            if self._tokens is not None:
-                tokens = _tokens_in(tables[1][self._tokens.level], self._tokens, documents)
+            if self._token_spec is not None:
+                tokens = _tokens_in(tables[1][self._token_spec.level], self._token_spec, documents)
         else:
             queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
             if self._given_words:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 
 import bertfeat
@@ -18,8 +17,8 @@ from bertfeat.ann.token_codes import CodeKind, centred, encode
 from bertfeat.errors import UserError
 from bertfeat.search import evaluate_retrieval
 from bertfeat.search.index import Index
+from bertfeat.serve.answers import Answers, PageQuery
 from bertfeat.store.reader import Store
-from tests.support.command_line import bertfeat as command
 from tests.support.command_line import good
 from tests.support.index_stores import contents, documents, run_killed, tiny_store, write_jsonl
 from tests.support.places import TESTS
@@ -51,36 +50,29 @@ class Naive:
     """MaxSim from its definition: a loop over documents, with all vectors in memory."""
 
     def __init__(self, store: Store, level: str, feature: str, *, codes: CodeKind | None) -> None:
-        frame = store.polars(level).with_columns(pl.Series("row", range(store.n_rows(level))))
-        surface = "token" if level == "token" else "word"
-        frame = frame.filter(~pl.col("is_special")) if level == "token" else frame
-        vectors = store.numpy(level, feature).astype(np.float32)[frame["row"].to_numpy()]
-        frame, vectors = frame.filter(np.isfinite(vectors).all(axis=1)), vectors[np.isfinite(vectors).all(axis=1)]
+        frame, vectors = store.polars(level), store.numpy(level, feature).astype(np.float32)
+        surface, kept = "word", np.isfinite(vectors).all(axis=1)
+        if level == "token":
+            surface, kept = "token", kept & ~frame["is_special"].to_numpy()
+        frame, vectors = frame.filter(kept), vectors[kept]
         self.mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
         units = self.unit(vectors)
         units = units if codes is None else decode(encode(units, codes), codes, units.shape[1])
-        doc_ids, words = frame["doc_id"].to_numpy(), frame[surface].to_list()
-        ids = store.polars("sentence", ["doc_id"])["doc_id"].to_list()
-        self.documents = [units[doc_ids == one].astype(np.float64) for one in ids]
-        self.words = [
-            {self.fold(word, level) for word, own in zip(words, doc_ids, strict=True) if own == one} for one in ids
-        ]
-        self.level = level
+        doc_ids, words = frame["doc_id"].to_numpy(), np.array(frame[surface].str.to_lowercase().to_list(), object)
+        own = [doc_ids == one for one in store.polars("sentence", ["doc_id"])["doc_id"].to_list()]
+        self.documents = [units[rows].astype(np.float64) for rows in own]
+        self.words = [set(words[rows]) for rows in own]
 
     def unit(self, vectors: np.ndarray) -> np.ndarray:
         units = vectors.astype(np.float32) - self.mean
         return units / np.linalg.norm(units, axis=1, keepdims=True)
-
-    @staticmethod
-    def fold(word: str, level: str) -> str:
-        return word.lower() if level == "word" else word
 
     def scores(self, vectors: np.ndarray, surfaces: list[str], how: str) -> list[float]:
         """Return the score of each document, NaN for one without tokens."""
         query, weights = self.unit(vectors).astype(np.float64), np.ones(len(surfaces))
         if how == "idf":
             n = len(self.documents)
-            found = [sum(self.fold(word, self.level) in own for own in self.words) for word in surfaces]
+            found = [sum(word.lower() in own for own in self.words) for word in surfaces]
             weights = np.array([math.log(1 + (n - df + 0.5) / (df + 0.5)) for df in found])
         weights /= weights.sum()
         return [float((query @ own.T).max(axis=1) @ weights) if len(own) else math.nan for own in self.documents]
@@ -96,6 +88,7 @@ class TestScores:
             ("int8", "word", "idf", 1e-5),
         ],
     )
+    @pytest.mark.numeric
     def test_equal_a_naive_loop(
         self, store: Store, tmp_path: Path, codes: str, level: str, how: str, tolerance: float
     ) -> None:
@@ -119,16 +112,11 @@ class TestScores:
             assert few.filter(query=number)["doc_id"].to_list() == best
 
     def test_mixed_is_the_mean_of_both_scores(self, index: Index) -> None:
-        found = {how: index.search(QUERIES, 56, rerank=how) for how in ("none", "idf", "mixed")}
-        scores = {how: {row[:2]: row[2] for row in hits.rows()} for how, hits in self.by_id(found, "score").items()}
-        for key, score in scores["mixed"].items():
-            assert score == pytest.approx((scores["none"][key] + scores["idf"][key]) / 2, abs=1e-6)
-        dense = self.by_id({"idf": found["idf"]}, "dense_score")["idf"].rows()
-        assert {row[:2]: row[2] for row in dense} == pytest.approx(scores["none"], abs=1e-6)
-
-    @staticmethod
-    def by_id(found: dict[str, pl.DataFrame], score: str) -> dict[str, pl.DataFrame]:
-        return {how: hits.select("query", "doc_id", score) for how, hits in found.items()}
+        none, idf, mixed = (
+            index.search(QUERIES, 56, rerank=how).sort("query", "doc_id") for how in ("none", "idf", "mixed")
+        )
+        assert idf["dense_score"].to_list() == pytest.approx(none["score"].to_list(), abs=1e-6)
+        assert mixed["score"].to_list() == pytest.approx(((none["score"] + idf["score"]) / 2).to_list(), abs=1e-6)
 
     def test_a_constant_dimension_and_a_zero_vector_give_finite_codes(self) -> None:
         vectors = np.random.default_rng(0).normal(size=(20, 12)).astype(np.float16)
@@ -146,26 +134,17 @@ class TestScores:
     ) -> None:
         texts = ["sells shells", "one quick fox", "", "sells shells", "the fox", "sells shells"]
         rows = [{"id": f"d{n}", "text": text} for n, text in enumerate(texts)]
-        settings = {"keep_columns": (), "include_special_tokens": True}
-        store = tiny_store(tmp_path / "s", tiny_folder, rows, **settings)
+        store = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), include_special_tokens=True)
         with build(store, tmp_path / "index", rerank="token", feature="layer_03") as index:
             found = index.search("sells shells", 6, columns=["doc_id"])
-            assert found["doc_id"].to_list()[:3] == ["d0", "d3", "d5"]
-            assert found["doc_id"].to_list()[-1] == "d2"
+            assert [found["doc_id"][n] for n in (0, 1, 2, -1)] == ["d0", "d3", "d5", "d2"]
             assert math.isnan(found["score"][-1])
-        (hit,) = [
-            json for json in good("search", tmp_path / "index", "shells", "--json").out.splitlines() if '"d2"' in json
-        ]
-        assert '"score": null' in hit
+        assert '"score": null' in good("search", tmp_path / "index", "shells", "--json").out.splitlines()[-1]
 
-    def test_a_filter_counts_before_candidates_are_cut(self, index: Index, store: Store) -> None:
+    def test_a_filter_counts_before_candidates_are_cut(self, index: Index) -> None:
         text = documents()[20]["text"]
         found = index.search(text, 3, where="label = 'river'", candidates=1, columns=["label"])
         assert found["label"].to_list() == ["river"] * 3
-        labels = store.polars("sentence", ["label"])["label"]
-        mask = (labels == "money").fill_null(False).to_numpy()
-        found = index.search(text, 9, allowed=mask, columns=["label"])
-        assert found["label"].to_list() == ["money"] * 4
 
 
 class TestMatches:
@@ -176,19 +155,15 @@ class TestMatches:
             assert sum(match["score"] for match in row["matches"]) == pytest.approx(row["score"], abs=1e-5)
             for match in row["matches"]:
                 assert row["text"][match["char_start"] : match["char_end"]] == match["word"]
-                assert 0 < len(match["word"].split()) == 1
         bank = {m["query_word"]: m["word"] for m in found.filter(query=0, rank=1)["matches"][0]}
         assert (bank["bank"], bank["river"]) == ("bank", "river")
         # Words of several tokens are whole.
         words = {match["word"] for matches in found.filter(query=2)["matches"] for match in matches}
         assert {"indent", "indented", "indentation", "readability"} & words
-        tokens = index.encode(QUERIES[2]).tokens[0]
-        assert len(tokens.surfaces) > len(set(tokens.numbers.tolist())) == 3
 
     def test_of_pairs_of_texts_name_the_text(self, tmp_path: Path, tiny_folder: Path) -> None:
         rows = [{"id": f"d{n}", "text": f"one {n}", "text_pair": f"shells of number {n}"} for n in range(3)]
-        settings = {"keep_columns": (), "text_pair_column": "text_pair"}
-        store = tiny_store(tmp_path / "s", tiny_folder, rows, **settings)
+        store = tiny_store(tmp_path / "s", tiny_folder, rows, keep_columns=(), text_pair_column="text_pair")
         with build(store, tmp_path / "index", rerank="word", feature="layer_03") as index:
             for row in index.search("shells", 3, matches=True, columns=["text", "text_pair"]).iter_rows(named=True):
                 (match,) = row["matches"]
@@ -199,9 +174,6 @@ class TestMatches:
         lines = good("search", index.path, QUERIES[0], "-k", "1").out
         assert "on the [bank] [of] the [river] and fished" in lines
         assert "[" not in good("search", index.path, QUERIES[0], "-k", "1", "--rerank", "none").out
-        pytest.importorskip("starlette")
-        from bertfeat.serve.answers import Answers, PageQuery
-
         answers = Answers(index)
         (hit,) = answers.shown(PageQuery(q=QUERIES[0], k=1))["hits"]
         assert {"bank", "river"} <= {piece.text for piece in hit["pieces"] if piece.is_marked}
@@ -211,12 +183,9 @@ class TestMatches:
 
 class TestFolder:
     def test_a_rerun_after_kills_gives_the_same_index(self, store: Store, tmp_path: Path) -> None:
-        out, flags = (
-            tmp_path / "index",
-            ("--level", "sentence", "--feature", "layer_06", "--threads", "1", "--rerank", BY),
-        )
+        out, level = tmp_path / "index", ("--level", "sentence", "--feature", "layer_06")
         for at in ("tokens.checkpoint", "tokens.parquet.opened", "tokens.codes.ready"):
-            done = run_killed(at, "index", "build", store.path, "-o", out, *flags)
+            done = run_killed(at, "index", "build", store.path, "-o", out, *level, "--rerank", BY, "--threads", "1")
             assert done.returncode == -signal.SIGKILL, done.stderr
             assert not out.exists()
         for place in (out, tmp_path / "whole"):
@@ -226,26 +195,19 @@ class TestFolder:
 
     def test_new_rows_are_reranked_as_the_old_ones(self, tmp_path: Path, tiny_folder: Path) -> None:
         store, grown = (tiny_store(tmp_path / str(n), tiny_folder, documents(n)) for n in (8, 12))
-        settings = {"feature": "layer_03", "rerank": "token", "codes": "float16"}
-        build(store, tmp_path / "index", **settings).close()
+        build(store, tmp_path / "index", feature="layer_03", rerank="token", codes="float16").close()
         old = contents(tmp_path / "index")["tokens.codes"]
         done = run_killed("tokens.checkpoint", "index", "update", tmp_path / "index", grown.path)
         assert done.returncode == -signal.SIGKILL, done.stderr
         with bertfeat.open_index(tmp_path / "index").update(grown) as updated:
-            text = documents(12)[-1]["text"]
-            naive = Naive(grown, "token", "layer_03", codes=None)
-            naive.mean = Naive(store, "token", "layer_03", codes=None).mean
-            (tokens,) = updated.encode([text]).tokens
-            found = updated.search(text, 1, rerank="idf", columns=["doc_id"])
-            assert found["doc_id"].to_list() == [documents(12)[-1]["id"]]
-            assert found["score"][0] == pytest.approx(1, abs=2e-2)
-            assert len(tokens.surfaces)
+            last = documents(12)[-1]
+            found = updated.search(last["text"], 1, rerank="idf", columns=["doc_id"])
+            assert found.row(0) == (0, 1, pytest.approx(1, abs=2e-2), pytest.approx(1, abs=2e-2), last["id"])
         new = contents(tmp_path / "index")["tokens.codes"]
         assert new.startswith(old)
         assert len(new) == 2 * 32 * sum(~grown.polars("token", ["is_special"])["is_special"])
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["12", "8", "index"]
 
-    @pytest.mark.parametrize("name", ["tokens.codes", "tokens.safetensors", "tokens.parquet"])
+    @pytest.mark.parametrize("name", ["tokens.codes", "tokens.parquet"])
     def test_a_flipped_byte_is_found(self, index: Index, tmp_path: Path, name: str) -> None:
         for file in index.path.iterdir():
             data = bytearray(file.read_bytes())
@@ -258,9 +220,8 @@ class TestFolder:
 
 def test_an_evaluation_has_both_rankings_side_by_side(index: Index, tmp_path: Path) -> None:
     rows = documents()[:16]
-    queries = write_jsonl(
-        tmp_path / "queries.jsonl", [{"id": f"q{n}", "text": row["text"][:20]} for n, row in enumerate(rows)]
-    )
+    asked = [{"id": f"q{n}", "text": row["text"][:20]} for n, row in enumerate(rows)]
+    queries = write_jsonl(tmp_path / "queries.jsonl", asked)
     (tmp_path / "qrels.tsv").write_text("".join(f"q{n}\t{row['id']}\t1\n" for n, row in enumerate(rows)))
     found = evaluate_retrieval(index, tmp_path / "qrels.tsv", queries)
     plain = evaluate_retrieval(index, tmp_path / "qrels.tsv", queries, rerank="none")
@@ -310,9 +271,8 @@ def test_a_build_that_cannot_rerank_is_refused(
 def test_an_index_without_tokens_does_not_rerank(store: Store, tmp_path: Path) -> None:
     with bertfeat.build_index(store, tmp_path / "index", level="sentence", feature="layer_06", threads=1) as plain:
         assert "dense_score" not in plain.search("a bank").columns
-    done = command("search", tmp_path / "index", "a bank", "--rerank", "idf")
-    assert done.code == 2
-    assert "has no tokens to rerank by; build it with" in done.err
+        with pytest.raises(UserError, match="has no tokens to rerank by; build it with"):
+            plain.search("a bank", rerank="idf")
 
 
 def test_xquad_is_ranked_better_than_by_its_embeddings(tmp_path: Path) -> None:
