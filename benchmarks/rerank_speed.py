@@ -1,4 +1,4 @@
-"""What reranking costs: bytes per token, seconds to build, and milliseconds per query, against pylate's reranking.
+"""Cost of reranking: bytes per token, seconds to build, and milliseconds per query, against pylate's reranking.
 
     python -m benchmarks.rerank_speed --store STORE --folder WORK [--rounds 5]
     python -m benchmarks.rerank_speed --folder WORK --quick

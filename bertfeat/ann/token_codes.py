@@ -129,7 +129,7 @@ class TokenCodes:
     def _blocks(self, document: IntArray, query: IntArray) -> Iterator[tuple[IntArray, slice]]:
         """Yield documents that the same queries are compared with, and their pairs, by document and then by query."""
         starts = np.flatnonzero(begins_run(document))
-        stops = np.append(starts[1:], len(document))
+        stops = np.append(starts, len(document))[1:]
         most = max(1, _BLOCK_VALUES // max(1, len(self.mean)))
         key, first, n_tokens = b"", 0, 0
         lengths = self.lengths[document[starts]].tolist()

@@ -47,7 +47,7 @@ def index() -> None:
 )
 @click.argument("store", metavar="STORE")
 @options.writes("INDEX", "Folder of the index.")
-@options.value("What", "--level", "LEVEL", "sentence, word or token.  [default: the only one stored]")
+@options.value("What", "--level", "LEVEL", "sentence, word or token.  [default: the one stored, or sentence]")
 @options.value("What", "--feature", "NAME", "Such as layer_11.  [default: the only one, or concat_last4]")
 @options.value("How", "--factory", "NAME", "auto, or as faiss calls it.", "auto")
 @options.choice("How", "--metric", ("cosine", "ip", "l2"), "Cosine, inner product, or Euclidean distance.")

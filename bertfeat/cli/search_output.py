@@ -134,7 +134,7 @@ def answer_queries(index: Index, settings: dict[str, Any]) -> None:
     if sys.stdin is None:
         raise UserError("standard input is closed; pipe in one query per line")
     # A wrong flag is reported now, and not once per query.
-    _found(index, EncodedQueries(np.zeros((0, index.spec.dim), index.spec.store_dtype), ()), settings)
+    _found(index, EncodedQueries(np.zeros((0, index.spec.dim), index.spec.store_dtype), (), ()), settings)
     index.load_model()
     n_failed = 0
     for _, number, line in read_lines(sys.stdin.buffer, 0, 1):

@@ -28,7 +28,7 @@ from bertfeat.ann.folder import (
     write_arrays,
     write_json,
 )
-from bertfeat.choices import one_of
+from bertfeat.choices import Level, one_of
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
 from bertfeat.durable.file_lock import lock
@@ -88,7 +88,7 @@ def build_index(
     Args:
         store: The store, or its folder.
         output: The index's folder.
-        level: `sentence`, `word` or `token`; by default the only one that is stored.
+        level: `sentence`, `word` or `token`; by default the only one that is stored, or with `rerank` the sentence.
         feature: The vectors, stored or made from stored ones (`layer_11` or 11, `mean_last4`); by default the only
             feature that is stored, or `concat_last4`.
         factory: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
@@ -139,7 +139,7 @@ def build_index(
         n_threads=threads,
     )
     opened = as_store(store)
-    where = opened.choose_level(level)
+    where = opened.choose_level(Level.SENTENCE if level is None and rerank is not None else level)
     spec = FeatureSpec.of(opened, where, opened.choose_feature(where, feature))
     tokens = find_tokens_feature(opened, spec.level, rerank, codes)
     prompt = find_query_prompt(opened, where, query_prompt_name)

@@ -230,6 +230,8 @@ def test_an_evaluation_has_both_rankings_side_by_side(index: Index, tmp_path: Pa
     for name, gain in found["gain"].items():
         assert gain["mean"] == pytest.approx(found[name] - plain[name])
         assert gain["low"] <= gain["mean"] <= gain["high"]
+    streamed = ("--queries", "-", "--rerank", "idf", "--candidates", "9", "-k", "1")
+    assert "[bank]" in good("search", index.path, *streamed, stdin=b"bank\n").out
     flags = ("--queries", queries, "--qrels", tmp_path / "qrels.tsv", "--rerank", "maxsim", "--json")
     assert good("index", "eval", index.path, *flags).json["retrieval"]["rerank"] == "maxsim"
 
