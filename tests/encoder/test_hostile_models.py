@@ -180,7 +180,6 @@ def _limited_extract(corpus: Path, folder: Path, said: Path) -> None:
 
 # The file and the words of some refusals of each kind. The long test has all of them.
 REFUSED = {
-    "config use_cache None": ("", "use_cache"),
     "config hidden_act 'x'": ("", "unknown key or value 'x'"),
     "config+ num_labels 1000000000": ("config.json", "num_labels"),
     "tokenizer_config tokenizer_class 5": ("", "the tokenizer cannot be loaded"),
