@@ -83,6 +83,7 @@ def build(store: str, output: str, overwrite: bool, factory: str, **values: Any)
     \b
     Examples:
       bertfeat index build features -o sentences.index --level sentence --transform center
+      bertfeat index build features -o sentences.index --rerank token:layer_06
     """  # noqa: D301
     from bertfeat.progress import reporting
     from bertfeat.search.build import build_index
