@@ -15,6 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from importlib.metadata import version
 from threading import Lock
 from typing import Literal, TypeAlias
 
@@ -35,6 +36,8 @@ from bertfeat.records import BoolArray, IntArray, Pack
 _FILLED_ROWS, _FEW_ROWS, _FILLED_ROWS_OF_FEW = 32, 256, 8
 # What a pooler takes: the last state, in some models after a norm that their last layer does not have.
 _LAST = -1
+# In transformers 5.18 to 5.22, a list of layers counts from the first block on, not from the embeddings.
+_TAKES_LISTS = not (5, 18) <= tuple(map(int, version("transformers").split(".")[:2])) < (5, 23)
 # CUDA's kernels of attention number the windows in a dimension of the grid that has no more places.
 _MAX_WINDOWS = 65_535
 # A small corpus is cut into this many packs, unless they would have fewer tokens than the second number. Twice as many,
@@ -185,7 +188,7 @@ class PackEncoder:
     def _forward(self, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the model and return its layers, and `_LAST` for a pooler, each (rows, length, hidden)."""
         # Many models keep only the layers in the list, and free the others on the way; the others return all.
-        found = self._model(**inputs, output_hidden_states=list(self.layers))
+        found = self._model(**inputs, output_hidden_states=list(self.layers) if _TAKES_LISTS else True)
         last = {_LAST: found.last_hidden_state} if self._with_pooler else {}
         return {layer: found.hidden_states[layer] for layer in self.layers} | last
 
