@@ -36,8 +36,8 @@ from bertfeat.records import BoolArray, IntArray, Pack
 _FILLED_ROWS, _FEW_ROWS, _FILLED_ROWS_OF_FEW = 32, 256, 8
 # What a pooler takes: the last state, in some models after a norm that their last layer does not have.
 _LAST = -1
-# In transformers 5.18 to 5.22, a list of layers counts from the first block on, not from the embeddings.
-_TAKES_LISTS = not (5, 18) <= tuple(map(int, version("transformers").split(".")[:2])) < (5, 23)
+# In transformers 5.17 to 5.22, a list of layers counts from the first block on, not from the embeddings.
+_TAKES_LISTS = not (5, 17) <= tuple(map(int, version("transformers").split(".")[:2])) < (5, 23)
 # CUDA's kernels of attention number the windows in a dimension of the grid that has no more places.
 _MAX_WINDOWS = 65_535
 # A small corpus is cut into this many packs, unless they would have fewer tokens than the second number. Twice as many,
