@@ -20,7 +20,7 @@ ROWS = "rows.parquet"  # the row of the store that each vector comes from
 TRANSFORM = "transform.safetensors"  # if there is one
 QUERIES = "queries.safetensors"  # those that it was tuned by, if some were given
 # With `rerank`:
-CODES = "tokens.codes"  # one of each token of the documents
+CODES = "tokens.codes"  # a code for each token of the documents
 TOKENS = "tokens.safetensors"  # the mean of their vectors, and the tokens and rows of each document
 FREQUENCIES = "tokens.parquet"  # in how many documents each token is
 FILES = (INDEX, ROWS, TRANSFORM, QUERIES, CODES, TOKENS, FREQUENCIES)

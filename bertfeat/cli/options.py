@@ -171,10 +171,10 @@ def _bytes(_: click.Context, param: click.Parameter, text: str | None) -> int | 
     return None if text is None else parse_size(text, str(param.name))
 
 
-def choice(heading: str, name: str, choices: Sequence[str], text: str, *, may_lack: bool = False) -> Option:
-    """Return an option that takes one of some words, by default the first, or none if it `may_lack`."""
-    default = None if may_lack else choices[0]
-    return option(heading, name, type=click.Choice(choices), default=default, show_default=not may_lack, help=text)
+def choice(heading: str, name: str, choices: Sequence[str], text: str, *, optional: bool = False) -> Option:
+    """Return an option that takes one of some words, by default the first, or none if it is `optional`."""
+    default = None if optional else choices[0]
+    return option(heading, name, type=click.Choice(choices), default=default, show_default=not optional, help=text)
 
 
 def together(*options: Option) -> Option:

@@ -28,8 +28,8 @@ _QUERY, _FILTER, _OUTPUT = "Query", "Which rows may be found", "Output"
 _RERANKING = options.together(
     options.choice(
         *("Order of the hits", "--rerank", ("none", "maxsim", "idf", "mixed")),
-        "By which score.  [default: mixed, if INDEX has tokens]",
-        may_lack=True,
+        "Score to order hits by.  [default: mixed, if INDEX has tokens]",
+        optional=True,
     ),
     options.value("Order of the hits", "--candidates", "N", "Best hits to order again, or all.  [default: 100]"),
 )
@@ -65,7 +65,7 @@ def index() -> None:
 @options.value("How", "--text-column", "NAME", "Column of --tune-queries with the text.  [default: text]")
 @options.value("How", "--rerank", "LEVEL:FEATURE", "Rows to order the best hits by, such as token:layer_06.")
 @options.choice(
-    "How", "--codes", ("bit", "int8", "float16"), "How their values are stored.  [default: bit]", may_lack=True
+    "How", "--codes", ("bit", "int8", "float16"), "How their values are stored.  [default: bit]", optional=True
 )
 @options.size("How", "--max-memory", "4GB", "To build it, and to hold it.")
 @options.count("How", "--seed", 0, "Random seed.")

@@ -20,7 +20,6 @@ from bertfeat.ann.tuning import HeldOut, measured_recall
 from bertfeat.errors import InputError, UserError
 from bertfeat.records import IntArray
 from bertfeat.search.query_files import QueryFile
-from bertfeat.search.reranking import default_rerank
 from bertfeat.vectors.store import StoreVectors
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def evaluate_retrieval(
             f"{qrels}: judges none of the documents of {index.store.path}; ids there are like {_some(doc_ids.sort())}, "
             f"here {_some(sorted(documents))}; extract with the `id_column` that has these"
         )
-    how = rerank or ("none" if index.origin.rerank is None else str(default_rerank(index.metric)))
+    how = rerank or str(index.default_rerank)
     ranked: dict[str, dict[str, list[str]]] = {way: {} for way in ("none", how)}
     for batch in QueryFile(queries).batches():
         if wanted := [query for query in batch if str(query.query_id) in judged]:

@@ -22,6 +22,7 @@ from bertfeat.records import IntArray
 from bertfeat.store.reader import Store, as_store, row_columns
 
 _MAX_HIT_COLUMNS = 80
+# Words that are less similar than this part of the best pair are not marked: mostly articles and prepositions.
 _LEAST_SIMILAR = 0.7
 _COMPUTED = ("score", "dense_score", "similarity")
 

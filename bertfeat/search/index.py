@@ -31,7 +31,7 @@ from bertfeat.search.filters import PositionFilters
 from bertfeat.search.hits import Context, HitRows
 from bertfeat.search.origin import Origin
 from bertfeat.search.query_vectors import EncodedQueries, Queries, QueryEncoder
-from bertfeat.search.reranking import Rerank, Reranker, Tokens, default_rerank
+from bertfeat.search.reranking import Rerank, Reranker, Tokens
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, as_store, check_columns
 from bertfeat.store.selection import check_rows
@@ -41,6 +41,7 @@ from bertfeat.vectors.store import StoreVectors
 # The name of a hit's row number in the level, among the columns of the store.
 ROW = "row"
 _RANKED = ("query", "rank", "score")
+_RERANKED = (*_RANKED, "dense_score", "matches")
 # Pairs of a query and a candidate that are scored at once.
 _PAIRS_AT_ONCE = 1 << 20
 _MAX_TRIES = 5
@@ -199,7 +200,7 @@ class Index:
         """
         names = list(dict.fromkeys(LEVELS[self.level].shown if columns is None else columns))
         check_columns(self.store, self.level, [name for name in names if name != ROW])
-        if taken := [name for name in names if name in _RANKED]:
+        if taken := [name for name in names if name in (_RANKED if self._rerank_tokens is None else _RERANKED)]:
             raise UserError(f"column {taken[0]!r} of the store has the name of the {taken[0]} of a hit; leave it out")
         k = self._at_most(k)
         if same_word and exclude_same_word:
@@ -215,12 +216,11 @@ class Index:
                 "`matches` and `candidates` are for `rerank`, and this search does not rerank; leave them out"
             )
         dense = None
-        if reranker is not None:
-            scores, dense, positions = self._reranked(
-                reranker, encoded.vectors, k, allowed, 100 if candidates is None else candidates
-            )
-        elif same_word or exclude_same_word:
+        if same_word or exclude_same_word:
             scores, positions = self._by_word(encoded, k, allowed, same=same_word)
+        elif reranker is not None:
+            n = 100 if candidates is None else candidates
+            scores, dense, positions = self._reranked(reranker, encoded.vectors, k, allowed, n)
         else:
             scores, positions = self.nearest(encoded.vectors, k, allowed=allowed)
         query, place = np.nonzero(positions >= 0)
@@ -293,11 +293,18 @@ class Index:
 
         return update_index(self.path, store, progress=progress)
 
+    @property
+    def default_rerank(self) -> Rerank:
+        """How the hits of texts are ordered by default: as is best on most collections (docs/rerank.md)."""
+        if self._rerank_tokens is None:
+            return Rerank.NONE
+        return Rerank.MIXED if self.metric is Metric.COSINE else Rerank.IDF
+
     def _reranker(self, asked: str | None, encoded: EncodedQueries) -> Reranker | None:
-        """Return what orders the hits of queries again; None for nothing, or raise a UserError."""
-        if asked is None and (self._rerank_tokens is None or encoded.tokens is None):
+        """Return a reranker for queries; None if the index alone orders their hits, or raise a UserError."""
+        if asked is None and encoded.tokens is None:
             return None
-        how = one_of(Rerank, "rerank", asked or default_rerank(self.metric))
+        how = one_of(Rerank, "rerank", asked or self.default_rerank)
         if how is Rerank.NONE:
             return None
         if self._rerank_tokens is None:

@@ -32,7 +32,6 @@ from bertfeat.search.origin import TokenOrigin
 from bertfeat.search.query_vectors import EncodedTokens
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
-from bertfeat.vectors.nearest import Metric
 from bertfeat.vectors.store import StoreVectors, searchable
 
 _PLACE = ("segment", "char_start", "char_end")
@@ -55,11 +54,6 @@ class Rerank(StrEnum):
 DEFAULT_CODES = CodeKind.BIT
 
 
-def default_rerank(metric: Metric) -> Rerank:
-    """Return how an index of tokens orders its hits by default: as is best on most collections (docs/rerank.md)."""
-    return Rerank.MIXED if metric is Metric.COSINE else Rerank.IDF
-
-
 def find_tokens_feature(store: Store, level: Level, rerank: str | None, codes: str | None) -> TokenOrigin | None:
     """Return the feature that `LEVEL:FEATURE` names, for the documents of a store; `level` is that of the index."""
     if rerank is None:
@@ -77,7 +71,7 @@ def find_tokens_feature(store: Store, level: Level, rerank: str | None, codes: s
 
 
 class _Documents(NamedTuple):
-    """The tokens of an index's documents: their rows in the level, and the borders of those with a vector, and all."""
+    """Where the tokens of an index's documents are in their level, and how many documents have each."""
 
     rows: IntArray  # (n_tokens,), ascending
     offsets: IntArray  # (n_documents + 1,): the first of `rows` of each document
@@ -121,7 +115,7 @@ def _folded(token: pl.Expr, level: Level) -> pl.Expr:
 def write_tokens(
     folder: Path, store: Store, origin: TokenOrigin, sentences: IntArray, progress: Progress, old: Path | None = None
 ) -> TokenOrigin:
-    """Write the codes of the tokens of documents into a folder, or resume that; return what they are of.
+    """Write the codes of the tokens of documents into a folder, or resume; return `origin` with their number.
 
     `sentences`, int64 (n_documents,), are the rows of the documents. `old` is an index of the first of them: its codes
     and its mean stay.
@@ -194,7 +188,7 @@ class Tokens:
         return dict(pl.read_parquet(self._frequencies).iter_rows())
 
     def reranker(self, queries: Sequence[EncodedTokens], how: Rerank) -> Reranker:
-        """Return what orders the candidates of queries."""
+        """Return a reranker for queries: their tokens, centred and weighted."""
         lengths = np.array([len(query.surfaces) for query in queries], np.int64)
         if not lengths.all():
             raise UserError(f"query {int(np.argmin(lengths))}: has no token to rerank by; pass `rerank='none'`")
@@ -230,7 +224,7 @@ class Tokens:
 
 
 class Reranker(NamedTuple):
-    """The tokens of queries and of the documents of an index, and how the first order the second."""
+    """Late interaction of the tokens of some queries with those of the documents of an index."""
 
     tokens: Tokens
     queries: Sequence[EncodedTokens]

@@ -41,7 +41,7 @@ _CONTEXT_WIDTH = 90
 # Characters of a text in an answer; a document may have millions.
 _MAX_TEXT = 10_000
 # What a hit has itself: columns of the corpus of the same name are not shown.
-_OWN_NAMES = {"query", "rank", "score", "dense_score", "matches", "context", "n_hits", ROW}
+_OWN_NAMES = {"query", "rank", "score", "context", "n_hits", ROW}
 # Characters of a passage, and of them those before its first match.
 _WIDTH, _BEFORE = 480, 80
 _MIN_WORD = 3
@@ -171,7 +171,9 @@ class Answers:
             reason = f"its store has no {column} to show; import the vectors with a table of ids that has them"
             raise UserError(f"{index.path}: {reason}")
         self.facets = find_facets(index.store, index.level)
-        self._columns = [name for name in self.facets if name not in _OWN_NAMES]
+        self._matches = index.origin.rerank is not None
+        own = _OWN_NAMES | ({"dense_score", "matches"} if self._matches else set())
+        self._columns = [name for name in self.facets if name not in own]
         # More searches at once than processors would only take turns; the others wait.
         self._turns = threading.Semaphore(max(2, min(_MAX_SEARCHES, n_cpus())))
         # What the first search would read otherwise.
@@ -203,7 +205,7 @@ class Answers:
     def _passage(self, hit: Mapping[str, Any], query: PageQuery) -> list[Piece]:
         """Return the passage of a text with the words that a query met, or has itself if the index does not rerank."""
         text = hit["text"] or ""
-        places = met_places(hit["matches"]) if "matches" in hit else _places(text, query.q)
+        places = met_places(hit["matches"]) if self._matches and query.q else _places(text, query.q)
         return passage(text, places, _WIDTH, _BEFORE)
 
     def _search(self, query: PageQuery) -> tuple[list[dict[str, Any]], list[Context] | None]:
@@ -217,7 +219,7 @@ class Answers:
                 same_word=query.words == "same",
                 exclude_same_word=query.words == "other",
                 columns=[*LEVELS[self.index.level].shown, *self._columns, ROW],
-                matches=self.index.origin.rerank is not None and query.like is None,
+                matches=self._matches and query.like is None,
             )
             if query.like is not None:
                 # A row is most similar to itself.
