@@ -57,6 +57,14 @@ class Level(Choice):
     SENTENCE = "sentence"
 
 
+class Task(Choice):
+    """What a probe learns: one label of several, a number or several, or any number of labels."""
+
+    CLASSIFY = "classify"
+    REGRESS = "regress"
+    MULTILABEL = "multilabel"
+
+
 class Combine(Choice):
     """How the selected layers become columns: one per layer (`none`), or one for all of them."""
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.choices import Task
 from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.records import Float64Array, IntArray
 
@@ -46,6 +47,8 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     #: The name on the command line.
     head: ClassVar[str]
+    #: What it learns.
+    task: ClassVar[Task] = Task.CLASSIFY
     #: Whether it learns from sequences (`Sequences`, or a list of arrays) and not from rows.
     is_tagger: ClassVar[bool] = False
     #: Whether another seed gives another result.
