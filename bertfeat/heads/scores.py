@@ -225,7 +225,22 @@ def bootstrap_interval(
     n_resamples: int = 1000,
 ) -> Interval:
     """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, 13.3), of whole sequences."""
-    pairs = pair_labels(y_true, y_pred, lengths, predicted)
+    return interval_of(*resampled_scores(metric, pair_labels(y_true, y_pred, lengths, predicted), lengths, n_resamples))
+
+
+def interval_of(values: Float64Array, n_units: int) -> Interval:
+    """Return the percentile interval of the values of resamples, float64 (n_resamples,)."""
+    low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Interval(float(low), float(high), _LEVEL, len(values), n_units)
+
+
+def resampled_scores(
+    metric: str, pairs: Pairs, lengths: npt.ArrayLike | None, n_resamples: int
+) -> tuple[Float64Array, int]:
+    """Return a score of each resample, float64 (n_resamples,), and the number of units that are drawn from.
+
+    The draws depend on the number of units alone: two predictions for the same rows have the same resamples.
+    """
     n_words = np.ones(len(pairs.true), np.int64) if lengths is None else np.asarray(lengths, dtype=np.int64)
     n_words = n_words[n_words > 0]
     n_units, table = len(n_words), _counts_of_units(metric, pairs, n_words)
@@ -235,8 +250,7 @@ def bootstrap_interval(
         above, below = np.split(np.array(weights, dtype=np.float64) @ table, 2, axis=1)
         # Labels that do not occur in a resample are left out of its mean.
         scores.append((above / np.maximum(below, 1)).sum(axis=1) / np.maximum((below > 0).sum(axis=1), 1))
-    low, high = np.quantile(np.concatenate(scores), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Interval(float(low), float(high), _LEVEL, n_resamples, n_units)
+    return np.concatenate(scores), n_units
 
 
 def resamples(n_units: int, n_resamples: int, seed: int) -> Iterator[IntArray]:
@@ -244,6 +258,14 @@ def resamples(n_units: int, n_resamples: int, seed: int) -> Iterator[IntArray]:
     random = np.random.default_rng(seed)
     for _ in range(n_resamples):
         yield random.integers(n_units, size=n_units)
+
+
+def agreement(one: Labels, other: Labels) -> tuple[float, float | None]:
+    """Return the share of rows whose two labels are equal, and Cohen's kappa, None where all labels are one."""
+    from sklearn.metrics import cohen_kappa_score
+
+    n_labels = len(np.unique(np.concatenate([one, other])))
+    return float(np.mean(one == other)), float(cohen_kappa_score(one, other)) if n_labels > 1 else None
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:

@@ -1,3 +1,5 @@
-"""Probing: from stores to fitted probes, their scores and predictions, and sweeps over layers."""
+"""Probing: from stores to fitted probes, their scores, predictions and comparisons, and sweeps over layers."""
 
-__all__ = ["config", "description", "features", "fitted", "fitting", "predictions", "rows", "scoring", "sweep"]
+__all__ = [
+    "comparison", "config", "description", "features", "fitted", "fitting", "predictions", "rows", "scoring", "sweep",
+]  # fmt: skip

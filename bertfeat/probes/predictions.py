@@ -67,6 +67,15 @@ class OutputColumns:
         return found.filter([a != b for a, b in zip(gold.tolist(), found[PREDICTION], strict=True)])
 
 
+def most_confident_first(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return frames as one, by probability, the highest first; equal ones keep their order, rows without one are last.
+
+    Rows without a prediction are the very last.
+    """
+    is_last = pl.col(PREDICTION).is_null()
+    return pl.concat(frames).sort(is_last, PROBABILITY, descending=[False, True], nulls_last=True, maintain_order=True)
+
+
 def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: type[Reader]) -> dict[str, Any]:
     """Return the settings of an extraction whose store has some columns, among them that of gold labels."""
     own = {column.name for column in LEVELS[level].columns}

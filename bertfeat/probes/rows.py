@@ -74,6 +74,13 @@ class LabelledRows:
         is_held = np.isin(self.documents, held)
         return self._only(~is_held), self._only(is_held)
 
+    def of_documents(self, n_documents: int | None, seed: int) -> LabelledRows:
+        """Return the rows of random documents (None is all); by the same seed, more of them include those of fewer."""
+        drawn = np.random.default_rng(seed).permutation(np.unique(self.documents))[:n_documents]
+        where = f"{self.source.where}, {len(drawn)} documents"
+        found = self._only(np.isin(self.documents, drawn))
+        return dataclasses.replace(found, source=dataclasses.replace(self.source, where=where))
+
     def stream(self, store: Store, feature: str, chunk_bytes: int = 64_000_000) -> StoreVectors:
         """Return the vectors of the rows that have one, (n_with_vector, dim), as a stream."""
         used = self.with_vector

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.choices import Level
-from bertfeat.display import html_table
+from bertfeat.display import counted, html_table, human_time
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 _FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
-_HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
+# Columns of the table; some are there if rows have a value for them.
+_OPTIONAL = ("store", "limit")
+_HEADERS = ("store", "feature", "limit", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,14 @@ class SweepRow:
     seconds: float
     values: tuple[float, ...]  # the score of each seed
     mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, and gamma
+    model: str = ""
+    store: str | None = None  # its name, among several
+    limit: int | None = None  # the number of documents it learned from, in a learning curve
+
+    @property
+    def name(self) -> str:
+        """The feature, with its store if there are several."""
+        return self.feature if self.store is None else f"{self.store}: {self.feature}"
 
     @property
     def bar(self) -> ScoreBar:
@@ -48,9 +58,9 @@ class SweepRow:
         interval = ScoreBar(self.score, self.low, self.high)
         return interval if self.deviation is None else ScoreBar.of(self.score, self.deviation)
 
-    def cells(self) -> list[object]:
-        """Return the cells of its line in a table."""
-        return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in _HEADERS]
+    def cells(self, headers: Sequence[str]) -> list[object]:
+        """Return the cells of its line in a table with some headers."""
+        return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in headers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +68,8 @@ class Sweep:
     """The scores of a head on each feature, layers first; the content of `result.json`.
 
     `seeds` is empty for a head without randomness. Scores are on the store `dev`, or on the share `held_out` of the
-    documents, drawn by `seed`.
+    documents, drawn by `seed`. In a learning curve, each feature has a row for each number of documents. Several stores
+    have rows one after the other; then `store`, `plan_hash` and `model` list theirs, with commas.
     """
 
     store: str
@@ -79,18 +90,19 @@ class Sweep:
     limit: int | None
     bertfeat: str
     rows: tuple[SweepRow, ...]
+    encoding_s: float | None = None  # the seconds that encoding the stores took; None if they are not known
     format_version: int = FORMAT_VERSION
 
     def __repr__(self) -> str:
         best = self.best
         what = f"{self.head} on {self.label!r}, level {self.level}"
-        return f"Sweep({what}, {len(self.rows)} features, best {best.feature}: {best.metric} {best.score:.4f})"
+        return f"Sweep({what}, {len(self.rows)} rows, best {best.name}: {best.metric} {best.score:.4f})"
 
     def __str__(self) -> str:
         return self.table()
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), _HEADERS, [row.cells() for row in self.rows])
+        return html_table(repr(self), *self._cells())
 
     @property
     def best(self) -> SweepRow:
@@ -99,17 +111,24 @@ class Sweep:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values, with the best feature."""
-        return {**to_values(self), "best": self.best.feature}
+        return {**to_values(self), "best": self.best.name}
 
     def table(self) -> str:
         """Return the scores as a table of plain text."""
-        return text_table(_HEADERS, [row.cells() for row in self.rows])
+        return text_table(*self._cells())
 
     def best_line(self) -> str:
         """Return the best feature with its score, and what it was scored on."""
         best = self.best
         scored_on = self.dev if self.held_out is None else f"{self.held_out:.0%} of the documents, held out"
-        return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
+        return f"best {best.name}, {best.metric} {best.score:.4f} on {scored_on}"
+
+    def reuse_line(self) -> str:
+        """Return what the fits had in common: `21 fits used one encoding of 41 s`; empty if the time is not known."""
+        n_fits = counted(sum(len(row.values) for row in self.rows), "fit")
+        n_stores = len({row.store for row in self.rows})
+        encodings = "one encoding" if n_stores == 1 else f"{n_stores} encodings"
+        return f"{n_fits} used {encodings} of {human_time(self.encoding_s)}" if self.encoding_s else ""
 
     def plot(self) -> Axes:
         """Draw the scores against the layers; return matplotlib's axes, so that `.figure.savefig(FILE)` writes them."""
@@ -119,18 +138,35 @@ class Sweep:
         """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written."""
         out = check_sweep_folder(folder, overwrite=overwrite)
         with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
-            write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
+            write_csv(new / "table.csv", *self._cells())
             plot_layer_scores(self._series(), new / "plot")
             (new / "result.json").write_bytes(seal(self.to_dict()))
         return out
 
+    def _cells(self) -> tuple[list[str], list[list[object]]]:
+        """Return the headers of the table, and the cells of its lines."""
+        empty = {name for name in _OPTIONAL if all(getattr(row, name) is None for row in self.rows)}
+        headers = [name for name in _HEADERS if name not in empty]
+        return headers, [row.cells(headers) for row in self.rows]
+
     def _series(self) -> LayerScores:
         by_seeds = any(row.deviation is not None for row in self.rows)
         n_seeds = len(self.rows[0].values)
+        lines: dict[str, dict[int, ScoreBar]] = {}
+        combinations: dict[str, ScoreBar] = {}
+        for row in self.rows:
+            if row.limit is not None:
+                lines.setdefault(row.name, {})[row.limit] = row.bar
+            elif row.feature.startswith("layer_"):
+                lines.setdefault(row.store or "", {})[row.layers[0]] = row.bar
+            else:
+                combinations[row.name] = row.bar
         return LayerScores(
             metric=self.metric,
-            layers={row.layers[0]: row.bar for row in self.rows if row.feature.startswith("layer_")},
-            combinations={row.feature: row.bar for row in self.rows if not row.feature.startswith("layer_")},
+            layers=lines.pop("", {}),
+            combinations=combinations,
+            lines=lines,
+            is_curve=self.rows[0].limit is not None,
             bars=f"standard deviation over {n_seeds} seeds" if by_seeds else "95 % bootstrap interval",
             title=f"{self.head} on {self.label}, {self.level} level",
         )
