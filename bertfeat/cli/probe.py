@@ -89,6 +89,8 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
     for said in values["fit_report"].get("warnings", []):
         warnings.warn(BertfeatWarning(said), stacklevel=1)
     named = {**values["spec"], **(values["dev"] or {}), **values}
+    if values["told_by"]:
+        named["told_by"] = f"{values['told_by']}; --task says otherwise"
     return options.Printed(values, facts(named, _OF_A_FIT))
 
 

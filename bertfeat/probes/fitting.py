@@ -343,8 +343,8 @@ def _row(
     )
 
 
-def task_of(store: Store, level: Level, label: str, labels: LabelTable | None) -> tuple[Task, str]:
-    """Return the task that the labels of a store say, and what it was told by."""
+def task_of(store: Store, level: Level, label: str, labels: LabelTable | None) -> tuple[Task, str | None]:
+    """Return the task that the labels of a store say, and what it was told by (None for texts)."""
     source = LabelSource.find(store, level, label, labels, str(store.path))
     shards = (source.rows(store.shard(entry.shard)) for entry in store.manifest.shards)
     return choose_task(pl.concat([shard.filter("is_candidate")["label"] for shard in shards]), source.where)

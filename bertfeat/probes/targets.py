@@ -23,8 +23,8 @@ def is_given(values: pl.Series) -> pl.Series:
     return given
 
 
-def choose_task(values: pl.Series, where: str) -> tuple[Task, str]:
-    """Return the task of a column by its type and values, and why; a UserError asks where both are likely."""
+def choose_task(values: pl.Series, where: str) -> tuple[Task, str | None]:
+    """Return the task of a column by its type and values, and why (not for texts); an error asks if both are likely."""
     values = values.filter(is_given(values))
     if values.dtype.is_nested():
         inner = values.explode(empty_as_null=False).dtype if len(values) else pl.String()
@@ -33,10 +33,10 @@ def choose_task(values: pl.Series, where: str) -> tuple[Task, str]:
         return Task.MULTILABEL, f"{where} holds lists"
     numbers = values if values.dtype.is_numeric() else values.cast(pl.Float64, strict=False)
     if values.dtype == pl.Boolean or not len(values) or numbers.is_null().any():
-        return Task.CLASSIFY, f"{where} holds {'yes and no' if values.dtype == pl.Boolean else 'texts'}"
+        return Task.CLASSIFY, None
     numbers = numbers.cast(pl.Float64)
     if not numbers.is_finite().all():
-        return Task.CLASSIFY, f"{where} holds texts"
+        return Task.CLASSIFY, None
     if decimals := values.filter(numbers != numbers.round()).head(1).to_list():
         return Task.REGRESS, f"{where} holds decimals, such as {decimals[0]}"
     if (n_values := numbers.n_unique()) > _MANY:
