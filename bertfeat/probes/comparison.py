@@ -15,22 +15,13 @@ from bertfeat.config import names_in
 from bertfeat.display import facts, html_table
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
-from bertfeat.heads.scores import (
-    Interval,
-    Scores,
-    agreement,
-    interval_of,
-    pair_labels,
-    resampled_scores,
-    score_labels,
-)
+from bertfeat.heads.scores import Interval, Scores, agreement, interval_of, pair_labels, resampled_scores, score_labels
 from bertfeat.levels import LEVELS
-from bertfeat.plots.charts import one_line
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.fitted import FittedProbe, as_store, load_probe
 from bertfeat.probes.predictions import PREDICTION, PROBABILITY
-from bertfeat.probes.rows import is_given
+from bertfeat.probes.targets import is_given
 from bertfeat.records import Float64Array
 from bertfeat.store.reader import Store
 from bertfeat.vectors.store import lengths_of
@@ -38,6 +29,8 @@ from bertfeat.vectors.store import lengths_of
 _HEADERS = ("score", "first", "second", "difference", "low", "high", "p")
 # Columns of the examples: the two predictions, and the side that is right.
 _FIRST, _SECOND, _RIGHT = "first", "second", "right"
+# Texts as they are printed.
+_SHORT = pl.col(pl.String).str.head(60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +101,7 @@ class Comparison:
         parts = [facts(self._facts()), f"first minus second, {some.level:.0%} intervals and p from {draws}"]
         parts.append(text_table(_HEADERS, self._rows()))
         if len(self.examples):
-            cells = [
-                [one_line(cell) if isinstance(cell, str) else cell for cell in row] for row in self.examples.rows()
-            ]
-            parts.append(text_table(self.examples.columns, cells))
+            parts.append(text_table(self.examples.columns, self.examples.with_columns(_SHORT).rows()))
         return "\n\n".join(parts).splitlines()
 
     def _facts(self) -> dict[str, Any]:

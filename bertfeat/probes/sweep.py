@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfeat.choices import Level
+from bertfeat.choices import Level, Task
 from bertfeat.display import counted, html_table, human_time
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.output_check import check_folder
@@ -59,7 +59,7 @@ class SweepRow:
         return interval if self.deviation is None else ScoreBar.of(self.score, self.deviation)
 
     def cells(self, headers: Sequence[str]) -> list[object]:
-        """Return the cells of its line in a table with some headers."""
+        """Return the cells of its line in a table with these columns."""
         return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in headers]
 
 
@@ -91,6 +91,8 @@ class Sweep:
     bertfeat: str
     rows: tuple[SweepRow, ...]
     encoding_s: float | None = None  # the seconds that encoding the stores took; None if they are not known
+    task: Task = Task.CLASSIFY
+    told_by: str | None = None  # what the task was told by; None if it was given, and for texts
     format_version: int = FORMAT_VERSION
 
     def __repr__(self) -> str:
@@ -102,7 +104,7 @@ class Sweep:
         return self.table()
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), *self._cells())
+        return html_table(repr(self), *self._table())
 
     @property
     def best(self) -> SweepRow:
@@ -115,7 +117,7 @@ class Sweep:
 
     def table(self) -> str:
         """Return the scores as a table of plain text."""
-        return text_table(*self._cells())
+        return text_table(*self._table())
 
     def best_line(self) -> str:
         """Return the best feature with its score, and what it was scored on."""
@@ -138,12 +140,12 @@ class Sweep:
         """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written."""
         out = check_sweep_folder(folder, overwrite=overwrite)
         with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
-            write_csv(new / "table.csv", *self._cells())
+            write_csv(new / "table.csv", *self._table())
             plot_layer_scores(self._series(), new / "plot")
             (new / "result.json").write_bytes(seal(self.to_dict()))
         return out
 
-    def _cells(self) -> tuple[list[str], list[list[object]]]:
+    def _table(self) -> tuple[list[str], list[list[object]]]:
         """Return the headers of the table, and the cells of its lines."""
         empty = {name for name in _OPTIONAL if all(getattr(row, name) is None for row in self.rows)}
         headers = [name for name in _HEADERS if name not in empty]
