@@ -213,7 +213,7 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
     """Fit and score a head on each layer of STORE and each combination of layers.
 
     One extraction with --layers all serves the whole sweep. Written are table.csv, result.json, plot.png and plot.svg.
-    Without --dev, a share of the documents is held out. Several stores of the same documents compare their models.
+    Without --dev, a share of the documents is held out. Several stores of the same documents put models side by side.
     --limits fits each feature on some of the documents: more of them include those of fewer.
 
     \b

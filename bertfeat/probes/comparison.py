@@ -221,5 +221,5 @@ def _predicted(
     frame = frame.drop(PROBABILITY).rename({PREDICTION: _FIRST}).with_columns(other[PREDICTION].alias(_SECOND))
     frame = frame.filter(is_given(frame[gold]))
     if not frame.select(_FIRST, _SECOND).drop_nulls().height:
-        raise UserError(f"{both}: no row has a label {gold!r} and predictions of both probes")
+        raise UserError(f"{stores[0].path}: no row has a label {gold!r} and predictions of both probes")
     return frame
