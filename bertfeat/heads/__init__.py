@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
-    "MLPProbe", "RidgeProbe", "base", "folder", "registry", "scores", "sequences",
+    "MLPProbe", "RidgeProbe", "base", "bootstrap", "folder", "metrics", "registry", "scores", "sequences",
 ]  # fmt: skip
 
 
