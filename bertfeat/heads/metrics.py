@@ -74,7 +74,8 @@ class ScoreTable:
     def lines(self) -> list[str]:
         """Return the scores of all rows and the notes as lines to read."""
         shown = {name: "undefined" if value is None else f"{value:.4f}" for name, value in self.scores.items()}
-        return [*(f"{title_of(name):<9} {text}" for name, text in shown.items()), *self.notes]
+        width = max([9, *(len(title_of(name)) for name in shown)])
+        return [*(f"{title_of(name):<{width}} {text}" for name, text in shown.items()), *self.notes]
 
 
 def title_of(metric: str) -> str:

@@ -111,10 +111,11 @@ class ProbeScore:
         if self.intervals:
             some = next(iter(self.intervals.values()))
             lines += ["", f"{some.level:.0%} intervals ({some.n_resamples} resamples of {some.n_units} documents)"]
+            width = max([9, *(len(title_of(name)) for name in self.intervals)])
             for name, i in self.intervals.items():
                 is_same = (i.n_resamples, i.n_units) == (some.n_resamples, some.n_units)
                 drawn = "" if is_same else f" ({i.n_resamples} resamples of {i.n_units})"
-                lines.append(f"{title_of(name):<9} {i.low:.4f} to {i.high:.4f}{drawn}")
+                lines.append(f"{title_of(name):<{width}} {i.low:.4f} to {i.high:.4f}{drawn}")
         return lines
 
 
