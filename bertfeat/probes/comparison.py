@@ -15,14 +15,14 @@ from bertfeat.config import names_in
 from bertfeat.display import facts, html_table
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
-from bertfeat.heads.scores import Interval, Scores, agreement, interval_of, pair_labels, resampled_scores, score_labels
+from bertfeat.heads.bootstrap import Interval, Statistic, interval_of, resampled_scores
+from bertfeat.heads.scores import Scores, agreement, label_statistic, pair_labels, score_labels
 from bertfeat.levels import LEVELS
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.fitted import FittedProbe, as_store, load_probe
 from bertfeat.probes.predictions import PREDICTION, PROBABILITY
 from bertfeat.probes.targets import is_given
-from bertfeat.records import Float64Array
 from bertfeat.store.reader import Store
 from bertfeat.vectors.store import lengths_of
 
@@ -44,11 +44,11 @@ class Difference(Interval):
     p: float
 
     @classmethod
-    def of(cls, value: float, mine: tuple[Float64Array, int], theirs: tuple[Float64Array, int]) -> Difference:
+    def of(cls, value: float, mine: Statistic, theirs: Statistic, n_resamples: int) -> Difference:
         """Return the difference of two scores, with those of the same resamples."""
-        drawn = mine[0] - theirs[0]
+        drawn = resampled_scores(mine, n_resamples) - resampled_scores(theirs, n_resamples)
         rarer = 1 + min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
-        interval = asdict(interval_of(drawn, mine[1]))
+        interval = asdict(interval_of(drawn, mine.n_units))
         return cls(**interval, value=value, p=min(1.0, 2 * rarer / (1 + len(drawn))))
 
 
@@ -170,8 +170,10 @@ def compare_probes(
     n_differ, mcnemar_p = right["only_first"] + right["only_second"], None
     if level is Level.SENTENCE:
         mcnemar_p = float(binomtest(right["only_first"], n_differ).pvalue) if n_differ else 1.0
-    metrics = ["accuracy", "macro_f1", *(["entity_f1"] if all(one.entities for one in scores) else [])]
-    drawn = {name: [resampled_scores(name, pair, lengths, n_resamples) for pair in pairs] for name in metrics}
+    differences = {}
+    for name in (name for name in scores[0].values if name in scores[1].values):
+        mine, theirs = (label_statistic(name, pair, lengths) for pair in pairs)
+        differences[name] = Difference.of(scores[0].value(name) - scores[1].value(name), mine, theirs, n_resamples)
     compared = frame.select(_FIRST, _SECOND).drop_nulls()
     share, kappa = agreement(*(check_labels(compared[side].to_numpy()) for side in (_FIRST, _SECOND)))
     examples = [frame.filter(rows).head(n_examples).with_columns(right=pl.lit(side)) for side, rows in only.items()]
@@ -182,9 +184,7 @@ def compare_probes(
         first=names[0],
         second=names[1],
         scores=(scores[0], scores[1]),
-        differences={
-            name: Difference.of(scores[0].value(name) - scores[1].value(name), *drawn[name]) for name in metrics
-        },
+        differences=differences,
         agreement=share,
         kappa=kappa,
         n_compared=len(compared),

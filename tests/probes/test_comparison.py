@@ -14,7 +14,7 @@ from sklearn import metrics as sk
 import bertfeat
 from bertfeat import compare_probes, fit_probe
 from bertfeat.errors import UserError
-from bertfeat.heads.scores import resamples
+from bertfeat.heads.bootstrap import resamples
 from bertfeat.probes.fitted import FittedProbe
 from tests.support.command_line import good
 from tests.support.probe_stores import Stores
