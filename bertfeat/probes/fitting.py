@@ -20,7 +20,7 @@ from bertfeat.choices import Level, Task
 from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import Probe, require_same_kind
 from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with_mix, make_head
-from bertfeat.heads.scores import mean_and_deviation
+from bertfeat.heads.scores import DEV_METRICS, mean_and_deviation
 from bertfeat.heads.targets import encode
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
@@ -307,7 +307,8 @@ class ProbeTask:
             probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)
             score, value = None, 0.0
             if dev is not None:
-                score = score_rows(probe, dev.X, dev.labelled, bootstrap=row_title is not None and not trials)
+                with_intervals = () if row_title is None or trials else DEV_METRICS[probe.task]
+                score = score_rows(probe, dev.X, dev.labelled, bootstrap=with_intervals)
                 value = score.values[chosen_metric(score, config.params)]
             trials.append(Trial(seed, score, probe.fit_report()))
             if best is None or value > best[0]:
