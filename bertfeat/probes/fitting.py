@@ -92,8 +92,9 @@ def fit_probe(
     scores, metric, means = [trial.score for trial in trials if trial.score is not None], None, None
     if scores:
         metric = chosen_metric(scores[0], config.params)
+        # A seed with equal predictions has no correlation, which counts as 0 on dev.
         means = {
-            name: MeanScore(*mean_and_deviation([score.values[name] for score in scores]), len(scores))
+            name: MeanScore(*mean_and_deviation([score.values.get(name, 0.0) for score in scores]), len(scores))
             for name in dict.fromkeys([metric, *scores[0].values])
         }
     libraries = ["numpy", "scikit-learn", *(["torch"] if best.is_random else [])]
@@ -326,7 +327,7 @@ def _row(
     found = task.store.feature(task.level, choice.feature)
     scores = [trial.score for trial in trials if trial.score is not None]
     metric = chosen_metric(scores[0], task.config.params)
-    values = [score.values[metric] for score in scores]
+    values = [score.values.get(metric, 0.0) for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
     return SweepRow(
