@@ -214,7 +214,7 @@ class ProbeTask:
     dev: Store | None
     level: Level
     task: Task
-    told_by: str | None  # what the task was told by; None if it was given
+    told_by: str | None  # what the task was chosen by; None if it was given
     head: type[Probe]
 
     @classmethod
@@ -346,7 +346,7 @@ def _row(
 
 
 def task_of(store: Store, level: Level, label: str, labels: LabelTable | None) -> tuple[Task, str | None]:
-    """Return the task that the labels of a store say, and what it was told by (None for texts)."""
+    """Return the task that the labels of a store say, and what it was chosen by (None for texts)."""
     source = LabelSource.find(store, level, label, labels, str(store.path))
     shards = (source.rows(store.shard(entry.shard)) for entry in store.manifest.shards)
     return choose_task(pl.concat([shard.filter("is_candidate")["label"] for shard in shards]), source.where)
