@@ -18,9 +18,9 @@ from bertfeat.plots.charts import COLORS
 from bertfeat.records import BoolArray, Float32Array, Float64Array
 from bertfeat.store.provenance import FeatureSpec
 
+Values: TypeAlias = npt.NDArray[Any]
 #: Two words, by their places in the sentence, the lower one first.
 Edge: TypeAlias = tuple[int, int]
-Values: TypeAlias = npt.NDArray[Any]
 # Tags of Universal Dependencies, and of the Penn Treebank.
 PUNCTUATION = frozenset(("PUNCT", "''", "``", ",", ".", ":", "-LRB-", "-RRB-"))
 # The lengths of sentences over which correlations are averaged.
@@ -59,25 +59,24 @@ def read_trees(store: Store, head: str = "head", pos: str = "upos") -> list[Tree
     for name, flag in ((head, "--head"), (pos, "--pos")):
         if name not in columns:
             raise UserError(f"{store.path}: {no_column(name, columns)}; extract a .conllu, or pass {flag}")
-    frame = store.polars("word", [*dict.fromkeys(("doc_id", "word", head, pos))])
+    frame = store.polars("word", [*dict.fromkeys(("doc_id", "word", head, pos))]).with_row_index("row_number")
     sentences = frame.group_by(pl.col("doc_id").rle_id().alias("run"), maintain_order=True).agg(pl.all())
-    trees, start = [], 0
+    trees = []
     for row in sentences.iter_rows(named=True):
-        doc_id, words = row["doc_id"][0], row["word"]
+        doc_id = row["doc_id"][0]
         try:
             heads, distances = _measure(row[head])
         except ValueError as error:
             raise UserError(f"{store.path}: document {doc_id!r}: {error}") from None
         is_scored = np.array([tag not in PUNCTUATION for tag in row[pos]])
-        pairs = [(min(pair), max(pair)) for pair in enumerate(heads) if is_scored[[*pair]].all() and pair[1] >= 0]
-        rows = slice(start, start + len(words))
-        trees.append(Tree(doc_id, words, rows, distances, heads.index(-1), is_scored, {*pairs}))
-        start = rows.stop
+        pairs = [(min(pair), max(pair)) for pair in enumerate(heads) if pair[1] >= 0 and is_scored[[*pair]].all()]
+        rows = slice(row["row_number"][0], row["row_number"][-1] + 1)
+        trees.append(Tree(doc_id, row["word"], rows, distances, heads.index(-1), is_scored, {*pairs}))
     return trees
 
 
 def _measure(given: Sequence[Any]) -> tuple[list[int], Float32Array]:
-    """Return the places of heads, the root's is -1, and the distances (n, n); a ValueError says why not."""
+    """Return the places of heads, the root's is -1, and the distances (n, n); a ValueError says what is not a tree."""
     from scipy.sparse.csgraph import shortest_path
 
     n_words = len(given)
@@ -144,7 +143,6 @@ def draw_tree(tree: Tree, distances: Values, feature: str) -> str:
     caption = printable(f"{tree.doc_id}, {feature}: {len(found & tree.edges)} of {len(tree.edges)} edges")
     widths = np.array([9.0 * display_width(word) + 14 for word in words])
     centers = np.cumsum(widths) - widths / 2
-    # The words between two others decide how high their arc is.
     above, below = (max((8 + 8 * (j - i) for i, j in edges), default=0) for edges in (tree.edges, found))
     top, bottom = above + 40, above + 60
     size = f'width="{max(widths.sum(), 9 * display_width(caption) + 14):.0f}" height="{bottom + below + 10}"'

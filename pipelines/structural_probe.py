@@ -12,7 +12,7 @@ learning rate after an epoch that is not better on dev, and the end after five.
 
 Figures of the paper are of the Penn Treebank with Stanford dependencies, not to be compared with those of other or
 smaller treebanks. Here the edges to find are those of the tree, there those of a spanning tree of its distances
-without punctuation; here a root that is punctuation does not count. Trees are of the feature with the highest UUAS.
+without punctuation; here a root that is punctuation does not count. A sentence is skipped if a word has no vector.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ from bertfeat.plots.tables import markdown_table
 STORE, COUNT = click.Path(exists=True, file_okay=False), click.IntRange(min=1)
 # The epochs without the least gain on dev that end a training.
 PATIENCE, LEAST_GAIN = 5, 1e-4
-# Edges of the trees to draw.
-DRAWN = range(3, 26)
 SCORES = {"uuas": "UUAS", "dspr": "DSpr.", "nspr": "NSpr.", "root_accuracy": "root accuracy"}
 #: Train, dev and test: trees with the vectors of their words, (n, dim).
 Examples: TypeAlias = dict[str, list[tuple[Tree, torch.Tensor]]]
@@ -63,11 +61,11 @@ def main(
     """Find the layers whose vectors hold dependency trees, and compare them with the order of the words."""
     paths = {name: options.pop(name) for name in ("train", "dev", "test")}
     stores, names = open_stores({name: path for name, path in paths.items() if path is not None}, features)
-    trees, n_left_out = {}, 0
+    trees, n_skipped = {}, 0
     for name, store in stores.items():
         known, found = np.all([store.valid("word", one) for one in names], axis=0), read_trees(store, head, pos)
         trees[name] = [tree for tree in found if known[tree.rows].all()]
-        n_left_out += len(found) - len(trees[name])
+        n_skipped += len(found) - len(trees[name])
         if not trees[name]:
             raise UserError(f"{store.path}: no sentence has a vector for each of its words")
     held = hold_out(len(trees["train"]), seed, {"dev", "test"} - stores.keys())
@@ -85,7 +83,7 @@ def main(
             rows.append({"feature": feature, "seed": number, **row})
             click.echo(f"{feature}, seed {number}: UUAS {_cell([row['uuas']])}", err=True)
             best = max(best, (row["uuas"] or 0.0, feature, distances), key=lambda found: found[0])
-    drawn = [pair for pair in zip(trees["test"], best[2], strict=True) if len(pair[0].edges) in DRAWN]
+    drawn = [pair for pair in zip(trees["test"], best[2], strict=True) if 3 <= len(pair[0].edges) <= 25]
     for number, (tree, distances) in enumerate(drawn[:n_trees], 1):
         write(output / "trees" / f"{number:02}.svg", draw_tree(tree, distances, best[1]))
     write(output / "scores.csv", pl.DataFrame(rows, infer_schema_length=None))
@@ -95,15 +93,14 @@ def main(
         lines.append([feature, *(_cell([row[score] for row in of_feature]) for score in SCORES)])
     table = markdown_table(["feature", *SCORES.values()], lines)
     write(output / "table.md", table + "\n")
-    counts = {f"n_{name}": len(found) for name, found in trees.items()} | {"n_left_out": n_left_out}
-    sizes = f"{counts['n_train']} sentences to learn from, {counts['n_dev']} for dev, {counts['n_test']} to score on"
-    text = f"{table}\n\n{sizes}; {n_left_out} left out, where a word has no vector"
+    counts = {f"n_{name}": len(found) for name, found in trees.items()} | {"n_skipped": n_skipped}
+    text = f"{table}\n\nsentences: " + ", ".join(f"{name[2:]} {count:,}" for name, count in counts.items())
     return Result({"model": stores["train"].metadata["model"], **counts, "rows": rows}, text)
 
 
 def _learn(examples: Examples, seed: int, **training: Any) -> tuple[dict[str, Any], list[Any]]:
     """Learn both matrices; return the scores and reports, and the predicted distances."""
-    found: dict[str, list[Any]] = {}
+    found: dict[str, Any] = {}
     reports: dict[str, Any] = {}
     for kind in ("distances", "depths"):
         matrix, report = fit(kind, examples, seed, **training)
@@ -159,8 +156,8 @@ def _losses(kind: str, matrix: torch.Tensor, examples: Sequence[tuple[Tree, torc
     for row, (tree, _) in zip(gold, examples, strict=True):
         truth = torch.from_numpy(tree.distances if kind == "distances" else tree.distances[tree.root])
         row[tuple(map(slice, truth.shape))] = truth
-    is_word = gold >= 0
-    return ((predicted - gold).abs() * is_word).flatten(1).sum(1) / is_word.flatten(1).sum(1)
+    is_known = gold >= 0
+    return ((predicted - gold).abs() * is_known).flatten(1).sum(1) / is_known.flatten(1).sum(1)
 
 
 def _cell(values: Sequence[float | None]) -> str:
