@@ -2,4 +2,5 @@
 
 __all__ = [
     "comparison", "config", "description", "features", "fitted", "fitting", "predictions", "rows", "scoring", "sweep",
+    "targets",
 ]  # fmt: skip
