@@ -76,6 +76,7 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
     _check(store, settings=settings)
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import fit_probe
+    from bertfeat.probes.sweep import MIX_CAUTION
 
     fitted = fit_probe(store, label, ProbeConfig(params=params, **settings), progress=options.watched())
     fitted.save(output, overwrite=overwrite)
@@ -83,7 +84,8 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
     for said in values["fit_report"].get("warnings", []):
         warnings.warn(BertfeatWarning(said), stacklevel=1)
     named = {**values["spec"], **(values["dev"] or {}), **values}
-    return options.Printed(values, facts(named, _OF_A_FIT))
+    caution = f"\n\n{MIX_CAUTION}" if "mix" in values["fit_report"] else ""
+    return options.Printed(values, facts(named, _OF_A_FIT) + caution)
 
 
 @probe.command(name="score", cls=options.GroupedCommand, short_help="Score a probe on a labelled store.")
@@ -158,7 +160,7 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
 predict.params = [param for param in predict.params if param.name != "keep_columns"]
 
 
-@probe.command(name="sweep", cls=options.GroupedCommand, common=f"features hold_out {_COMMON}")
+@probe.command(name="sweep", cls=options.GroupedCommand, common=f"features hold_out control baselines mdl {_COMMON}")
 @click.argument("store", metavar="STORE")
 @options.writes("FOLDER", "Folder of the table and the plots.")
 @options.value("Data", "--features", "A,B", "Features or layers; mix_last4 is a scalar mix.  [default: all]")
@@ -166,6 +168,13 @@ predict.params = [param for param in predict.params if param.name != "keep_colum
     "Data", "--hold-out", type=float, metavar="SHARE", default=0.2, show_default=True, help="Documents to score on."
 )
 @_fit_options
+@options.switch("Controls", "--control", "Score a control task too, a random label per word type; selectivity.")
+@options.option(
+    *("Controls", "--baseline", "baselines"),
+    metavar="A,B",
+    help="majority, type, random-weights=STORE; beside --dev also random-weights-dev=STORE.",
+)
+@options.switch("Controls", "--mdl", "Codelength of the labels of STORE, and their compression.")
 def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
     """Fit and score a head on each layer of STORE and each combination of layers.
 
@@ -175,6 +184,7 @@ def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any)
     \b
     Examples:
       bertfeat probe sweep features -o layers --level word --label upos --dev dev_features
+      bertfeat probe sweep features -o review --label upos --control --mdl --baseline majority,random-weights=random
       bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
     """  # noqa: D301
     from bertfeat.probes.sweep import check_sweep_folder
@@ -187,7 +197,8 @@ def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any)
 
     found = sweep_probes(store, label, ProbeConfig(params=params, **settings), progress=options.watched())
     found.write(output, overwrite=overwrite)
-    return options.Printed({"output": output, **found.to_dict()}, f"{found.table()}\n\n{output}: {found.best_line()}")
+    text = "\n\n".join([found.table(), *found.mix_lines(), f"{output}: {found.best_line()}"])
+    return options.Printed({"output": output, **found.to_dict()}, text)
 
 
 def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str, Any] | None = None) -> None:

@@ -46,6 +46,11 @@ class ProbeConfig:
         dev_labels: The same for dev.
         max_memory: Bytes that vectors may take; if they do not fit, they are streamed. None is half of the free memory.
         limit: The number of documents to learn from, the first ones of the store; None is all.
+        control: Whether a sweep also scores the control task: a random label for each word type.
+        baselines: What a sweep is compared with: `majority`, `type`, `random-weights=FOLDER` and, beside dev,
+            `random-weights-dev=FOLDER`, as a list or with commas. The folders are stores of the same texts, extracted
+            with a model of random weights.
+        mdl: Whether a sweep also computes the codelength of the labels of train, by the online code.
 
     Raises:
         ConfigError: A number is out of its range, two settings name the features, or labels of dev have no dev store.
@@ -69,6 +74,9 @@ class ProbeConfig:
     dev_labels: LabelTable | None = None
     max_memory: int | None = None
     limit: int | None = None
+    control: bool = False
+    baselines: str | Sequence[str] | None = None
+    mdl: bool = False
 
     def __post_init__(self) -> None:
         for name in ("seeds", "limit"):
@@ -122,6 +130,9 @@ class ProbeSettings(HeadSettings, total=False):
     dev_labels: LabelTable | None
     max_memory: int | None
     limit: int | None
+    control: bool
+    baselines: str | Sequence[str] | None
+    mdl: bool
 
 
 class PredictSettings(ExtractSettings, total=False):

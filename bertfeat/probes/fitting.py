@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -23,6 +24,7 @@ from bertfeat.heads.registry import head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import mean_and_deviation
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
+from bertfeat.probes.controls import baseline_rows, check_controls, measure
 from bertfeat.probes.description import DevRows, MeanScore, Training
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
@@ -67,7 +69,8 @@ def fit_probe(
         ['I', 'met', 'Obama', 'in', 'London']
     """
     started = time.perf_counter()
-    config = ProbeConfig.of(config, settings, {"features": "it is for sweep_probes", "hold_out": "pass `dev`"})
+    of_sweeps = dict.fromkeys(("features", "control", "baselines", "mdl"), "it is for sweep_probes")
+    config = ProbeConfig.of(config, settings, {**of_sweeps, "hold_out": "pass `dev`"})
     task = ProbeTask.of(store, config)
     if config.seeds > 1 and config.dev is None and head_class(config.head).is_random:
         raise UserError(
@@ -153,6 +156,7 @@ def sweep_probes(
     choices = choose_features(task.store, task.level, config.head, config.features)
     for choice in choices:
         task.spec(choice.feature)
+    check_controls(task, choices)
     train, held = task.rows(choices[0].feature, label)
     if held is None:
         train, held = train.split(config.hold_out, config.seed)
@@ -181,6 +185,7 @@ def sweep_probes(
         limit=config.limit,
         bertfeat=__version__,
         rows=tuple(rows),
+        baselines=baseline_rows(task, train, held, rows[0].metric),
     )
 
 
@@ -289,7 +294,14 @@ class ProbeTask:
 
 
 def _row(
-    task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: LabelledRows, reports: Progress, title: str
+    task: ProbeTask,
+    choice: FeatureChoice,
+    train: LabelledRows,
+    dev: LabelledRows,
+    reports: Progress,
+    title: str,
+    *,
+    with_controls: bool = True,
 ) -> SweepRow:
     started = time.perf_counter()
     reports.stage(f"{title}reading features")
@@ -300,7 +312,7 @@ def _row(
     values = [score.values[metric] for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
-    return SweepRow(
+    row = SweepRow(
         feature=choice.name,
         layers=found.layers,
         dim=found.dim,
@@ -311,8 +323,17 @@ def _row(
         high=None if interval is None else interval.high,
         seconds=round(time.perf_counter() - started, 3),
         values=tuple(values),
+        accuracy=statistics.fmean(score.scores.accuracy for score in scores),
         mixes=tuple(trial.report["mix"] for trial in trials if "mix" in trial.report),
     )
+    if not with_controls:
+        return row
+
+    def refit(task: ProbeTask, train: LabelledRows, dev: LabelledRows) -> SweepRow:
+        return _row(task, choice, train, dev, reports, title, with_controls=False)
+
+    controls = measure(task, choice, (train, dev), row, trials[0].report, refit, reports)
+    return replace(row, controls=controls, seconds=round(time.perf_counter() - started, 3))
 
 
 def chosen_metric(score: ProbeScore, params: Mapping[str, Any]) -> str:

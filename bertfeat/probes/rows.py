@@ -62,7 +62,7 @@ class LabelledRows:
     @property
     def with_vector(self) -> LabelledRows:
         """The rows that have a vector."""
-        return self._only(self.has_vector)
+        return self.only(self.has_vector)
 
     def split(self, share: float, seed: int) -> tuple[LabelledRows, LabelledRows]:
         """Split by documents at random: the second part has a share of them, at least one."""
@@ -72,7 +72,7 @@ class LabelledRows:
         n_held = max(1, round(share * len(names)))
         held = np.random.default_rng(seed).choice(names, n_held, replace=False)
         is_held = np.isin(self.documents, held)
-        return self._only(~is_held), self._only(is_held)
+        return self.only(~is_held), self.only(is_held)
 
     def stream(self, store: Store, feature: str, chunk_bytes: int = 64_000_000) -> StoreVectors:
         """Return the vectors of the rows that have one, (n_with_vector, dim), as a stream."""
@@ -80,7 +80,8 @@ class LabelledRows:
         documents = None if self.level is Level.SENTENCE else used.documents
         return StoreVectors(store, self.level, feature, rows=used.rows, documents=documents, chunk_bytes=chunk_bytes)
 
-    def _only(self, chosen: BoolArray) -> LabelledRows:
+    def only(self, chosen: BoolArray) -> LabelledRows:
+        """Return some of the rows, bool (n_rows,)."""
         if chosen.all() and self.n_total == len(chosen):
             return self
         arrays = {name: getattr(self, name)[chosen] for name in ("rows", "documents", "labels", "has_vector")}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 _FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
 _HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
+#: What to keep in mind beside the weights of a mix.
+MIX_CAUTION = (
+    "The weights of a mix are not the importance of its layers: what a layer adds depends on its norm too "
+    "(Fayyaz et al. 2021)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,9 @@ class SweepRow:
     high: float | None
     seconds: float
     values: tuple[float, ...]  # the score of each seed
-    mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, and gamma
+    mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, gamma, and the layers' mean norms
+    accuracy: float | None = None  # the mean over seeds
+    controls: Mapping[str, float] = field(default_factory=dict)  # by the name of their column
 
     @property
     def bar(self) -> ScoreBar:
@@ -48,9 +55,10 @@ class SweepRow:
         interval = ScoreBar(self.score, self.low, self.high)
         return interval if self.deviation is None else ScoreBar.of(self.score, self.deviation)
 
-    def cells(self) -> list[object]:
-        """Return the cells of its line in a table."""
-        return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in _HEADERS]
+    def cells(self, headers: Sequence[str]) -> list[object]:
+        """Return the cells of its line in a table with these columns."""
+        own = {name: getattr(self, name) for name in _HEADERS} | {"layers": " ".join(map(str, self.layers))}
+        return [own.get(name, self.controls.get(name)) for name in headers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ class Sweep:
     limit: int | None
     bertfeat: str
     rows: tuple[SweepRow, ...]
+    baselines: tuple[SweepRow, ...] = ()  # scores of predictions without features: majority, type
     format_version: int = FORMAT_VERSION
 
     def __repr__(self) -> str:
@@ -90,7 +99,7 @@ class Sweep:
         return self.table()
 
     def _repr_html_(self) -> str:
-        return html_table(repr(self), _HEADERS, [row.cells() for row in self.rows])
+        return html_table(repr(self), *self._table())
 
     @property
     def best(self) -> SweepRow:
@@ -103,7 +112,17 @@ class Sweep:
 
     def table(self) -> str:
         """Return the scores as a table of plain text."""
-        return text_table(_HEADERS, [row.cells() for row in self.rows])
+        return text_table(*self._table())
+
+    def mix_lines(self) -> list[str]:
+        """Return the weights of the mixes of the first seed, the norms of their layers, and a caution; or nothing."""
+        lines = []
+        for row in self.rows:
+            for mix in row.mixes[:1]:
+                numbers = zip(row.layers, mix["weights"], mix["norms"], strict=True)
+                shown = ", ".join(f"{layer}: {weight:.3f} ({norm:.1f})" for layer, weight, norm in numbers)
+                lines.append(f"{row.feature}, weight (mean norm) of each layer: {shown}")
+        return [*lines, MIX_CAUTION] if lines else []
 
     def best_line(self) -> str:
         """Return the best feature with its score, and what it was scored on."""
@@ -119,10 +138,15 @@ class Sweep:
         """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written."""
         out = check_sweep_folder(folder, overwrite=overwrite)
         with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
-            write_csv(new / "table.csv", _HEADERS, [row.cells() for row in self.rows])
+            write_csv(new / "table.csv", *self._table())
             plot_layer_scores(self._series(), new / "plot")
             (new / "result.json").write_bytes(seal(self.to_dict()))
         return out
+
+    def _table(self) -> tuple[list[str], list[list[object]]]:
+        controls = dict.fromkeys(name for row in self.rows for name in row.controls)
+        headers = [*_HEADERS[:-1], *controls, _HEADERS[-1]]
+        return headers, [row.cells(headers) for row in (*self.rows, *self.baselines)]
 
     def _series(self) -> LayerScores:
         by_seeds = any(row.deviation is not None for row in self.rows)
