@@ -175,7 +175,11 @@ def svs(folder: Path, kind: str, max_memory: int) -> Built:  # noqa: ARG001
         index.search_window_size = setting
         return index.search(queries.astype(np.float32), K)[0].astype(np.int64)
 
-    return Built(search, lambda path: index.save(*(str(path / part) for part in ("config", "graph", "data"))))
+    def save(path: Path) -> None:
+        path.mkdir(exist_ok=True)
+        index.save(*(str(path / part) for part in ("config", "graph", "data")))
+
+    return Built(search, save)
 
 
 RIVALS = {build.__name__: build for build in (bertfeat, faiss, autofaiss, hnswlib, usearch, svs)}

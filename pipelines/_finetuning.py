@@ -25,8 +25,8 @@ from bertfeat.heads.registry import make_head
 from bertfeat.heads.scores import Interval, resamples
 from bertfeat.pipelines import _training
 from bertfeat.pipelines._training import NO_LABEL, TASKS, History, Settings, TaskModel
-from bertfeat.probes.rows import is_given
 from bertfeat.probes.scoring import ProbeScore, score_predicted
+from bertfeat.probes.targets import is_given
 from bertfeat.records import BoolArray, Document, Float64Array
 
 # The strengths of the L2 penalty that are tried on dev.

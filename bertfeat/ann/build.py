@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import faiss
 import numpy as np
 
 from bertfeat.ann.budget import MemoryPlan
@@ -26,6 +25,7 @@ from bertfeat.ann.folder import (
     write_json,
 )
 from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.library import faiss
 from bertfeat.ann.search_parameters import codes_of, core, leaves, parts, transforms
 from bertfeat.ann.transforms import Transform, fit_transform, prepared_chunks, prepared_rows
 from bertfeat.ann.tuning import HeldOut, reached, tune

@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import faiss
-
+from bertfeat.ann.library import faiss
 from bertfeat.ann.search_parameters import codes_of, leaves
 from bertfeat.errors import UserError
 from bertfeat.vectors.nearest import Metric

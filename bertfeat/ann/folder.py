@@ -71,7 +71,7 @@ def read_queries(folder: Path) -> Float32Array | None:
 def write_index(path: Path, index: Any) -> None:
     """Publish a faiss index."""
     # Imported here because the folder of an index is described without faiss.
-    import faiss
+    from bertfeat.ann.library import faiss
 
     with publish_aside(path) as sink:
         # Through Python's file: faiss does not sync the files that it opens, and ignores a full disk.
@@ -80,7 +80,7 @@ def write_index(path: Path, index: Any) -> None:
 
 def read_index(path: Path, *, mmap: bool = False) -> Any:
     """Return the faiss index of a file, in memory or mapped; a UserError tells of one that faiss cannot read."""
-    import faiss
+    from bertfeat.ann.library import faiss
 
     # This flag maps flat, inverted-file, graph and quantized indexes alike; IO_FLAG_MMAP knows inverted lists only.
     flags = faiss.IO_FLAG_MMAP_IFC if mmap else 0

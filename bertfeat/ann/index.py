@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.description import INDEX, IndexDescription
 from bertfeat.ann.exact import EXACT_BYTES, check_allowed, checked_queries
 from bertfeat.ann.folder import check_files, read_index, read_transform
+from bertfeat.ann.library import faiss
 from bertfeat.ann.search_parameters import (
     comparable,
     core,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import faiss
 import numpy as np
 
+from bertfeat.ann.library import faiss
 from bertfeat.records import BoolArray, Float32Array, IntArray
 
 # The fewest vectors that a search of lists compares per hit: `nprobe` is tuned for 10 hits.

@@ -12,14 +12,15 @@ import click
 from bertfeat.cli import options
 from bertfeat.display import facts
 from bertfeat.errors import BertfeatWarning, require
-from bertfeat.heads.registry import ROW_HEADS, TAGGERS, check_head
+from bertfeat.heads.registry import HEADS, check_head
 
 _LABELS = "in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."
 # Options of a fit and of a sweep that `--help` shows.
-_COMMON = "output overwrite level label labels dev head param class_weight seeds as_json"
+_COMMON = "output overwrite level label labels dev task head param class_weight seeds as_json"
 # What the result of a fit shows.
 _OF_A_FIT = (
-    *("probe", "head", "params", "feature", "level", "label", "n_rows", "n_documents", "n_classes", "n_without_label"),
+    *("probe", "task", "told_by", "head", "params", "feature", "level", "label", "n_rows", "n_documents", "n_classes"),
+    "n_without_label",
     *("n_without_vector", "streamed", "n_seeds_asked", "seeds", "seed", "scores", "fit_report", "unseen_labels"),
 )
 
@@ -32,11 +33,16 @@ _fit_options = options.together(
     options.count("Data", "--limit", None, "Learn from the first N documents.", least=1),
     options.size("Data", "--max-memory", None, "What does not fit is streamed.  [default: half of the free memory]"),
     options.value(
-        "Head", "--head", "NAME", f"{', '.join(ROW_HEADS)}; of words and tokens also {', '.join(TAGGERS)}.", "logreg"
+        "Data",
+        "--task",
+        "TASK",
+        "classify, regress (numbers) or multilabel (lists of labels); auto: by column.",
+        "auto",
     ),
+    options.value("Head", "--head", "NAME", f"{', '.join(HEADS)}, mean.  [default: logreg; of numbers ridge]"),
     options.option("Head", "--param", metavar="NAME=VALUE", multiple=True, help="Parameter of the head."),
     options.value("Head", "--class-weight", "balanced", "Weight classes inversely to their frequency."),
-    options.value("Head", "--metric", "NAME", "What dev is judged by: accuracy, macro_f1, entity_f1."),
+    options.value("Head", "--metric", "NAME", "What dev is judged by: accuracy, macro_f1, entity_f1; of numbers r2."),
     options.count("Head", "--seeds", 1, "Fits of random heads.", least=1),
     options.count("Head", "--seed", 0, "The first seed."),
 )
@@ -85,6 +91,8 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
         warnings.warn(BertfeatWarning(said), stacklevel=1)
     named = {**values["spec"], **(values["dev"] or {}), **values}
     caution = f"\n\n{MIX_CAUTION}" if "mix" in values["fit_report"] else ""
+    if values["told_by"]:
+        named["told_by"] = f"{values['told_by']}; --task says otherwise"
     return options.Printed(values, facts(named, _OF_A_FIT) + caution)
 
 
@@ -212,7 +220,7 @@ def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str
     description = None if store is None else StoreDescription.at(store)
     if description is not None and settings is not None:
         description.choose_level(settings["level"])
-        check_head(settings["head"])
+        check_head(settings["head"] or "logreg")
 
 
 def head_params(settings: dict[str, Any]) -> dict[str, Any]:

@@ -21,15 +21,21 @@ from bertfeat.records import Column, DocId
 # Beyond this, a float64 does not hold every integer.
 _EXACT_IN_DOUBLE = 2**53
 _WIDE = "int64 (maybe beyond 2**53)"
-# Kinds of values that one column may mix, and the Arrow type that holds them.
-_UNIONS: tuple[tuple[frozenset[Any], Any], ...] = (
+_PLAIN: tuple[tuple[frozenset[Any], Any], ...] = (
     (frozenset({"string"}), pa.string()),
     (frozenset({"bool"}), pa.bool_()),
     (frozenset({"int64", _WIDE}), pa.int64()),
     (frozenset({"int64", "double"}), pa.float64()),
 )
+_LIST = "list of "
+# Kinds of values that one column may mix, and the Arrow type that holds them. Empty lists go with all lists.
+_UNIONS = (
+    *_PLAIN,
+    *((frozenset({_LIST, *(_LIST + kind for kind in kinds)}), pa.list_(held)) for kinds, held in _PLAIN),
+)
 # The kind of the values of a type; any other type is a kind of its own.
 _KIND_OF_TYPE = {pa.string(): "string", pa.bool_(): "bool", pa.int64(): _WIDE, pa.float64(): "double"}
+_KIND_OF_TYPE |= {pa.list_(held): _LIST + kind for held, kind in _KIND_OF_TYPE.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +201,10 @@ def kind_of(value: object) -> str | None:
     """Return the name of the type of a JSON value; None if it is null."""
     if value is None:
         return None
+    if isinstance(value, list):
+        kinds = {kind_of(item) for item in value} - {None}
+        of_all = next(iter(kinds), "") if len(kinds) < 2 else _KIND_OF_TYPE[type_of(kinds)]
+        return f"{_LIST}{of_all}"
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):

@@ -139,7 +139,13 @@ def _kept(values: Mapping[str, Any], names: Iterable[str]) -> Iterator[tuple[str
     for name in names:
         with suppress(KeyError):
             value = nested(values, name)
-            yield name, clean(value) if isinstance(value, str) else value
+            yield name, _clean(value)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return clean(value) if isinstance(value, str) else value
 
 
 def _labels(column: str, value: object, n_words: int) -> Mapping[str, Sequence[str | None]]:
@@ -149,8 +155,9 @@ def _labels(column: str, value: object, n_words: int) -> Mapping[str, Sequence[s
 
 
 def check_plain(name: str, value: object) -> None:
-    """Check that a value of JSON can be kept in a column."""
-    if isinstance(value, list | dict):
-        raise RowError(f"column {name!r} holds {shown(value)}; keep plain values only, such as a field of it")
-    if isinstance(value, int) and value not in INT64:
+    """Check that a value of JSON can be kept in a column: a plain one, or a list of them."""
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, list | dict) for item in items):
+        raise RowError(f"column {name!r} holds {shown(value)}; keep plain values, lists of them, or a field")
+    if any(isinstance(item, int) and item not in INT64 for item in items):
         raise RowError(f"column {name!r} holds {shown(value)}, which is beyond 64 bits; write it as a string")

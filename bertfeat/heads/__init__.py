@@ -7,21 +7,32 @@ from typing import TYPE_CHECKING
 from bertfeat.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from bertfeat.heads.linear import LinearSVMProbe, LogisticRegressionProbe, RidgeProbe
-    from bertfeat.heads.neighbors import CentroidProbe, KNNProbe
-    from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
+    from bertfeat.heads.linear import (
+        LinearSVMProbe,
+        LogisticRegressionProbe,
+        MeanRegressor,
+        MultilabelLogisticRegression,
+        MultilabelSVM,
+        RidgeProbe,
+        RidgeRegressor,
+    )
+    from bertfeat.heads.neighbors import CentroidProbe, KNNProbe, KNNRegressor
+    from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe, MLPRegressor, MultilabelMLP
 
 __all__ = [
-    "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
-    "MLPProbe", "RidgeProbe", "base", "folder", "registry", "scores", "sequences",
+    "BiLSTMTagger", "CentroidProbe", "KNNProbe", "KNNRegressor", "LinearSVMProbe", "LinearTagger",
+    "LogisticRegressionProbe", "MLPProbe", "MLPRegressor", "MeanRegressor", "MultilabelLogisticRegression",
+    "MultilabelMLP", "MultilabelSVM", "RidgeProbe", "RidgeRegressor", "base", "folder", "registry", "scores",
+    "sequences",
 ]  # fmt: skip
 
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "heads.linear": "LinearSVMProbe LogisticRegressionProbe RidgeProbe",
-        "heads.neighbors": "CentroidProbe KNNProbe",
-        "heads.neural": "BiLSTMTagger LinearTagger MLPProbe",
+        "heads.linear": "LinearSVMProbe LogisticRegressionProbe MeanRegressor MultilabelLogisticRegression "
+        "MultilabelSVM RidgeProbe RidgeRegressor",
+        "heads.neighbors": "CentroidProbe KNNProbe KNNRegressor",
+        "heads.neural": "BiLSTMTagger LinearTagger MLPProbe MLPRegressor MultilabelMLP",
     },
 )

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from bertfeat._version import __version__
+from bertfeat.choices import Task
 from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.durable.records import FileDigest, read_checked, read_record, seal
@@ -49,6 +50,7 @@ class ProbeDocument:
     report: Mapping[str, Any]
     extra: Any  # JSON values of the caller
     weights: FileDigest
+    task: Task = Task.CLASSIFY
     format_version: int = FORMAT_VERSION
 
 
@@ -76,7 +78,8 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
         except SafetensorError as error:
             raise RunError(f"{target}: {error}; fix the cause and save it again") from error
         digest = FileDigest.of(new / WEIGHTS)
-        document = ProbeDocument(__version__, probe.head, probe.get_params(deep=False), classes, report, extra, digest)
+        params = probe.get_params(deep=False)
+        document = ProbeDocument(__version__, probe.head, params, classes, report, extra, digest, probe.task)
         (new / DOCUMENT).write_bytes(seal(document))
 
 
@@ -86,7 +89,7 @@ def load_probe(folder: str | Path) -> tuple[Probe, Any]:
     document = read_document(where)
     arrays = load(read_checked(where / WEIGHTS, document.weights, SAVE_AGAIN))
     try:
-        probe = make_head(document.head, **document.params)
+        probe = make_head(document.head, document.task, **document.params)
     except UserError as error:
         # Saved by a version with other heads or parameters.
         raise UserError(f"{where}: cannot be loaded as a probe: {error}; {SAVE_AGAIN}") from None

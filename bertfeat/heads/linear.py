@@ -1,4 +1,4 @@
-"""Linear probes: logistic regression, linear SVM, ridge. In memory or streamed, they find the same solution."""
+"""Linear probes: logistic regression, linear SVM, ridge, and a mean. In memory or streamed, they find the same."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.base import class_weights, penalties
+from bertfeat.heads.base import penalties
 from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
+from bertfeat.heads.targets import METRICS, Targets, weights_of
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, standardized
@@ -44,15 +47,16 @@ class LinearProbe(RowProbe):
     Args:
         class_weight: None, or "balanced" to weight classes inversely to their number of rows.
         standardize: Whether vectors are standardized first.
-        metric: The score on dev: "accuracy" ("auto" is the same) or "macro_f1".
+        metric: The score on dev; "auto" is the first of those of the task: accuracy and macro_f1; for numbers r2,
+            pearson and spearman; for several labels macro_f1, micro_f1 and subset_accuracy.
 
     Attributes:
-        coef_: float32 (n_classes, dim), or (1, dim) for two classes.
-        intercept_: float32 (n_classes,) or (1,).
+        coef_: float32 (n_outputs, dim): an output for each class, or one for two; for each number; or for each label.
+        intercept_: float32 (n_outputs,).
     """
 
     penalty_name: ClassVar[str] = "C"
-    choices: ClassVar = {"metric": ("auto", "accuracy", "macro_f1")}
+    choices: ClassVar = {"metric": ("auto", *METRICS[Task.CLASSIFY])}
     _arrays = ("coef", "intercept")
     #: Whether a larger number is a stronger penalty.
     larger_is_stronger: ClassVar[bool] = False
@@ -67,14 +71,14 @@ class LinearProbe(RowProbe):
         """Return the scores of the classes, float32 (n_rows, n_classes), or that of the second, (n_rows,), of two."""
         return self._walk(X, self._scores, np.float32)
 
-    def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:
+    def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:
         values = penalties(self.penalty_name, getattr(self, self.penalty_name), has_dev=dev is not None)
         strongest_first = values[::-1] if self.larger_is_stronger else values
-        weights = class_weights(codes, len(self.classes_), self.class_weight)
-        metric = "accuracy" if self.metric == "auto" else self.metric
+        weights = weights_of(targets, len(self.classes_), self.class_weight)
+        metric = METRICS[self.task][0] if self.metric == "auto" else self.metric
         tried: list[dict[str, Any]] = []
         kept: tuple[dict[str, Any], Float64Array] | None = None
-        for value, minimum in zip(strongest_first, self._path(X, codes, weights, strongest_first), strict=True):
+        for value, minimum in zip(strongest_first, self._path(X, targets, weights, strongest_first), strict=True):
             self._take(minimum.point)
             entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
             if dev is not None:
@@ -93,13 +97,14 @@ class LinearProbe(RowProbe):
             report["warnings"] = [f"{where} {what}; raise max_iter, or use a stronger penalty"]
         return report
 
-    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        """Yield the solution for each value of the penalty, the strongest first, given the weight of each class."""
+    def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+        """Yield the solution for each value of the penalty, the strongest first, given the weights of classes."""
         raise NotImplementedError
 
     def _scores(self, vectors: FloatArray) -> Float32Array:
         scores = self.scaling_.apply(vectors) @ self.coef_.T + self.intercept_
-        return np.asarray(scores[:, 0] if scores.shape[1] == 1 else scores, dtype=np.float32)
+        is_binary = self.task is Task.CLASSIFY and scores.shape[1] == 1
+        return np.asarray(scores[:, 0] if is_binary else scores, dtype=np.float32)
 
     def _take(self, point: Float64Array) -> None:
         self.coef_ = point[:, :-1].astype(np.float32)
@@ -135,20 +140,23 @@ class SearchedProbe(LinearProbe):
         return int(self.report_["n_iter"])
 
     @staticmethod
-    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
         """Return the summed loss of rows, and its gradient by their scores (n_rows, n_outputs)."""
         raise NotImplementedError
 
-    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+    def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         # The settings of scikit-learn's LogisticRegression.
         options = {"maxiter": self.max_iter, "maxfun": 50 * self.max_iter, "maxls": 50, "gtol": self.tol}
         options["ftol"] = 64 * np.finfo(float).eps
-        scaled, total = standardized(X, self.scaling_), float(weights[codes].sum())
-        n_outputs = 1 if len(weights) == 2 else len(weights)
+        if self.task is Task.CLASSIFY:
+            total, n_outputs = float(weights[targets].sum()), 1 if len(weights) == 2 else len(weights)
+        else:
+            total, n_outputs = float(len(targets)), len(weights)
+        scaled = standardized(X, self.scaling_)
         point = np.zeros(n_outputs * (X.shape[1] + 1))
         # Every search starts where the one before it ended.
         for value in values:
-            given = (scaled, codes, weights, 1 / (value * total), total)
+            given = (scaled, targets, weights, 1 / (value * total), total)
             found = minimize(self.objective, point, given, method="L-BFGS-B", jac=True, options=options)
             point = found.x
             yield Minimum(point.reshape(n_outputs, -1), bool(found.success), int(found.nit))
@@ -157,7 +165,7 @@ class SearchedProbe(LinearProbe):
         self,
         point: Float64Array,
         X: Vectors,
-        codes: IntArray,
+        targets: Targets,
         class_weights: Float64Array,
         strength: float,
         total_weight: float,
@@ -166,14 +174,14 @@ class SearchedProbe(LinearProbe):
 
         It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance means
         the same. A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column. There
-        is one output for two classes, else one per class.
+        is one output for two classes, else one per class or label.
         """
         table = point.reshape(-1, X.shape[1] + 1)
         total, gradient = 0.0, np.zeros(table.shape)
         for rows, vectors in chunks_of(X):
             for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
                 block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
-                own = codes[rows.start + start :][: len(block)]
+                own = targets[rows.start + start :][: len(block)]
                 loss, slopes = self.loss_of_rows(own, class_weights, block @ table[:, :-1].T + table[:, -1])
                 total += loss
                 gradient[:, :-1] += slopes.T @ block
@@ -185,7 +193,7 @@ class SearchedProbe(LinearProbe):
         return total / total_weight + strength / 2 * float((penalized**2).sum()), gradient.ravel()
 
 
-class LogisticRegressionProbe(SearchedProbe):
+class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
     """Multinomial logistic regression with an L2 penalty; the intercept is free.
 
     In memory it is scikit-learn's LogisticRegression; a stream is fitted to the same objective with the same optimizer
@@ -203,11 +211,11 @@ class LogisticRegressionProbe(SearchedProbe):
         """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, lambda vectors: _probabilities(self._scores(vectors)), np.float32)
 
-    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+    def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         if isinstance(X, ArrayVectors):
-            minima = self._path_in_memory(self.scaling_.apply(X.whole()), codes, values)
+            minima = self._path_in_memory(self.scaling_.apply(X.whole()), targets, values)
         else:
-            minima = super()._path(X, codes, weights, values)
+            minima = super()._path(X, targets, weights, values)
         for minimum in minima:
             # The softmax does not change if the same number is added to all intercepts: their sum is set to 0.
             if len(minimum.point) > 1:
@@ -249,7 +257,7 @@ class LogisticRegressionProbe(SearchedProbe):
             yield Minimum(point, converged, int(model.n_iter_.max()))
 
 
-class LinearSVMProbe(SearchedProbe):
+class LinearSVMProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
     """Linear support vector machine, one class against the rest: scikit-learn's LinearSVC with its default loss.
 
     The squared hinge is smooth, so that L-BFGS finds the minimum, in memory and streamed, for all classes at once.
@@ -279,24 +287,73 @@ class LinearSVMProbe(SearchedProbe):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class RidgeProbe(LinearProbe):
-    """Least squares on +1 for a row's class and -1 for the others, with an L2 penalty: scikit-learn's RidgeClassifier.
+class MultilabelProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
+    """Base of the linear probes of several labels per row: one problem for each label, all solved at once."""
 
-    It solves the normal equations, which one pass over the vectors gathers in float64. A list of penalties needs no
-    further pass. Further parameters are those of `LinearProbe`.
+    task = Task.MULTILABEL
+    choices: ClassVar = {"metric": ("auto", *METRICS[Task.MULTILABEL])}
+
+
+class MultilabelLogisticRegression(MultilabelProbe):
+    """A logistic regression for each label: OneVsRestClassifier(LogisticRegression()) of scikit-learn.
+
+    Parameters are those of `SearchedProbe`.
+
+    Examples:
+        >>> X = np.array([[0.0, 1.0], [0.1, 0.0], [1.0, 0.1], [1.0, 1.0]])
+        >>> probe = MultilabelLogisticRegression(C=100.0).fit(X, [["high"], [], ["wide"], ["high", "wide"]])
+        >>> probe.predict(X).astype(int).tolist()  # of the classes high and wide
+        [[1, 0], [0, 0], [0, 1], [1, 1]]
+    """
+
+    head = "logreg"
+
+    def predict_proba(self, X: object) -> Float32Array:
+        """Return the probability of each label, float32 (n_rows, n_classes)."""
+        return self._walk(X, lambda vectors: expit(self._scores(vectors)), np.float32)
+
+    @staticmethod
+    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the cross-entropy of the logistic function, summed over labels; see `SearchedProbe`."""
+        weights = np.where(targets, class_weights[:, 1], class_weights[:, 0])
+        losses = np.logaddexp(0, scores) - targets * scores
+        return float((weights * losses).sum()), weights * (expit(scores) - targets)
+
+
+class MultilabelSVM(MultilabelProbe):
+    """A linear support vector machine for each label: OneVsRestClassifier(LinearSVC()) of scikit-learn.
+
+    Parameters are those of `SearchedProbe`.
+    """
+
+    head = "svm"
+    _penalizes_intercept = True
+
+    @staticmethod
+    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the squared hinge, summed over labels; see `SearchedProbe`."""
+        weights, signs = np.where(targets, class_weights[:, 1], class_weights[:, 0]), 2.0 * targets - 1
+        gaps = np.maximum(0, 1 - signs * scores)
+        return float((weights * gaps * gaps).sum()), -2 * signs * weights * gaps
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LeastSquares(LinearProbe):
+    """Base of the probes that solve the normal equations, which one pass over the vectors gathers in float64.
+
+    A list of penalties needs no further pass. Further parameters are those of `LinearProbe`.
 
     Args:
         alpha: The penalty, or a list of values to choose from on dev.
     """
 
-    head = "ridge"
     penalty_name = "alpha"
     larger_is_stronger = True
 
     alpha: float | Sequence[float] = 1.0
 
-    def _path(self, X: Vectors, codes: IntArray, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        gram, products, mean, target_mean = _normal_equations(X, codes, self.scaling_, weights)
+    def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+        gram, products, mean, target_mean = _normal_equations(X, targets, self.scaling_, weights)
         for value in values:
             penalized = gram.copy()
             np.fill_diagonal(penalized, penalized.diagonal() + value)
@@ -308,25 +365,83 @@ class RidgeProbe(LinearProbe):
             yield Minimum(np.hstack([coef, intercept[:, None]]), converged=True, n_iter=1)
 
 
+class RidgeProbe(ClassifierMixin, LeastSquares):  # type: ignore[misc]  # scikit-learn has no types
+    """Least squares on +1 for a row's class and -1 for the others, with an L2 penalty: scikit-learn's RidgeClassifier.
+
+    Parameters are those of `LeastSquares`.
+    """
+
+    head = "ridge"
+
+
+class RidgeRegressor(RegressorMixin, LeastSquares):  # type: ignore[misc]  # scikit-learn has no types
+    """Least squares with an L2 penalty on numbers, one or several per row: scikit-learn's Ridge.
+
+    Parameters are those of `LeastSquares`; `class_weight` has no effect.
+
+    Examples:
+        >>> X = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.2]])
+        >>> RidgeRegressor(alpha=0.01).fit(X, [1.5, 1.6, 2.5, 2.4]).predict(X).round(1).tolist()
+        [1.5, 1.6, 2.5, 2.4]
+    """
+
+    head = "ridge"
+    task = Task.REGRESS
+    choices: ClassVar = {"metric": ("auto", *METRICS[Task.REGRESS])}
+
+    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
+        yield "class_weight", "of numbers"
+        yield from super()._ignored(has_dev=has_dev)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
+    """The mean of the numbers in training, whatever the vector: the score that a probe has to beat.
+
+    Attributes:
+        means_: float64 (n_targets,).
+    """
+
+    head = "mean"
+    task = Task.REGRESS
+    _arrays = ("means",)
+    means_: Float64Array = field(init=False)
+
+    @property
+    def standardize(self) -> bool:  # type: ignore[override]
+        """Whether vectors are standardized first; they do not matter."""
+        return False
+
+    def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
+        self.means_ = targets.mean(axis=0)
+        return {}
+
+    def _scores(self, vectors: FloatArray) -> Float64Array:
+        return np.tile(self.means_, (len(vectors), 1))
+
+
 def _normal_equations(
-    X: Vectors, codes: IntArray, scaling: Scaling, class_weights: Float64Array
+    X: Vectors, targets: Targets, scaling: Scaling, class_weights: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
     """Return the centered products that ridge needs: (dim, dim), (dim, n_outputs), and the means of both sides."""
-    dim, n_outputs = X.shape[1], 1 if len(class_weights) == 2 else len(class_weights)
+    dim, is_classes = X.shape[1], targets.dtype == np.int64
+    n_outputs = targets.shape[1] if not is_classes else 1 if len(class_weights) == 2 else len(class_weights)
     gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
     vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
     for rows, vectors in chunks_of(X):
         for start in range(0, len(vectors), _BLOCK_ROWS):
             block = scaling.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
-            own = codes[rows.start + start :][: len(block)]
-            roots = np.sqrt(class_weights[own])[:, None]
-            targets = np.where(own[:, None] == np.arange(n_outputs) + (n_outputs == 1), roots, -roots)
+            own = targets[rows.start + start :][: len(block)]
+            roots = np.sqrt(class_weights[own])[:, None] if is_classes else np.ones((len(block), 1))
+            wanted = own
+            if is_classes:
+                wanted = np.where(own[:, None] == np.arange(n_outputs) + (n_outputs == 1), roots, -roots)
             block *= roots
             gram += block.T @ block
-            products += block.T @ targets
+            products += block.T @ wanted
             vector_sum += roots[:, 0] @ block
-            target_sum += roots[:, 0] @ targets
-    total = class_weights[codes].sum()
+            target_sum += roots[:, 0] @ wanted
+    total = class_weights[targets].sum() if is_classes else len(targets)
     mean, target_mean = vector_sum / total, target_sum / total
     gram -= total * np.outer(mean, mean)
     products -= total * np.outer(mean, target_mean)

@@ -7,9 +7,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import ClassifierMixin, RegressorMixin
 
+from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.row_probe import Dev, RowProbe
+from bertfeat.heads.row_probe import Dev, RowClassifier, RowProbe
+from bertfeat.heads.targets import Targets
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric, nearest
@@ -21,7 +24,7 @@ _COSINE_ROUNDING = 1e-12
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CentroidProbe(RowProbe):
+class CentroidProbe(RowClassifier):
     """The class whose mean vector is nearest; with the Euclidean metric, scikit-learn's NearestCentroid.
 
     Args:
@@ -69,8 +72,8 @@ class CentroidProbe(RowProbe):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class KNNProbe(RowProbe):
-    """The vote of the k nearest training rows; with the Euclidean metric, scikit-learn's KNeighborsClassifier.
+class NearestRows(RowProbe):
+    """Base of the probes that look at the k nearest training rows.
 
     It keeps all training vectors in memory: float16 vectors as they are, others as float32. Like scikit-learn it keeps
     the array itself, not a copy, if the type is right. Of rows at the same distance, the first ones vote.
@@ -83,7 +86,7 @@ class KNNProbe(RowProbe):
 
     Attributes:
         vectors_: float16 or float32 (n_rows, dim), the training vectors.
-        codes_: int64 (n_rows,), their classes as indices.
+        codes_: int64 (n_rows,), their classes as indices; or float64 (n_rows, n_targets), their numbers.
     """
 
     head = "knn"
@@ -95,9 +98,9 @@ class KNNProbe(RowProbe):
     weights: str = "uniform"
     standardize: bool = True
     vectors_: npt.NDArray[Any] = field(init=False)
-    codes_: IntArray = field(init=False)
+    codes_: Targets = field(init=False)
 
-    def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
+    def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
         n_rows, dim = X.shape
         if not isinstance(X, ArrayVectors):
             raise UserError(
@@ -108,14 +111,11 @@ class KNNProbe(RowProbe):
             raise UserError(f"k {self.k} is more than the {n_rows} training rows")
         vectors = X.whole()
         self.vectors_ = vectors if vectors.dtype == np.float16 else vectors.astype(np.float32, copy=False)
-        self.codes_ = codes
+        self.codes_ = targets
         return {}
 
-    def predict_proba(self, X: object) -> Float32Array:
-        """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
-        return self._walk(X, self._scores, np.float32)
-
-    def _scores(self, vectors: FloatArray) -> Float64Array:
+    def _neighbors(self, vectors: FloatArray) -> tuple[IntArray, Float64Array]:
+        """Return the nearest training rows of vectors, (n_rows, k), and their shares in the vote, which sum to 1."""
         scores, rows = nearest(
             [(self.vectors_, np.arange(len(self.vectors_)))],
             self.scaling_.apply(vectors),
@@ -132,7 +132,35 @@ class KNNProbe(RowProbe):
         if self.weights == "distance":
             at_zero = distances == 0
             shares = np.where(at_zero.any(axis=1, keepdims=True), at_zero, 1 / np.where(at_zero, 1, distances))
+        return rows, shares / shares.sum(axis=1, keepdims=True)
+
+
+class KNNProbe(ClassifierMixin, NearestRows):  # type: ignore[misc]  # scikit-learn has no types
+    """The vote of the k nearest training rows; with the Euclidean metric, scikit-learn's KNeighborsClassifier.
+
+    Parameters are those of `NearestRows`.
+    """
+
+    def predict_proba(self, X: object) -> Float32Array:
+        """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
+        return self._walk(X, self._scores, np.float32)
+
+    def _scores(self, vectors: FloatArray) -> Float64Array:
+        rows, shares = self._neighbors(vectors)
         votes = np.zeros((len(vectors), len(self.classes_)))
         for place in range(self.k):
             votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
-        return np.asarray(votes / votes.sum(axis=1, keepdims=True))
+        return votes
+
+
+class KNNRegressor(RegressorMixin, NearestRows):  # type: ignore[misc]  # scikit-learn has no types
+    """The mean of the k nearest training rows' numbers; scikit-learn's KNeighborsRegressor.
+
+    Parameters are those of `NearestRows`.
+    """
+
+    task = Task.REGRESS
+
+    def _scores(self, vectors: FloatArray) -> Float64Array:
+        rows, shares = self._neighbors(vectors)
+        return np.asarray(np.einsum("nk,nkt->nt", shares, self.codes_[rows]))

@@ -9,17 +9,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from bertfeat.choices import Task
 from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.heads.base import Labels, Probe, class_weights, codes_of, encode_labels, is_list, penalties
+from bertfeat.heads.base import Labels, Probe, codes_of, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
 from bertfeat.heads.row_probe import check_dev, check_width
 from bertfeat.heads.scores import primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
+from bertfeat.heads.targets import DECIDE, METRICS, Targets, encode, indicators, weights_of
 from bertfeat.heads.training_loop import (
     BiLSTM,
     Body,
@@ -33,7 +36,7 @@ from bertfeat.heads.training_loop import (
     rank,
     train,
 )
-from bertfeat.records import Float32Array
+from bertfeat.records import Float32Array, Float64Array
 from bertfeat.vectors.array import as_vectors
 from bertfeat.vectors.standardized import Scaling, fit_scaling, mean_norms
 
@@ -118,11 +121,16 @@ class NeuralProbe(Probe):
         self._check_parameters(dev)
         device = _training_device(self.device)
         data = self._sequences(X)
-        classes, codes = encode_labels(flatten_labels(y, data.lengths))
-        weights = class_weights(codes, len(classes), self.class_weight)
-        examples, split = self._split(Examples(data, codes, weights), classes, dev)
+        classes, targets = encode(self.task, flatten_labels(y, data.lengths) if self.task is Task.CLASSIFY else y)
+        if len(targets) != data.vectors.shape[0]:
+            raise UserError(f"X has {data.vectors.shape[0]} rows and y {len(targets)} labels; pass one label per row")
+        weights = weights_of(targets, len(classes), self.class_weight)
+        # Numbers are learned as deviations from their mean, in units of their deviation.
+        units = fit_scaling(as_vectors(targets)) if self.task is Task.REGRESS else None
+        given = Examples(self.task, data, _in_units(targets, units), weights)
+        examples, split = self._split(given, classes, dev, units)
         scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
-        totals = np.bincount(codes) * weights
+        first = _first_scores(self.task, targets, weights)
         best: tuple[dict[str, Any], Network] | None = None
         tried = []
         for decay in penalties("weight_decay", self.weight_decay, has_dev=dev is not None)[::-1]:
@@ -130,14 +138,16 @@ class NeuralProbe(Probe):
                 memory_errors(device, "training; use a smaller hidden_size or batch_size"),
                 own_randomness(int(self.seed), device),
             ):
-                network = self._build(scaling, len(classes)).to(device)
-                network.start_at(totals / totals.sum())
+                network = self._build(scaling, len(first)).to(device)
+                network.start_at(first)
                 report = train(network, examples, split, self, weight_decay=decay, on_epoch=on_epoch)
             tried.append(report)
             if best is None or rank(report) > rank(best[0]):
                 best = report, network
         assert best is not None
         self.classes_, self.network_ = classes, best[1]
+        if units is not None:
+            self.network_.unscale(units)
         self.report_ = best[0] | {"device": str(device)}
         if is_list(self.weight_decay):
             self.report_["tried"] = tried
@@ -149,16 +159,21 @@ class NeuralProbe(Probe):
     def predict(self, X: object) -> Any:
         """Return the class of each row, (n_rows,), of the labels' own type; for taggers one array per sequence.
 
+        Numbers are float64 (n_rows,) or (n_rows, n_targets); several labels are bool (n_rows, n_classes).
+
         Raises:
             UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
         """
         data = self._sequences(X)
         return self._shaped(self._labels(data), data)
 
+    @available_if(lambda self: self.task is not Task.REGRESS)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: object) -> Any:
         """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         data = self._sequences(X)
-        return self._shaped(torch.softmax(torch.from_numpy(self._scores(data)), dim=1).numpy(), data)
+        scores = torch.from_numpy(self._scores(data))
+        chances = torch.softmax(scores, dim=1) if self.task is Task.CLASSIFY else torch.sigmoid(scores)
+        return self._shaped(chances.numpy(), data)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the network's arrays by name; see `Probe`."""
@@ -169,7 +184,7 @@ class NeuralProbe(Probe):
         """Restore the network's arrays (see `Probe`), on the device of its training if it is there, else on the CPU."""
         # The network takes no memory here: the saved arrays become its weights.
         with torch.device("meta"):
-            network = self._build(Scaling.identity(len(arrays["mean"])), len(self.classes_))
+            network = self._build(Scaling.identity(len(arrays["mean"])), len(arrays["body.output.bias"]))
         network.load_state_dict({name: torch.tensor(array).float() for name, array in arrays.items()}, assign=True)
         try:
             device = _training_device(self.device)
@@ -178,7 +193,7 @@ class NeuralProbe(Probe):
         self.network_ = network.to(device)
         return self
 
-    def _body(self, dim: int, n_classes: int) -> Body:
+    def _body(self, dim: int, n_outputs: int) -> Body:
         """Return the body of the network, for vectors `dim` wide."""
         raise NotImplementedError
 
@@ -192,41 +207,50 @@ class NeuralProbe(Probe):
         return flat
 
     def _labels(self, data: Sequences) -> Labels:
-        codes = self._scores(data).argmax(axis=1)
-        return np.asarray(self.classes_[codes])
+        return np.asarray(DECIDE[self.task](self._scores(data), self.classes_))
 
     def _scores(self, data: Sequences) -> Float32Array:
-        """Return the scores of the classes before the softmax, float32 (n_rows, n_classes)."""
+        """Return the scores of the outputs, before a softmax, float32 (n_rows, n_outputs)."""
         check_is_fitted(self, "network_")
         check_width(data.vectors, self.n_features_in_, "X")
         return np.asarray(predict_scores(self.network_, data).numpy())
 
-    def _build(self, scaling: Scaling, n_classes: int) -> Network:
+    def _build(self, scaling: Scaling, n_outputs: int) -> Network:
         n_layers, dim = self.mix or 1, len(scaling.mean)
         if dim % n_layers:
             raise UserError(f"mix {n_layers} does not divide vectors {dim} wide into layers of one width")
-        return Network(scaling, self.mix, self._body(dim // n_layers, n_classes))
+        return Network(scaling, self.mix, self._body(dim // n_layers, n_outputs))
 
-    def _split(self, train: Examples, classes: Labels, dev: tuple[Any, Any] | None) -> tuple[Examples, DevSplit | None]:
+    def _split(
+        self, train: Examples, classes: Labels, dev: tuple[Any, Any] | None, units: Scaling | None
+    ) -> tuple[Examples, DevSplit | None]:
         """Return the examples to learn from, and the dev split if there is one."""
-        metric = self.metric
-        if metric == "auto":
-            metric = primary_metric(classes.tolist()) if self.is_tagger else "accuracy"
+        metric = METRICS[self.task][0] if self.metric == "auto" else self.metric
+        if self.metric == "auto" and self.is_tagger:
+            metric = primary_metric(classes.tolist())
         if dev is not None:
             held = self._sequences(dev[0])
-            _, labels = check_dev(held.vectors, flatten_labels(dev[1], held.lengths), train.data.dim, classes)
-            codes = codes_of(labels, classes)
-            if metric == "loss" and (codes < 0).all():
+            truth = flatten_labels(dev[1], held.lengths) if self.task is Task.CLASSIFY else dev[1]
+            _, labels = check_dev(held.vectors, truth, train.data.dim, classes, self.task)
+            if self.task is Task.CLASSIFY:
+                targets: Targets = codes_of(labels, classes)
+            elif units is not None:
+                targets = labels = _in_units(labels.reshape(len(labels), -1), units)
+            else:
+                targets = indicators(labels, classes)
+            if metric == "loss" and self.task is Task.CLASSIFY and (targets < 0).all():
                 raise UserError("dev holds no label that train has seen, so it has no loss; pass another metric")
         elif self.early_stopping:
             rng = np.random.default_rng(self.seed)
-            strata = None if self.is_tagger else train.codes
+            strata = None if self.is_tagger or self.task is not Task.CLASSIFY else train.targets
             held, rows, taking_part = hold_out(train.data, self.validation_fraction, rng, strata)
-            codes = train.codes[rows]
-            labels, train = classes[codes], replace(train, taking_part=taking_part)
+            labels = targets = train.targets[rows]
+            if self.task is Task.CLASSIFY:
+                labels = classes[targets]
+            train = replace(train, taking_part=taking_part)
         else:
             return train, None
-        return train, DevSplit(Examples(held, codes, train.class_weights), labels, classes, metric)
+        return train, DevSplit(Examples(self.task, held, targets, train.class_weights), labels, classes, metric)
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
         if has_dev:
@@ -239,8 +263,8 @@ class NeuralProbe(Probe):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-learn has no types
-    """A multi-layer perceptron: hidden layers with ReLU and dropout, then a softmax.
+class MLP(NeuralProbe):
+    """Base of the multi-layer perceptrons: hidden layers with ReLU and dropout, then a linear layer.
 
     Further parameters are those of `NeuralProbe`.
 
@@ -248,12 +272,6 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
         hidden_size: Width of the hidden layers.
         n_layers: The number of hidden layers.
         dropout: Share of the hidden values that training drops.
-
-    Examples:
-        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
-        >>> probe = MLPProbe(early_stopping=False, lr=0.01).fit(X, ["odd", "odd", "even", "even"])
-        >>> probe.predict(X).tolist()
-        ['odd', 'odd', 'even', 'even']
     """
 
     head = "mlp"
@@ -263,12 +281,44 @@ class MLPProbe(ClassifierMixin, NeuralProbe):  # type: ignore[misc]  # scikit-le
     dropout: float = 0.1
     batch_size: int = 256
 
-    def _body(self, dim: int, n_classes: int) -> Body:
+    def _body(self, dim: int, n_outputs: int) -> Body:
         steps: list[nn.Module] = []
         for _ in range(self.n_layers):
             steps += [nn.Linear(dim, self.hidden_size), nn.ReLU(), nn.Dropout(self.dropout)]
             dim = self.hidden_size
-        return RowByRow(nn.Sequential(*steps), nn.Linear(dim, n_classes))
+        return RowByRow(nn.Sequential(*steps), nn.Linear(dim, n_outputs))
+
+
+class MLPProbe(ClassifierMixin, MLP):  # type: ignore[misc]  # scikit-learn has no types
+    """A multi-layer perceptron with a softmax; parameters are those of `MLP`.
+
+    Examples:
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+        >>> probe = MLPProbe(early_stopping=False, lr=0.01).fit(X, ["odd", "odd", "even", "even"])
+        >>> probe.predict(X).tolist()
+        ['odd', 'odd', 'even', 'even']
+    """
+
+
+class MLPRegressor(RegressorMixin, MLP):  # type: ignore[misc]  # scikit-learn has no types
+    """A multi-layer perceptron for numbers, one or several per row, by squared error; parameters are those of `MLP`.
+
+    Training takes the numbers as deviations from their mean; `class_weight` has no effect.
+    """
+
+    task = Task.REGRESS
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *METRICS[Task.REGRESS], "loss")}
+
+    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
+        yield "class_weight", "of numbers"
+        yield from super()._ignored(has_dev=has_dev)
+
+
+class MultilabelMLP(ClassifierMixin, MLP):  # type: ignore[misc]  # scikit-learn has no types
+    """A multi-layer perceptron with a logistic function for each label; parameters are those of `MLP`."""
+
+    task = Task.MULTILABEL
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *METRICS[Task.MULTILABEL], "loss")}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -351,6 +401,21 @@ class BiLSTMTagger(Tagger):
 
     def _body(self, dim: int, n_classes: int) -> Body:
         return BiLSTM(dim, self.hidden_size, self.n_layers, self.dropout, n_classes)
+
+
+def _in_units(targets: Targets, units: Scaling | None) -> Targets:
+    return targets if units is None else units.apply(targets)
+
+
+def _first_scores(task: Task, targets: Targets, weights: Float64Array) -> Float64Array:
+    """Return the scores of a network that knows the shares of the classes alone, (n_outputs,)."""
+    if task is Task.REGRESS:
+        return np.zeros(targets.shape[1])
+    if task is Task.MULTILABEL:
+        totals = weights * np.stack([(~targets).sum(axis=0), targets.sum(axis=0)], axis=1)
+        return np.asarray(np.log(np.maximum(totals[:, 1], 0.5) / np.maximum(totals[:, 0], 0.5)))
+    totals = np.bincount(targets) * weights
+    return np.asarray(np.log(totals / totals.sum()))
 
 
 def _training_device(spec: str) -> torch.device:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bertfeat import extensions
+from bertfeat.choices import Task
 from bertfeat.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -28,30 +29,51 @@ TAGGERS: dict[str, tuple[str, str]] = {
     "bilstm": ("bertfeat.heads.neural", "BiLSTMTagger"),
 }
 HEADS = ROW_HEADS | TAGGERS
+#: The heads of the other tasks.
+OF_TASK: dict[Task, dict[str, tuple[str, str]]] = {
+    Task.CLASSIFY: HEADS,
+    Task.REGRESS: {
+        "ridge": ("bertfeat.heads.linear", "RidgeRegressor"),
+        "knn": ("bertfeat.heads.neighbors", "KNNRegressor"),
+        "mlp": ("bertfeat.heads.neural", "MLPRegressor"),
+        "mean": ("bertfeat.heads.linear", "MeanRegressor"),
+    },
+    Task.MULTILABEL: {
+        "logreg": ("bertfeat.heads.linear", "MultilabelLogisticRegression"),
+        "svm": ("bertfeat.heads.linear", "MultilabelSVM"),
+        "mlp": ("bertfeat.heads.neural", "MultilabelMLP"),
+    },
+}
+#: The head that learns each task if none is named.
+DEFAULT_HEADS = {Task.CLASSIFY: "logreg", Task.REGRESS: "ridge", Task.MULTILABEL: "logreg"}
 
 
 def check_head(name: str) -> None:
     """Raise a UserError if no head has a name, without loading a head."""
-    if name not in HEADS and name not in (added := extensions.names("heads")):
-        known = [*HEADS, *added]
+    own = dict.fromkeys(head for heads in OF_TASK.values() for head in heads)
+    if name not in own and name not in (added := extensions.names("heads")):
+        known = [*own, *added]
         there = did_you_mean(name, known) or f"heads are {', '.join(known)}"
         raise UserError(f"no head {name!r}; {there}")
 
 
-def head_class(name: str) -> type[Probe]:
-    """Return the class of a head."""
+def head_class(name: str, task: Task = Task.CLASSIFY) -> type[Probe]:
+    """Return the class of a head for a task; a UserError names the heads that learn the task if this one cannot."""
     check_head(name)
-    if name in HEADS:
-        module, class_name = HEADS[name]
+    if name in OF_TASK[task]:
+        module, class_name = OF_TASK[task][name]
         found: type[Probe] = getattr(importlib.import_module(module), class_name)
-    else:
+        return found
+    if name in extensions.names("heads"):
         found = extensions.load("heads", name)
-    return found
+        if found.task is task:
+            return found
+    raise UserError(f"head {name} does not go with `task={task.value!r}`; heads of it are {', '.join(OF_TASK[task])}")
 
 
-def make_head(name: str, **params: Any) -> Probe:
+def make_head(name: str, task: Task = Task.CLASSIFY, **params: Any) -> Probe:
     """Return an unfitted probe; the values of its parameters are checked when it is fitted."""
-    cls = head_class(name)
+    cls = head_class(name, task)
     known = inspect.signature(cls).parameters
     for param in params:
         if param not in known:

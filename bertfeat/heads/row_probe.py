@@ -10,17 +10,18 @@ import numpy.typing as npt
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, Probe, check_labels, encode_labels, require_same_kind
+from bertfeat.heads.base import Labels, Probe, require_same_kind
 from bertfeat.heads.scores import score_by
-from bertfeat.records import IntArray
+from bertfeat.heads.targets import DECIDE, METRICS, Targets, check_truth, encode
 from bertfeat.vectors.array import FloatArray, Vectors, as_vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, fit_scaling
 
 Dev: TypeAlias = tuple[Vectors, Labels]
 
 
-class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn has no types
+class RowProbe(Probe):
     """Base of the probes that label rows one by one, with the vectors standardized first.
 
     A subclass sets its own arrays in `_fit`, names them in `_arrays`, and computes the scores of rows in `_scores`.
@@ -41,26 +42,30 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
 
         Args:
             X: Numbers (n_rows, dim), or `Vectors`, which are read in chunks.
-            y: Labels (n_rows,): strings, integers or booleans.
+            y: Labels (n_rows,), as `check_truth` takes them for the task: strings, integers or booleans; numbers,
+                (n_rows,) or (n_rows, n_targets); or lists of labels.
             dev: Vectors and labels to score, for the report; a list of penalties is chosen from by this score.
 
         Raises:
             UserError: A parameter, the data or dev cannot be used; the message says why.
         """
         self._check_parameters(dev)
-        classes, codes = encode_labels(y)
-        source = _labelled(X, codes, "X", "y")
+        classes, targets = encode(self.task, y)
+        source = _labelled(X, targets, "X", "y")
         dim = source.shape[1]
-        dev_rows = None if dev is None else check_dev(*dev, dim, classes)
+        dev_rows = None if dev is None else check_dev(*dev, dim, classes, self.task)
         self.scaling_ = fit_scaling(source) if self.standardize else Scaling.identity(dim)
         self.classes_ = classes
-        self.report_ = self._fit(source, codes, dev_rows)
+        self.report_ = self._fit(source, targets, dev_rows)
         if dev_rows is not None and not self.report_:
-            self.report_ = {"metric": "accuracy", "dev_score": dev_score(self, dev_rows)}
+            metric = METRICS[self.task][0]
+            self.report_ = {"metric": metric, "dev_score": dev_score(self, dev_rows, metric)}
         return self
 
     def predict(self, X: object) -> Labels:
         """Return the class of each row, (n_rows,), of the labels' own type.
+
+        Numbers are float64 (n_rows,) or (n_rows, n_targets); several labels are bool (n_rows, n_classes).
 
         Args:
             X: Numbers (n_rows, dim), or `Vectors`.
@@ -68,8 +73,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         Raises:
             UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
         """
-        codes = self._walk(X, lambda vectors: _best(self._scores(vectors)), np.int64)
-        return np.asarray(self.classes_[codes])
+        return self._walk(X, lambda vectors: DECIDE[self.task](self._scores(vectors), self.classes_), None)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the fitted arrays by name; see `Probe`."""
@@ -83,8 +87,8 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
             setattr(self, f"{name}_", arrays[name])
         return self
 
-    def _fit(self, X: Vectors, codes: IntArray, dev: Dev | None) -> dict[str, Any]:
-        """Fit to vectors (n_rows, dim), not standardized, and the class of each, (n_rows,); return a report, or {}."""
+    def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:
+        """Fit to vectors (n_rows, dim), not standardized, and what each is labelled with; return a report, or {}."""
         raise NotImplementedError
 
     def _scores(self, vectors: FloatArray) -> npt.NDArray[Any]:
@@ -92,7 +96,7 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         raise NotImplementedError
 
     def _walk(
-        self, X: object, per_chunk: Callable[[FloatArray], npt.NDArray[Any]], dtype: npt.DTypeLike
+        self, X: object, per_chunk: Callable[[FloatArray], npt.NDArray[Any]], dtype: npt.DTypeLike | None
     ) -> npt.NDArray[Any]:
         """Return the results of a function for the chunks of rows, end to end."""
         check_is_fitted(self, "scaling_")
@@ -104,26 +108,26 @@ class RowProbe(ClassifierMixin, Probe):  # type: ignore[misc]  # scikit-learn ha
         return np.concatenate(pieces, dtype=dtype, casting="same_kind")
 
 
-def _best(scores: npt.NDArray[Any]) -> IntArray:
-    """Return the index of the best class of each row; the first one of equals."""
-    return (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1).astype(np.int64)
+class RowClassifier(ClassifierMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
+    """Base of the probes that give each row one class."""
 
 
-def check_dev(X: object, y: npt.ArrayLike, width: int, classes: Labels) -> Dev:
+def check_dev(X: object, y: Any, width: int, classes: Labels, task: Task = Task.CLASSIFY) -> Dev:
     """Return the vectors and labels of a dev split; labels that train has not seen may be among them."""
-    labels = check_labels(y, what="dev's y")
+    labels = check_truth(task, y, "dev's y")
     source = _labelled(X, labels, "dev's X", "dev's y")
     if len(labels) == 0:
         raise UserError("dev has no rows; give a dev split with labelled rows or none")
     check_width(source, width, "dev's X")
-    require_same_kind(labels, "dev", classes, "train")
+    if task is Task.CLASSIFY:
+        require_same_kind(labels, "dev", classes, "train")
     return source, labels
 
 
-def dev_score(probe: RowProbe, dev: Dev, metric: str = "accuracy") -> float:
-    """Return the accuracy of a probe on a dev split, or its macro F1 (over all classes, true or predicted)."""
+def dev_score(probe: RowProbe, dev: Dev, metric: str) -> float:
+    """Return a score of a probe on a dev split; macro F1 is over all classes, true or predicted."""
     try:
-        return score_by(metric, dev[1], probe.predict(dev[0]))
+        return score_by(metric, dev[1], probe.predict(dev[0]), classes=probe.classes_)
     except UserError as error:
         raise UserError(f"dev: {error}") from None
 

@@ -142,8 +142,21 @@ def primary_metric(labels: Iterable[object]) -> str:
     return "entity_f1" if is_tag_scheme(labels) else "accuracy"
 
 
-def score_by(metric: str, truth: Labels, predicted: Labels, lengths: IntArray | None = None) -> float:
+def score_by(
+    metric: str, truth: Labels, predicted: Labels, lengths: IntArray | None = None, classes: Labels | None = None
+) -> float:
     """Return one score of labels (n_rows,): accuracy, macro_f1, or entity_f1 of sequences of these lengths."""
+    from sklearn.metrics import accuracy_score, f1_score, r2_score
+
+    if metric == "r2":
+        return float(r2_score(truth, predicted))
+    if predicted.dtype == np.bool_ and predicted.ndim == 2:
+        from bertfeat.heads.targets import indicators
+
+        has = truth if truth.dtype == np.bool_ else indicators(truth, classes)
+        if metric == "subset_accuracy":
+            return float(accuracy_score(has, predicted))
+        return float(f1_score(has, predicted, average=metric.removesuffix("_f1"), zero_division=0))
     if metric == "entity_f1":
         return entity_scores(truth, predicted, lengths).f1
     if metric == "macro_f1":

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 from torch.nn.utils.rnn import PackedSequence
 
+from bertfeat.choices import Task
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.base import Labels
 from bertfeat.heads.batching import BatchSize, batches
 from bertfeat.heads.scores import score_by
 from bertfeat.heads.sequences import Sequences
+from bertfeat.heads.targets import DECIDE, Targets
 from bertfeat.ragged import ragged_arange, run_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
 from bertfeat.vectors.standardized import Scaling
@@ -70,10 +72,18 @@ class Network(nn.Module):
         self.mix = None if n_layers is None else ScalarMix(n_layers)
         self.body = body
 
-    def start_at(self, shares: Float64Array) -> None:
-        """Start at the shares of the classes, (n_classes,); to learn them takes the intercept thousands of steps."""
+    def start_at(self, scores: Float64Array) -> None:
+        """Start at scores, (n_outputs,), that every row gets; to learn them takes the intercept thousands of steps."""
         with torch.no_grad():
-            self.body.output.bias.copy_(torch.from_numpy(np.log(shares)))
+            self.body.output.bias.copy_(torch.from_numpy(scores))
+
+    def unscale(self, scaling: Scaling) -> None:
+        """Turn scores of numbers that were standardized into scores of the numbers."""
+        mean, scale = torch.from_numpy(scaling.mean), torch.from_numpy(scaling.scale)
+        with torch.no_grad():
+            output = self.body.output
+            output.weight.mul_(scale.to(output.weight)[:, None])
+            output.bias.mul_(scale.to(output.bias)).add_(mean.to(output.bias))
 
     def forward(self, vectors: torch.Tensor, lengths: IntArray) -> torch.Tensor:
         """Return scores (n_rows, n_classes) of vectors (n_rows, dim), of sequences end to end, none of length 0."""
@@ -134,10 +144,11 @@ def _by_step(lengths: IntArray) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Sequences with the class of each row as an index, (n_rows,), and the weight of each class in the loss."""
+    """Sequences, with what each row is labelled with (see `Targets`), and the weights of classes in the loss."""
 
+    task: Task
     data: Sequences
-    codes: IntArray
+    targets: Targets
     class_weights: Float64Array
     taking_part: BoolArray | None = None  # the sequences that are learned from, (n_sequences,); None is all
 
@@ -153,20 +164,34 @@ class DevSplit:
 
     def measure(self, network: Network) -> dict[str, Any]:
         """Return the metric, its score and the mean loss, which is None if no label is a known class."""
-        data, codes = self.examples.data, torch.from_numpy(self.examples.codes)
+        task, data, targets = self.examples.task, self.examples.data, torch.from_numpy(self.examples.targets)
         try:
             scores = predict_scores(network, data)
         except UserError as error:
             raise UserError(f"dev: {error}") from None
-        known, loss = codes >= 0, None
+        known = targets >= 0 if task is Task.CLASSIFY else torch.ones(len(targets), dtype=torch.bool)
+        loss = None
         if known.any():
             weights = torch.from_numpy(self.examples.class_weights).float()
-            losses = cross_entropy(scores[known], codes[known], weight=weights, reduction="none")
+            losses = loss_of(task, scores[known], targets[known], weights, reduction="none")
             loss = losses.mean(dtype=torch.float64).item()
         score = loss
         if self.metric != "loss":
-            score = score_by(self.metric, self.labels, self.classes[scores.argmax(dim=1).numpy()], data.lengths)
+            found = DECIDE[task](scores.numpy(), self.classes)
+            score = score_by(self.metric, self.labels, found, data.lengths, classes=self.classes)
         return {"metric": self.metric, "dev_score": score, "dev_loss": loss}
+
+
+def loss_of(
+    task: Task, scores: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, reduction: str
+) -> torch.Tensor:
+    """Return the losses of rows, or their sum: cross-entropy, squared error, or the cross-entropy of each label."""
+    if task is Task.CLASSIFY:
+        return cross_entropy(scores, targets, weight=weights, reduction=reduction)
+    if task is Task.REGRESS:
+        return mse_loss(scores, targets.float(), reduction=reduction)
+    each = torch.where(targets, weights[:, 1], weights[:, 0])
+    return binary_cross_entropy_with_logits(scores, targets.float(), weight=each, reduction=reduction)
 
 
 def rank(measure: Mapping[str, Any]) -> tuple[float, float]:
@@ -242,16 +267,16 @@ def _run_epoch(
     weights = torch.from_numpy(examples.class_weights).float().to(device)
     losses, n_rows = [], 0
     for batch in batches(examples.data, size, rng, examples.taking_part):
-        codes = torch.from_numpy(examples.codes[batch.rows]).to(device)
+        targets = torch.from_numpy(examples.targets[batch.rows]).to(device)
         scores = network(batch.vectors.to(device), batch.lengths)
         # torch's weighted mean would divide by the weights in the batch, which makes rare classes count less.
-        loss = cross_entropy(scores, codes, weight=weights, reduction="sum") / len(codes)
+        loss = loss_of(examples.task, scores, targets, weights, reduction="sum") / len(targets)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), _MAX_GRADIENT_NORM)
         optimizer.step()
-        losses.append(loss.detach() * len(codes))
-        n_rows += len(codes)
+        losses.append(loss.detach() * len(targets))
+        n_rows += len(targets)
     # They are added up here in float64, which not every device has.
     return float(sum(torch.stack(losses).tolist())) / n_rows
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from bertfeat.choices import Task, one_of
 from bertfeat.errors import BertfeatWarning, ConfigError
 from bertfeat.heads.registry import HeadSettings
 from bertfeat.progress import Progress
@@ -35,7 +36,11 @@ class ProbeConfig:
         features: The features of a sweep: layers by number, features, and mixes such as `mix_last4`, as a list or with
             commas. None is each layer, the concatenation and mean of the last four layers and of all, other stored
             features, and for neural heads a scalar mix of the last four layers and of all layers but the embeddings.
-        head: logreg, svm, ridge, centroid, knn, mlp; at word and token level also the taggers linear and bilstm.
+        task: What the label is: `classify` (one class per row), `regress` (a number, or a list of them) or `multilabel`
+            (a list of labels). `auto` tells by the column: decimals are numbers, lists are several labels.
+        head: For classes logreg, svm, ridge, centroid, knn, mlp, and at word and token level the taggers linear and
+            bilstm; for numbers ridge, knn, mlp, mean; for several labels logreg, svm, mlp. None is logreg, or ridge for
+            numbers.
         params: The parameters of the head; a call takes them by name too.
         dev: A store to choose settings and seeds by, and to score a sweep on, extracted like the first one.
         hold_out: The share of the documents that a sweep without `dev` scores on.
@@ -64,7 +69,8 @@ class ProbeConfig:
     feature: str | int | None = None
     mix: str | Sequence[int] | None = None
     features: str | Sequence[str | int] | None = None
-    head: str = "logreg"
+    task: str = "auto"
+    head: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     dev: str | Path | Store | None = None
     hold_out: float = _HOLD_OUT
@@ -85,9 +91,11 @@ class ProbeConfig:
                 raise ConfigError(f"`{name}={value}` is below 1")
         if not 0 < self.hold_out < 1:
             raise ConfigError(f"`hold_out={self.hold_out}` is not between 0 and 1")
+        if self.task != "auto":
+            one_of(Task, "task", self.task)
         if self.feature is not None and self.mix is not None:
             raise ConfigError(f"feature {self.feature!r} and mix {self.mix!r} name two features; pass one of them")
-        for name in ("seed", "mix"):
+        for name in ("seed", "mix", "task"):
             if name in self.params:
                 raise ConfigError(f"params holds {name!r}, which is a setting of its own; pass `{name}`")
         if self.dev is not None and self.hold_out != _HOLD_OUT:
@@ -120,7 +128,8 @@ class ProbeSettings(HeadSettings, total=False):
     feature: str | int | None
     mix: str | Sequence[int] | None
     features: str | Sequence[str | int] | None
-    head: str
+    task: str
+    head: str | None
     params: Mapping[str, Any]
     dev: str | Path | Store | None
     hold_out: float

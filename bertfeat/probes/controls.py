@@ -15,7 +15,7 @@ from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
 from bertfeat.errors import BertfeatWarning, ConfigError, UserError
 from bertfeat.heads.base import Labels, encode_labels
-from bertfeat.heads.registry import HEADS, head_class, make_head
+from bertfeat.heads.registry import HEADS, head_class
 from bertfeat.levels import LEVELS
 from bertfeat.probes.rows import LabelledRows
 from bertfeat.probes.scoring import score_predicted
@@ -84,16 +84,16 @@ def baselines_of(given: str | Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def check_controls(task: ProbeTask, choices: Iterable[FeatureChoice], what: Task = Task.CLASSIFY) -> None:
+def check_controls(task: ProbeTask, choices: Iterable[FeatureChoice]) -> None:
     """Refuse controls that the targets, the level, the head or the stores of a sweep cannot have."""
-    config, named, kind = task.config, baselines_of(task.config.baselines), head_class(task.config.head)
+    config, named = task.config, baselines_of(task.config.baselines)
     of_types = [name for name, is_asked in (("control", config.control), ("type", "type" in named)) if is_asked]
     of_labels = [*of_types, *(["mdl"] if config.mdl else []), *(["majority"] if "majority" in named else [])]
-    if of_labels and what is not Task.CLASSIFY:
-        raise UserError(f"{of_labels[0]} needs one label per row, and the task is {what}; leave it out")
+    if of_labels and task.task is not Task.CLASSIFY:
+        raise UserError(f"{of_labels[0]} needs one label per row, and the task is {task.task}; leave it out")
     if of_types and not LEVELS[task.level].surface:
         raise UserError(f"{of_types[0]} needs words that repeat, and level {task.level} has texts; use level word")
-    if config.mdl and not hasattr(kind, "predict_proba"):
+    if config.mdl and not hasattr(task.head, "predict_proba"):
         able = ", ".join(name for name in HEADS if hasattr(head_class(name), "predict_proba"))
         raise UserError(f"head {config.head} has no probabilities, which mdl needs; use one of {able}")
     if (_RANDOM_DEV in named) != (_RANDOM in named and task.dev is not None):
@@ -225,13 +225,13 @@ def _code_of_feature(
     task: ProbeTask, choice: FeatureChoice, train: LabelledRows, report: Mapping[str, object], reports: Progress
 ) -> Codelength:
     """Return the codelength of the labels of the rows of train that have a vector, given a feature."""
-    rows, kind = train.with_vector, head_class(task.config.head)
+    rows, config, penalty = train.with_vector, task.config, task.head.penalty_name
     classes, codes = encode_labels(rows.labels, what=rows.source.where)
-    given = {"seed": task.config.seed if kind.is_random else None, "mix": choice.mix}
-    chosen = {} if kind.penalty_name is None else {kind.penalty_name: report[kind.penalty_name]}
-    params = {**task.config.params, **chosen, **{name: value for name, value in given.items() if value is not None}}
-    # Both parts are in the store of train.
-    alone = replace(task, dev=None)
+    given = {"seed": config.seed if task.head.is_random else None, "mix": choice.mix}
+    extra = {name: value for name, value in given.items() if value is not None}
+    chosen = {} if penalty is None else {penalty: report[penalty]}
+    # All of it is in the store of train; dev has no part in it.
+    alone = replace(task, dev=None, config=replace(config, params={**config.params, **chosen}))
 
     def predict(seen: BoolArray, coded: BoolArray) -> Float64Array:
         reports.stage(f"{choice.name}: coding the labels of {coded.sum()} rows by {seen.sum()}")
@@ -242,12 +242,12 @@ def _code_of_feature(
             return probabilities
         data, following = alone.read(choice.feature, rows.only(seen), rows.only(coded))
         assert following is not None
-        probe: Any = make_head(task.config.head, **params)
+        probe: Any = alone.probe(**extra)
         found = probe.fit(data.vectors_for(probe), data.rows.labels).predict_proba(following.vectors_for(probe))
         probabilities[:, known] = np.concatenate(found) if probe.is_tagger else found
         return probabilities
 
-    return online_code(codes, portions_of(rows.documents, task.config.seed), predict)
+    return online_code(codes, portions_of(rows.documents, config.seed), predict)
 
 
 def _code_of_frequencies(task: ProbeTask, train: LabelledRows) -> Codelength:

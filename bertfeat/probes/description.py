@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from bertfeat.choices import Task
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.durable.records import to_values
@@ -69,6 +70,8 @@ class Training(UsedRows):
     seconds: float
     versions: Mapping[str, str]
     created_at: str  # ISO 8601, UTC
+    task: Task = Task.CLASSIFY
+    told_by: str | None = None  # what the task was told by; None if it was given, and for texts
 
     def to_dict(self, head: str, params: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, Any]:
         """Return the record, with the head, its parameters and the classes, as JSON values."""

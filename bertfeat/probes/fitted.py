@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 import numpy as np
 import polars as pl
 
-from bertfeat.choices import Level
+from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.corpus.corpus import may_be_file
@@ -34,6 +34,7 @@ from bertfeat.probes.predictions import (
     Written,
     check_output,
     kept_settings,
+    shown_predictions,
     write_frames,
 )
 from bertfeat.probes.rows import IS_FIRST_TOKEN, LabelSource, select_rows
@@ -51,8 +52,6 @@ from bertfeat.vectors.store import StoreVectors, lengths_of
 
 if TYPE_CHECKING:
     from bertfeat.extraction.flow import Flow
-
-_TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
 
 
 @dataclass(eq=False)
@@ -72,7 +71,8 @@ class FittedProbe:
 
     def __repr__(self) -> str:
         what = f"{self.probe.head} on {self.spec.feature}, level {self.level}, label {self.label!r}"
-        return f"FittedProbe({self.name!r}, {what}, {len(self.probe.classes_)} classes)"
+        learned = "numbers" if self.probe.task is Task.REGRESS else f"{len(self.probe.classes_)} classes"
+        return f"FittedProbe({self.name!r}, {what}, {learned})"
 
     def _repr_html_(self) -> str:
         names = ("model", "n_rows", "n_documents", "metric", "params", "classes")
@@ -116,8 +116,9 @@ class FittedProbe:
         """
         store = as_store(store)
         self.spec.find_in(store, mine=self._mine)
-        rows = select_rows(store, self.level, self.spec.feature, label or self.label, labels)
-        require_same_kind(rows.labels, rows.source.where, self.probe.classes_, self._mine)
+        rows = select_rows(store, self.level, self.spec.feature, label or self.label, labels, task=self.probe.task)
+        if self.probe.task is Task.CLASSIFY:
+            require_same_kind(rows.labels, rows.source.where, self.probe.classes_, self._mine)
         return score_rows(self.probe, rows.stream(store, self.spec.feature), rows, bootstrap=bootstrap)
 
     @overload
@@ -175,6 +176,8 @@ class FittedProbe:
         names = names_in(columns)
         asks_gold = errors or label is not None or labels is not None or self.label in names
         gold = (label or self.label) if asks_gold else None
+        if errors and self.probe.task is not Task.CLASSIFY:
+            raise UserError(f"{self._mine} has `task={self.probe.task.value!r}`; `errors` are of one class per row")
         store, texts, n_set_aside = _store_of(what), _texts_of(what), 0
         if store is not None and settings:
             raise UserError(f"`{next(iter(settings))}` is for reading text; {store.path} is a store")
@@ -291,11 +294,9 @@ class FittedProbe:
         documents = None if is_document else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
         lengths = None if documents is None else lengths_of(documents)
         labels, probabilities = predict_rows(self.probe, vectors(rows, documents), lengths)
-        kind = _TYPES[self.probe.classes_.dtype.kind]
-        predicted = pl.repeat(None, frame.height, dtype=kind, eager=True).scatter(rows, pl.Series(labels, dtype=kind))
-        probability = pl.repeat(None, frame.height, dtype=pl.Float32, eager=True)
-        if probabilities is not None:
-            probability = probability.scatter(rows, probabilities)
+        predicted, probability = shown_predictions(self.probe, labels, probabilities)
+        places = pl.Series(np.full(frame.height, -1)).scatter(rows, np.arange(len(rows))).replace(-1, None)
+        predicted, probability = predicted.gather(places), probability.gather(places)
         return frame.with_columns(predicted.alias(PREDICTION), probability.alias(PROBABILITY))
 
 

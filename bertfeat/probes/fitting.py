@@ -17,20 +17,22 @@ import numpy as np
 import polars as pl
 
 from bertfeat._version import __version__
-from bertfeat.choices import Level
+from bertfeat.choices import Level, Task
 from bertfeat.errors import BertfeatWarning, UserError, require
-from bertfeat.heads.base import Probe, encode_labels, require_same_kind
-from bertfeat.heads.registry import head_class, heads_with_mix, make_head
+from bertfeat.heads.base import Probe, require_same_kind
+from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with_mix, make_head
 from bertfeat.heads.scores import mean_and_deviation
+from bertfeat.heads.targets import encode
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
 from bertfeat.probes.controls import baseline_rows, check_controls, measure
 from bertfeat.probes.description import DevRows, MeanScore, Training
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
-from bertfeat.probes.rows import Dataset, LabelledRows, read_vectors, select_rows
+from bertfeat.probes.rows import Dataset, LabelledRows, LabelSource, read_vectors, select_rows
 from bertfeat.probes.scoring import ProbeScore, score_rows
 from bertfeat.probes.sweep import Sweep, SweepRow
+from bertfeat.probes.targets import choose_task
 from bertfeat.progress import Progress, reporting
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -71,8 +73,9 @@ def fit_probe(
     started = time.perf_counter()
     of_sweeps = dict.fromkeys(("features", "control", "baselines", "mdl"), "it is for sweep_probes")
     config = ProbeConfig.of(config, settings, {**of_sweeps, "hold_out": "pass `dev`"})
-    task = ProbeTask.of(store, config)
-    if config.seeds > 1 and config.dev is None and head_class(config.head).is_random:
+    task = ProbeTask.of(store, label, config)
+    config = task.config
+    if config.seeds > 1 and config.dev is None and task.head.is_random:
         raise UserError(
             f"seeds {config.seeds} and there is no dev split to choose the best of them on; pass dev, or one seed"
         )
@@ -94,13 +97,15 @@ def fit_probe(
         metric = chosen_metric(scores[0], config.params)
         means = {
             name: MeanScore(*mean_and_deviation([score.values[name] for score in scores]), len(scores))
-            for name in dict.fromkeys([metric, "accuracy", "macro_f1"])
+            for name in dict.fromkeys([metric, *scores[0].values])
         }
     libraries = ["numpy", "scikit-learn", *(["torch"] if best.is_random else [])]
     training = Training(
         **learned,
         spec=spec,
         label=label,
+        task=task.task,
+        told_by=task.told_by,
         first_tokens=rows.source.of_words,
         limit=config.limit,
         dev=dev,
@@ -116,7 +121,7 @@ def fit_probe(
         versions={"bertfeat": __version__, **{name: version(name) for name in libraries}},
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    return FittedProbe(best, training, config.head)
+    return FittedProbe(best, training, best.head)
 
 
 def sweep_probes(
@@ -152,8 +157,9 @@ def sweep_probes(
     require("matplotlib")
     instead = "name the `features` of a sweep"
     config = ProbeConfig.of(config, settings, {"feature": instead, "mix": instead})
-    task = ProbeTask.of(store, config)
-    choices = choose_features(task.store, task.level, config.head, config.features)
+    task = ProbeTask.of(store, label, config)
+    config = task.config
+    choices = choose_features(task.store, task.level, task.head, config.features)
     for choice in choices:
         task.spec(choice.feature)
     check_controls(task, choices)
@@ -172,10 +178,12 @@ def sweep_probes(
         model=task.store.metadata["model"],
         level=task.level,
         label=label,
-        head=config.head,
+        head=task.head.head,
+        task=task.task,
+        told_by=task.told_by,
         params=dict(config.params),
         metric=rows[0].metric,
-        seeds=tuple(range(config.seed, config.seed + config.seeds)) if head_class(config.head).is_random else (),
+        seeds=tuple(range(config.seed, config.seed + config.seeds)) if task.head.is_random else (),
         seed=config.seed,
         dev=None if task.dev is None else task.dev.path.name,
         held_out=config.hold_out if task.dev is None else None,
@@ -203,26 +211,43 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
-    """The settings of a fit or a sweep, with the store and the dev store open, and the level."""
+    """The settings of a fit or a sweep, with the store and the dev store open, the level, and what is learned."""
 
     config: ProbeConfig
     store: Store
     dev: Store | None
     level: Level
+    task: Task
+    told_by: str | None  # what the task was told by; None if it was given
+    head: type[Probe]
 
     @classmethod
-    def of(cls, store: str | Path | Store, config: ProbeConfig) -> Self:
-        """Open the stores, and check the head with its level, mix and parameters before anything is read."""
+    def of(cls, store: str | Path | Store, label: str, config: ProbeConfig) -> Self:
+        """Open the stores, and check the head with its level, mix and parameters before vectors are read."""
         store = as_store(store)
-        level, kind = store.choose_level(config.level), head_class(config.head)
+        level, told_by = store.choose_level(config.level), None
+        if config.task == "auto":
+            task, told_by = task_of(store, level, label, config.labels)
+        else:
+            task = Task(config.task)
+        name = config.head or DEFAULT_HEADS[task]
+        try:
+            kind = head_class(name, task)
+        except UserError as error:
+            raise UserError(f"{error}; {told_by}" if told_by else str(error)) from None
         if kind.is_tagger and level is Level.SENTENCE:
             raise UserError(
-                f"head {config.head} tags the words or tokens of a document; pass `level='word'` or `level='token'`"
+                f"head {name} tags the words or tokens of a document; pass `level='word'` or `level='token'`"
             )
         if config.mix is not None and not kind.has_mix:
-            raise UserError(f"head {config.head} has no scalar mix; `mix` goes with {heads_with_mix()}")
-        make_head(config.head, **config.params)
-        return cls(config, store, None if config.dev is None else as_store(config.dev), level)
+            raise UserError(f"head {name} has no scalar mix; `mix` goes with {heads_with_mix()}")
+        make_head(name, task, **config.params)
+        dev = None if config.dev is None else as_store(config.dev)
+        return cls(replace(config, head=name), store, dev, level, task, told_by, kind)
+
+    def probe(self, **params: Any) -> Probe:
+        """Return an unfitted probe."""
+        return make_head(self.head.head, self.task, **self.config.params, **params)
 
     def spec(self, feature: str) -> FeatureSpec:
         """Return a feature, which dev must have too."""
@@ -233,21 +258,24 @@ class ProbeTask:
 
     def rows(self, feature: str, label: str) -> tuple[LabelledRows, LabelledRows | None]:
         """Find the rows with a label, and those of the dev store if there is one."""
-        rows = select_rows(self.store, self.level, feature, label, self.config.labels, self.config.limit)
+        rows = select_rows(self.store, self.level, feature, label, self.config.labels, self.config.limit, self.task)
         if self.dev is None:
             return rows, None
-        return rows, select_rows(self.dev, self.level, feature, label, self.config.dev_labels)
+        return rows, select_rows(self.dev, self.level, feature, label, self.config.dev_labels, task=self.task)
 
     def check_labels(self, train: LabelledRows, dev: LabelledRows | None) -> int:
-        """Return the number of classes of train: two or more, that repeat, and of the kind of dev's labels."""
+        """Return the number of classes of train (0 of numbers), which must repeat and be of the kind of dev's."""
         where = train.source.where
-        classes, codes = encode_labels(train.labels[train.has_vector], what=where)
-        if len(classes) == len(codes):
-            raise UserError(f"{where} has a different value in each row; a classifier needs classes that repeat")
-        if dev is not None:
-            if not dev.has_vector.any():
-                raise UserError(f"{dev.source.place}: no labelled row of dev has a vector; pass another `dev`, or none")
-            require_same_kind(dev.labels, dev.source.where, classes, "train")
+        classes, targets = encode(self.task, train.labels[train.has_vector], what=where)
+        if dev is not None and not dev.has_vector.any():
+            raise UserError(f"{dev.source.place}: no labelled row of dev has a vector; pass another `dev`, or none")
+        if self.task is Task.REGRESS and (targets == targets[0]).all():
+            raise UserError(f"{where} holds one number alone, {targets[0].tolist()}; there is nothing to learn")
+        if self.task is Task.CLASSIFY:
+            if len(classes) == len(targets):
+                raise UserError(f"{where} has a different value in each row; a classifier needs classes that repeat")
+            if dev is not None:
+                require_same_kind(dev.labels, dev.source.where, classes, "train")
         return len(classes)
 
     def read(self, feature: str, train: LabelledRows, dev: LabelledRows | None) -> tuple[Dataset, Dataset | None]:
@@ -269,7 +297,7 @@ class ProbeTask:
         """
         config, trials = self.config, list[Trial]()
         best: tuple[float, Probe] | None = None
-        is_random = head_class(config.head).is_random
+        is_random = self.head.is_random
         if config.seeds > 1 and not is_random:
             text = f"`seeds` has no effect: {config.head} gives the same fit each time"
             warnings.warn(BertfeatWarning(text), stacklevel=2)
@@ -278,7 +306,7 @@ class ProbeTask:
             stage = f"{row_title or ''}fitting {config.head}{count}"
             reports.stage(stage)
             extra = {name: value for name, value in (("seed", seed), ("mix", mix)) if value is not None}
-            probe = make_head(config.head, **config.params, **extra)
+            probe = self.probe(**extra)
             watch = {"on_epoch": partial(_report_epoch, reports, stage)} if is_random else {}
             dev_pair = None if dev is None else (dev.vectors_for(probe), dev.rows.labels)
             probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)
@@ -323,7 +351,7 @@ def _row(
         high=None if interval is None else interval.high,
         seconds=round(time.perf_counter() - started, 3),
         values=tuple(values),
-        accuracy=statistics.fmean(score.scores.accuracy for score in scores),
+        accuracy=statistics.fmean(score.values["accuracy"] for score in scores) if task.task is Task.CLASSIFY else None,
         mixes=tuple(trial.report["mix"] for trial in trials if "mix" in trial.report),
     )
     if not with_controls:
@@ -334,6 +362,13 @@ def _row(
 
     controls = measure(task, choice, (train, dev), row, trials[0].report, refit, reports)
     return replace(row, controls=controls, seconds=round(time.perf_counter() - started, 3))
+
+
+def task_of(store: Store, level: Level, label: str, labels: LabelTable | None) -> tuple[Task, str | None]:
+    """Return the task that the labels of a store say, and what it was told by (None for texts)."""
+    source = LabelSource.find(store, level, label, labels, str(store.path))
+    shards = (source.rows(store.shard(entry.shard)) for entry in store.manifest.shards)
+    return choose_task(pl.concat([shard.filter("is_candidate")["label"] for shard in shards]), source.where)
 
 
 def chosen_metric(score: ProbeScore, params: Mapping[str, Any]) -> str:
@@ -350,7 +385,12 @@ def _report_epoch(reports: Progress, stage: str, report: Mapping[str, Any]) -> N
 def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, Any]:
     """Return the fields of `UsedRows`."""
     used, lengths = data.rows, data.rows.lengths
-    classes, counts = np.unique(used.labels, return_counts=True)
+    labels_of_rows = used.labels
+    if labels_of_rows.dtype.kind == "O":
+        labels_of_rows = np.array([label for labels in labels_of_rows for label in labels])
+    # Numbers are not counted.
+    is_counted = labels_of_rows.dtype.kind != "f"
+    classes, counts = np.unique(labels_of_rows[: None if is_counted else 0], return_counts=True)
     return {
         "store": store.path.name,
         "plan_hash": store.manifest.plan_hash,

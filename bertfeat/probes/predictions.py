@@ -8,22 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from bertfeat.choices import Level
+from bertfeat.choices import Level, Task
 from bertfeat.corpus import Reader
 from bertfeat.durable.files import make_parents
 from bertfeat.durable.output_check import check_file
 from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.exports.frame_files import ENDINGS, frame_writer
-from bertfeat.heads.base import Labels, check_labels, require_same_kind
+from bertfeat.heads.base import Labels, Probe, check_labels, require_same_kind
 from bertfeat.levels import LEVELS
-from bertfeat.probes.rows import LabelSource, is_given
+from bertfeat.probes.rows import LabelSource
+from bertfeat.probes.targets import is_given
+from bertfeat.records import Float32Array
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, check_columns, read_columns
 
 PREDICTION, PROBABILITY = "prediction", "probability"
+_TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
 
 
 @dataclass(slots=True)
@@ -67,6 +72,24 @@ class OutputColumns:
         return found.filter([a != b for a, b in zip(gold.tolist(), found[PREDICTION], strict=True)])
 
 
+def shown_predictions(
+    probe: Probe, labels: npt.NDArray[Any], probabilities: Float32Array | None
+) -> tuple[pl.Series, pl.Series]:
+    """Return predictions and probabilities as columns: a list for each row if it has several numbers or labels."""
+    probability: Any = np.full(len(labels), None) if probabilities is None else probabilities
+    if probe.task is Task.REGRESS:
+        is_one = labels.ndim == 1
+        kind: Any = pl.Float64 if is_one else pl.List(pl.Float64)
+        return pl.Series(labels if is_one else labels.tolist(), dtype=kind), pl.Series(probability, dtype=pl.Float32)
+    own = _TYPES[probe.classes_.dtype.kind]
+    if probe.task is Task.CLASSIFY:
+        return pl.Series(labels, dtype=own), pl.Series(probability, dtype=pl.Float32)
+    names = [probe.classes_[has].tolist() for has in labels]
+    if probabilities is not None:
+        probability = [values[has].tolist() for values, has in zip(probabilities, labels, strict=True)]
+    return pl.Series(names, dtype=pl.List(own)), pl.Series(probability, dtype=pl.List(pl.Float32))
+
+
 def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: type[Reader]) -> dict[str, Any]:
     """Return the settings of an extraction whose store has some columns, among them that of gold labels."""
     own = {column.name for column in LEVELS[level].columns}
@@ -91,7 +114,7 @@ class Written(NamedTuple):
     path: Path
     n_rows: int
     n_without: int  # rows without a prediction
-    counts: dict[Any, int]  # the rows of each label
+    counts: dict[Any, int]  # the rows of each label; empty for numbers
     n_set_aside: int = 0  # rows of a corpus that could not be read (`bad_rows="quarantine"`), not in the file
     n_gold: int | None = None  # rows with a gold label, of which a file of errors has the wrong ones
 
@@ -107,9 +130,13 @@ def check_output(path: str | Path, *, overwrite: bool) -> Path:
 def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> Written:
     """Write frames with equal columns as one Parquet or CSV file, in memory that stays flat."""
     counts: Counter[Any] = Counter()
+    n_rows = n_without = 0
     with publish_file(path) as sink, frame_writer(path, sink) as write:
         for frame in frames:
-            counts.update(frame[PREDICTION].to_list())
+            predicted = frame[PREDICTION]
+            n_rows, n_without = n_rows + frame.height, n_without + predicted.null_count()
+            if predicted.dtype not in (pl.Float64, pl.List(pl.Float64)):
+                labels = predicted.explode(empty_as_null=False) if predicted.dtype.is_nested() else predicted
+                counts.update(labels.drop_nulls().to_list())
             write(frame)
-    n_without = counts.pop(None, 0)
-    return Written(path, counts.total() + n_without, n_without, dict(counts))
+    return Written(path, n_rows, n_without, dict(counts))

@@ -11,14 +11,15 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from bertfeat.choices import Level
+from bertfeat.choices import Level, Task
 from bertfeat.corpus.tables import read_table
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError, did_you_mean
-from bertfeat.heads.base import Labels, Probe, check_labels
+from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.sequences import Sequences
 from bertfeat.levels import LEVELS
 from bertfeat.probes.config import LabelTable
+from bertfeat.probes.targets import is_given, labels_of
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.store.reader import Store, check_known
 from bertfeat.vectors.array import ArrayVectors, Vectors
@@ -44,7 +45,7 @@ class LabelledRows:
     level: Level
     rows: IntArray  # their numbers in the level, ascending
     documents: IntArray  # the running numbers of their documents
-    labels: Labels
+    labels: Labels  # of the task; numbers may be (n_rows, n_targets)
     has_vector: BoolArray
     n_total: int
     source: LabelSource
@@ -89,7 +90,13 @@ class LabelledRows:
 
 
 def select_rows(
-    store: Store, level: Level, feature: str, label: str, labels: LabelTable | None, limit: int | None = None
+    store: Store,
+    level: Level,
+    feature: str,
+    label: str,
+    labels: LabelTable | None,
+    limit: int | None = None,
+    task: Task = Task.CLASSIFY,
 ) -> LabelledRows:
     """Find the rows with a label, neither null nor empty, of the first `limit` documents (None is all)."""
     source = LabelSource.find(store, level, label, labels, str(store.path))
@@ -115,7 +122,7 @@ def select_rows(
         level=level,
         rows=rows,
         documents=found["document"].to_numpy(),
-        labels=check_labels(found["label"].to_numpy(), what=source.where),
+        labels=labels_of(found["label"], task, source.where),
         has_vector=store.valid(level, feature)[rows],
         n_total=candidates.height,
         source=source,
@@ -165,12 +172,6 @@ class LabelSource:
         if self.table is None or not is_given(self.table[self.name]).any():
             return UserError(f"{self.where}: no row at level {self.level} has a label; name another column or file")
         return UserError(f"{self.where}: none of its {self.table.height} rows is for a row of {self.place}")
-
-
-def is_given(labels: pl.Series) -> pl.Series:
-    """Return which rows have a label; an empty cell of a .csv or .tsv is read as an empty text, which is not one."""
-    given = labels.is_not_null()
-    return given & (labels != "").fill_null(value=False) if labels.dtype == pl.String else given
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfeat.choices import Level
+from bertfeat.choices import Level, Task
 from bertfeat.display import html_table
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.output_check import check_folder
@@ -88,6 +88,8 @@ class Sweep:
     bertfeat: str
     rows: tuple[SweepRow, ...]
     baselines: tuple[SweepRow, ...] = ()  # scores of predictions without features: majority, type
+    task: Task = Task.CLASSIFY
+    told_by: str | None = None  # what the task was told by; None if it was given, and for texts
     format_version: int = FORMAT_VERSION
 
     def __repr__(self) -> str:

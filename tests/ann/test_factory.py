@@ -8,10 +8,10 @@ import random
 import subprocess
 import sys
 
-import faiss
 import pytest
 
 from bertfeat.ann.factory import describe
+from bertfeat.ann.library import faiss
 from bertfeat.errors import UserError
 from bertfeat.vectors.nearest import Metric
 from tests.support.search_vectors import mixture

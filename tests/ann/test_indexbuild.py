@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.folder import read_index, read_transform
 from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.library import faiss
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.errors import RunError, UserError
 from bertfeat.vectors.array import ArrayVectors

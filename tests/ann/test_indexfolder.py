@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 
-import faiss
 import numpy as np
 import pytest
 
 from bertfeat.ann import folder as ann_folder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM
 from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.library import faiss
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import faiss
 import numpy as np
 import pytest
 
 from bertfeat.ann.build import extend
 from bertfeat.ann.factory import describe
 from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.library import faiss
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.errors import UserError
 from bertfeat.vectors.array import ArrayVectors

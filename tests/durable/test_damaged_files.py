@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfeat.ann import folder as ann_folder
+from bertfeat.ann.library import faiss
 from bertfeat.durable.records import seal
 from bertfeat.errors import UserError
 from bertfeat.heads.folder import load_probe, save_probe

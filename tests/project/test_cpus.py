@@ -6,11 +6,11 @@ import os
 import re
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pytest
 import torch
 
+from bertfeat.ann.library import faiss
 from tests.support.cpus import ONEDNN_NAMES, OPENBLAS_NAMES, features, numeric_files, openblas_kernels
 from tests.support.places import TESTS
 

@@ -71,9 +71,10 @@ def features() -> set[str]:
 
 def openblas_kernels() -> dict[str, str]:
     """Return the kernel of each OpenBLAS in this process, by the package that contains it."""
-    import faiss  # noqa: F401
     import scipy.linalg  # noqa: F401
     import threadpoolctl
+
+    from bertfeat.ann.library import faiss  # noqa: F401
 
     found = [lib for lib in threadpoolctl.threadpool_info() if lib["internal_api"] == "openblas"]
     return {Path(lib["filepath"]).parent.name: lib["architecture"] for lib in found}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 
 from bertfeat.ann import folder as ann_folder
 from bertfeat.ann.description import INDEX, ROWS, TRANSFORM, BuildSettings, IndexDescription
 from bertfeat.ann.index import VectorIndex, load_index
+from bertfeat.ann.library import faiss
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
 from bertfeat.vectors.array import ArrayVectors
 from bertfeat.vectors.nearest import Metric

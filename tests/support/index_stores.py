@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import pytest
 
 import bertfeat
+from bertfeat.ann.library import faiss
 from bertfeat.store.reader import Store
 from bertfeat.vectors.nearest import Metric
 from tests.support import search_vectors

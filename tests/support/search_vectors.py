@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import faiss
 import numpy as np
 
+from bertfeat.ann.library import faiss
 from bertfeat.vectors.nearest import Metric
 
 # Tiny indexes are slower on several threads.

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import faiss
 import matplotlib.backends.backend_agg
 import matplotlib.backends.backend_svg  # noqa: F401
 import numpy as np
@@ -26,6 +25,7 @@ import bertfeat
 from bertfeat.ann.budget import plan_build
 from bertfeat.ann.build import build
 from bertfeat.ann.description import BuildSettings
+from bertfeat.ann.library import faiss
 from bertfeat.choices import Level
 from bertfeat.durable.publication import publish_file, standing
 from bertfeat.exports.frame_files import frame_writer

@@ -1,0 +1,103 @@
+"""What heads learn of labelled rows: classes, numbers, or several labels each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertfeat.choices import Task
+from bertfeat.errors import UserError
+from bertfeat.heads.base import Labels, check_labels, class_weights, encode_labels
+from bertfeat.records import BoolArray, Float64Array
+
+# Of each row its class as an index, int64 (n_rows,); numbers, float64 (n_rows, n_targets); or which classes it has,
+# bool (n_rows, n_classes).
+Targets = npt.NDArray[Any]
+
+#: The scores of each task that dev can be judged by, the main one first; larger is better.
+METRICS = {
+    Task.CLASSIFY: ("accuracy", "macro_f1"),
+    Task.REGRESS: ("r2", "pearson", "spearman"),
+    Task.MULTILABEL: ("macro_f1", "micro_f1", "subset_accuracy"),
+}
+
+
+def check_truth(task: Task, y: Any, what: str = "y") -> Labels:
+    """Return labels as heads and scores take them, a UserError for others.
+
+    Classes are strings, integers or booleans, (n_rows,). Numbers are finite float64, (n_rows,) or (n_rows, n_targets).
+    Several labels are a list per row, as an object array (n_rows,) of tuples; or a matrix of 0 and 1 whose classes are
+    the numbers of its columns.
+    """
+    if task is Task.CLASSIFY:
+        return check_labels(y, what=what)
+    if task is Task.REGRESS:
+        try:
+            numbers = np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise UserError(f"{what} holds {list(y)[:3]}; give one number per row, or as many in each row") from None
+        if numbers.ndim not in (1, 2) or not np.isfinite(numbers).all():
+            raise UserError(f"{what} has shape {numbers.shape}, or NaN or infinity; give finite numbers per row")
+        return numbers
+    if isinstance(y, np.ndarray) and y.ndim == 2:
+        y = [np.flatnonzero(row).tolist() for row in y]
+    found = np.empty(len(y), dtype=object)
+    for row, labels in enumerate(y):
+        if not isinstance(labels, list | tuple | set | frozenset | np.ndarray):
+            raise UserError(f"{what}[{row}] is {labels!r}, not a list of labels")
+        found[row] = tuple(labels)
+    check_labels(_flat(found), what=what)
+    return found
+
+
+def encode(task: Task, y: Any, *, what: str = "y") -> tuple[Labels, Targets]:
+    """Return the classes, sorted (none for numbers), and what a head learns of each row; see `Targets`."""
+    if task is Task.CLASSIFY:
+        return encode_labels(y, what=what)
+    truth = check_truth(task, y, what)
+    if not len(truth):
+        raise UserError(f"{what} holds no labels; there is nothing to learn from")
+    if task is Task.REGRESS:
+        return np.empty(0), truth.reshape(len(truth), -1)
+    flat = _flat(truth)
+    if not flat:
+        raise UserError(f"{what} holds empty lists alone; there is nothing to learn from")
+    classes = np.unique(check_labels(flat, what=what))
+    return classes, indicators(truth, classes)
+
+
+def indicators(truth: Labels, classes: Labels) -> BoolArray:
+    """Return which of the classes each row has, bool (n_rows, n_classes); other labels are left out."""
+    place = {label: number for number, label in enumerate(classes.tolist())}
+    found = np.zeros((len(truth), len(classes)), dtype=np.bool_)
+    for row, labels in enumerate(truth):
+        found[row, [place[label] for label in labels if label in place]] = True
+    return found
+
+
+def weights_of(targets: Targets, n_classes: int, how: object) -> Float64Array:
+    """Return the weight of each class, (n_classes,); of several labels those without and with it, (n_classes, 2)."""
+    if targets.dtype == np.bool_:
+        return np.stack([class_weights(has.astype(np.int64), 2, how) for has in targets.T])
+    return class_weights(targets, n_classes, how) if targets.dtype == np.int64 else np.ones(0)
+
+
+#: What the scores of rows, (n_rows, n_outputs), say under a task, given the classes: see `Probe.predict`.
+DECIDE: Mapping[Task, Callable[[npt.NDArray[Any], Labels], npt.NDArray[Any]]] = {
+    Task.CLASSIFY: lambda scores, classes: classes[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)],
+    Task.REGRESS: lambda scores, _: _numbers(scores),
+    Task.MULTILABEL: lambda scores, _: scores > 0,
+}
+
+
+def _numbers(scores: npt.NDArray[Any]) -> Float64Array:
+    """Return numbers (n_rows, n_targets), or (n_rows,) of one."""
+    numbers = scores.astype(np.float64)
+    return numbers[:, 0] if numbers.ndim == 2 and numbers.shape[1] == 1 else numbers
+
+
+def _flat(truth: Labels) -> list[Any]:
+    return [label for labels in truth for label in labels]
