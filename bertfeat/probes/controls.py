@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from bertfeat.store.reader import Store, open_store
 
 if TYPE_CHECKING:
     from bertfeat.probes.features import FeatureChoice
-    from bertfeat.probes.fitting import ProbeTask
+    from bertfeat.probes.fitting import ProbeTask, Trial
 
 _RANDOM, _RANDOM_DEV = "random-weights", "random-weights-dev"
 _BASELINES = ("majority", "type", _RANDOM, _RANDOM_DEV)
@@ -40,30 +41,6 @@ _TEMPERATURES = (1, 2, 4, 8)
 
 #: Returns probabilities (n_coded, n_classes) for rows to be coded by rows that were seen, bool (n_rows,) each.
 Predict = Callable[[BoolArray, BoolArray], Float64Array]
-#: Fits and scores the head of a sweep, without controls, on rows of a task: train and dev.
-Refit = Callable[["ProbeTask", LabelledRows, LabelledRows], SweepRow]
-
-
-@dataclass(frozen=True, slots=True)
-class Codelength:
-    """The bits of the labels of rows in the online code, and in the uniform code: log2 of the number of classes each.
-
-    `portions` are the bits of each portion of the online code, the first one in the uniform code.
-    """
-
-    bits: float
-    uniform_bits: float
-    portions: tuple[float, ...]
-
-    @property
-    def compression(self) -> float:
-        """How many times shorter the online code is than the uniform one."""
-        return self.uniform_bits / self.bits
-
-    @property
-    def columns(self) -> dict[str, float]:
-        """The values of the columns of a table, the codelength in kbits (1000 bits)."""
-        return {"codelength": self.bits / 1000, "compression": self.compression}
 
 
 def baselines_of(given: str | Sequence[str] | None) -> dict[str, str]:
@@ -112,45 +89,39 @@ def measure(
     task: ProbeTask,
     choice: FeatureChoice,
     rows: tuple[LabelledRows, LabelledRows],
-    found: SweepRow,
-    report: Mapping[str, object],
-    refit: Refit,
+    trials: Sequence[Trial],
+    metric: str,
+    fit: Callable[[ProbeTask, LabelledRows, LabelledRows], Sequence[Trial]],
     reports: Progress,
 ) -> dict[str, float]:
-    """Return the values of a sweep's controls for one feature.
+    """Return the values of a sweep's controls for one feature, by the names of their columns.
 
     Args:
         task: The settings and stores of the sweep.
         choice: The feature.
         rows: Those to learn from and those to score on.
-        found: The scores of the feature on the task.
-        report: That of the fit, with the parameter that was chosen on dev.
-        refit: Fits and scores the head on other labels or stores.
-        reports: The progress; its lines begin with the feature.
+        trials: The fits of the feature.
+        metric: The score that features are compared by.
+        fit: Fits the same head to the same feature, with other labels or stores.
+        reports: The progress.
     """
     values, config, named = dict[str, float](), task.config, baselines_of(task.config.baselines)
-    # What there is to warn of was said when the feature was scored.
+    # What there is to warn of was said when the feature was fitted.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BertfeatWarning)
-        if config.control and found.accuracy is not None:
-            control = refit(task, *control_rows(task, *rows)).accuracy
-            assert control is not None
-            values |= {"control": control, "selectivity": found.accuracy - control}
+        if config.control:
+            drawn = [
+                replace(part, labels=control_labels(_types(store, part), rows[0].labels, config.seed))
+                for part, store in zip(rows, (task.store, task.dev or task.store), strict=True)
+            ]
+            control = _mean(fit(task, *drawn), "accuracy")
+            values |= {"control": control, "selectivity": _mean(trials, "accuracy") - control}
         if _RANDOM in named:
-            score = refit(_with_random_weights(task, named), *rows).score
-            values |= {"random_weights": score, "above_random": found.score - score}
+            random = _mean(fit(_with_random_weights(task, named), *rows), metric)
+            values |= {"random_weights": random, "above_random": _mean(trials, metric) - random}
         if config.mdl:
-            values |= _code_of_feature(task, choice, rows[0], report, reports).columns
+            values |= _code_of_feature(task, choice, rows[0], trials[0].report, reports)
     return values
-
-
-def control_rows(task: ProbeTask, train: LabelledRows, dev: LabelledRows) -> tuple[LabelledRows, LabelledRows]:
-    """Return the rows with the labels of the control task, in the distribution of the labels of train."""
-    seed, labels = task.config.seed, train.labels
-    return (
-        replace(train, labels=control_labels(_types(task.store, train), labels, seed)),
-        replace(dev, labels=control_labels(_types(task.dev or task.store, dev), labels, seed)),
-    )
 
 
 def control_labels(types: Iterable[str], labels: Labels, seed: int) -> Labels:
@@ -182,7 +153,8 @@ def baseline_rows(task: ProbeTask, train: LabelledRows, dev: LabelledRows, metri
         predicted = np.ones(len(guesses), np.bool_)
         score = score_predicted(dev.labels, guesses, classes, lengths=dev.lengths, predicted=predicted, bootstrap=True)
         value, interval = score.values[metric], score.intervals[metric]
-        codes = _code_of_frequencies(task, train).columns if task.config.mdl and name == "majority" else {}
+        is_coded = task.config.mdl and name == "majority"
+        codes = _code_of_frequencies(train.with_vector, task.config.seed) if is_coded else {}
         row = SweepRow(name, (), 0, metric, value, None, interval.low, interval.high, 0.0, (value,), controls=codes)
         rows.append(row)
     return tuple(rows)
@@ -204,8 +176,8 @@ def frequent_labels(types: Sequence[str], labels: Labels, others: Iterable[str])
     return np.asarray(classes[[usual.get(name, most) for name in others]])
 
 
-def online_code(codes: IntArray, portions: IntArray, predict: Predict) -> Codelength:
-    """Return the codelength of classes in the online code (Voita and Titov 2020).
+def online_code(codes: IntArray, portions: IntArray, predict: Predict) -> dict[str, float]:
+    """Return the codelength of classes in the online code (Voita and Titov 2020), in kbits, and their compression.
 
     Args:
         codes: The class of each row, int64 (n_rows,); each of 0 to n_classes - 1 occurs.
@@ -214,22 +186,22 @@ def online_code(codes: IntArray, portions: IntArray, predict: Predict) -> Codele
             (n_coded, n_classes) that follow from the rows seen alone; see `mixture_bits`.
     """
     uniform = float(np.log2(codes.max() + 1))
-    bits = [uniform * int((portions == 0).sum())]
+    bits = uniform * int((portions == 0).sum())
     for portion in range(1, int(portions.max()) + 1):
         seen, coded = portions < portion, portions == portion
-        bits.append(mixture_bits(predict(seen, coded), codes[coded], int(seen.sum())))
-    return Codelength(sum(bits), uniform * len(codes), tuple(bits))
+        bits += mixture_bits(predict(seen, coded), codes[coded], int(seen.sum()))
+    return {"codelength": bits / 1000, "compression": uniform * len(codes) / bits}
 
 
 def _code_of_feature(
     task: ProbeTask, choice: FeatureChoice, train: LabelledRows, report: Mapping[str, object], reports: Progress
-) -> Codelength:
-    """Return the codelength of the labels of the rows of train that have a vector, given a feature."""
-    rows, config, penalty = train.with_vector, task.config, task.head.penalty_name
+) -> dict[str, float]:
+    """Return the code of the labels of the rows of train that have a vector, given a feature."""
+    rows, config = train.with_vector, task.config
     classes, codes = encode_labels(rows.labels, what=rows.source.where)
     given = {"seed": config.seed if task.head.is_random else None, "mix": choice.mix}
     extra = {name: value for name, value in given.items() if value is not None}
-    chosen = {} if penalty is None else {penalty: report[penalty]}
+    chosen = {name: value for name, value in report.items() if name == task.head.penalty_name}
     # All of it is in the store of train; dev has no part in it.
     alone = replace(task, dev=None, config=replace(config, params={**config.params, **chosen}))
 
@@ -250,15 +222,14 @@ def _code_of_feature(
     return online_code(codes, portions_of(rows.documents, config.seed), predict)
 
 
-def _code_of_frequencies(task: ProbeTask, train: LabelledRows) -> Codelength:
-    """Return the codelength of the labels of the same rows, given how often each occurred before."""
-    rows = train.with_vector
-    classes, codes = encode_labels(rows.labels, what=rows.source.where)
+def _code_of_frequencies(rows: LabelledRows, seed: int) -> dict[str, float]:
+    """Return the code of the labels of rows, given how often each label occurred before."""
+    classes, codes = np.unique(rows.labels, return_inverse=True)
 
     def predict(seen: BoolArray, coded: BoolArray) -> Float64Array:
         return np.tile(np.bincount(codes[seen], minlength=len(classes)) / seen.sum(), (int(coded.sum()), 1))
 
-    return online_code(codes, portions_of(rows.documents, task.config.seed), predict)
+    return online_code(codes.astype(np.int64), portions_of(rows.documents, seed), predict)
 
 
 def portions_of(documents: IntArray, seed: int) -> IntArray:
@@ -295,6 +266,10 @@ def mixture_bits(probabilities: Float64Array, codes: IntArray, n_seen: int) -> f
     return float(np.log2(len(totals)) - np.logaddexp2.reduce(-np.array(totals)))
 
 
+def _mean(trials: Sequence[Trial], metric: str) -> float:
+    return fmean(trial.score.values[metric] for trial in trials if trial.score is not None)
+
+
 def _hash(text: str) -> int:
     """Return 64 bits that depend on a text alone, on all machines."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -314,11 +289,9 @@ def _with_random_weights(task: ProbeTask, named: Mapping[str, str]) -> ProbeTask
 def _require_twin(mine: Store, other: Store, level: Level, features: Sequence[str]) -> None:
     """Refuse a store that has other rows than mine, other features, or the same weights."""
     keys = list(LEVELS[level].names)
+    differ = f"{other.path}: its rows at level {level} are not those of {mine.path}; extract the same corpus alike"
     if level not in other.levels or not mine.polars(level, keys).equals(other.polars(level, keys)):
-        raise UserError(
-            f"{other.path}: its rows at level {level} are not those of {mine.path}; extract the same corpus with the "
-            "same settings, but for the model"
-        )
+        raise UserError(differ)
     for feature in features:
         spec, found = FeatureSpec.of(mine, level, feature), FeatureSpec.of(other, level, feature)
         if spec.weights_sha256 == found.weights_sha256:
@@ -327,4 +300,6 @@ def _require_twin(mine: Store, other: Store, level: Level, features: Sequence[st
                 "that python -m bertfeat.pipelines.random_weights makes"
             )
         alike = replace(found.under_name_of(spec), weights_sha256=spec.weights_sha256)
+        if not np.array_equal(mine.valid(level, feature), other.valid(level, feature)):
+            raise UserError(differ)
         spec.require_same(alike, mine=f"store {mine.path.name}", theirs=f"store {other.path.name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 import warnings
 from collections.abc import Mapping
@@ -322,25 +321,23 @@ class ProbeTask:
 
 
 def _row(
-    task: ProbeTask,
-    choice: FeatureChoice,
-    train: LabelledRows,
-    dev: LabelledRows,
-    reports: Progress,
-    title: str,
-    *,
-    with_controls: bool = True,
+    task: ProbeTask, choice: FeatureChoice, train: LabelledRows, dev: LabelledRows, reports: Progress, title: str
 ) -> SweepRow:
     started = time.perf_counter()
     reports.stage(f"{title}reading features")
-    _, trials = task.fit(choice.mix, *task.read(choice.feature, train, dev), reports, title)
+
+    def fitted(task: ProbeTask, train: LabelledRows, dev: LabelledRows) -> list[Trial]:
+        return task.fit(choice.mix, *task.read(choice.feature, train, dev), reports, title)[1]
+
+    trials = fitted(task, train, dev)
     found = task.store.feature(task.level, choice.feature)
     scores = [trial.score for trial in trials if trial.score is not None]
     metric = chosen_metric(scores[0], task.config.params)
     values = [score.values[metric] for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
-    row = SweepRow(
+    controls = measure(task, choice, (train, dev), trials, metric, fitted, reports)
+    return SweepRow(
         feature=choice.name,
         layers=found.layers,
         dim=found.dim,
@@ -351,17 +348,9 @@ def _row(
         high=None if interval is None else interval.high,
         seconds=round(time.perf_counter() - started, 3),
         values=tuple(values),
-        accuracy=statistics.fmean(score.values["accuracy"] for score in scores) if task.task is Task.CLASSIFY else None,
         mixes=tuple(trial.report["mix"] for trial in trials if "mix" in trial.report),
+        controls=controls,
     )
-    if not with_controls:
-        return row
-
-    def refit(task: ProbeTask, train: LabelledRows, dev: LabelledRows) -> SweepRow:
-        return _row(task, choice, train, dev, reports, title, with_controls=False)
-
-    controls = measure(task, choice, (train, dev), row, trials[0].report, refit, reports)
-    return replace(row, controls=controls, seconds=round(time.perf_counter() - started, 3))
 
 
 def task_of(store: Store, level: Level, label: str, labels: LabelTable | None) -> tuple[Task, str | None]:

@@ -46,7 +46,6 @@ class SweepRow:
     seconds: float
     values: tuple[float, ...]  # the score of each seed
     mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, gamma, and the layers' mean norms
-    accuracy: float | None = None  # the mean over seeds
     controls: Mapping[str, float] = field(default_factory=dict)  # by the name of their column
 
     @property
