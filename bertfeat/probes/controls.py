@@ -131,8 +131,8 @@ def control_labels(types: Iterable[str], labels: Labels, seed: int) -> Labels:
     are as frequent among types as in `labels`. Nothing else matters, neither order nor other types.
 
     Examples:
-        >>> control_labels(["the", "cat", "saw", "the", "dog"], np.array(["DET", "NOUN", "NOUN", "VERB"]), 0).tolist()
-        ['NOUN', 'NOUN', 'DET', 'NOUN', 'NOUN']
+        >>> control_labels(["the", "cat", "saw", "the", "dog"], np.array(["DET", "NOUN", "NOUN", "VERB"]), 3).tolist()
+        ['NOUN', 'VERB', 'DET', 'NOUN', 'VERB']
     """
     ordered, words = np.sort(labels), list(types)
     places = {word: _hash(f"{seed} {word}") * len(ordered) >> 64 for word in set(words)}
