@@ -156,7 +156,7 @@ def has_unanswerable(questions: Iterable[Question]) -> bool:
 
 def summarize(questions: Sequence[Question], answers: Mapping[str, str], seed: int) -> dict[str, Any]:
     """Return mean scores in percent, with bootstrap intervals for which whole articles are drawn."""
-    from bertfeat.heads.scores import resamples
+    from bertfeat.heads.bootstrap import resamples
 
     names = ("exact_match", "f1")
     scores = 100 * score_each(questions, answers)

@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
+from bertfeat.heads.bootstrap import Interval, resamples
 from bertfeat.heads.registry import make_head
-from bertfeat.heads.scores import Interval, resamples
 from bertfeat.pipelines import _training
 from bertfeat.pipelines._training import NO_LABEL, TASKS, History, Settings, TaskModel
 from bertfeat.probes.scoring import ProbeScore, score_predicted

@@ -113,16 +113,16 @@ def _train(
     training |= {"level": "word", "dev": stores["dev"], **chosen}
     probes = [fit_probe(stores["train"], seed=seed, **training) for seed in seeds]
     scores = {
-        split: [probe.score(store, bootstrap=False).scores for probe in probes]
+        split: [probe.score(store, bootstrap=False) for probe in probes]
         for split, store in stores.items()
         if split != "train"
     }
-    metric = "accuracy" if scores["dev"][0].entities is None else "entity_f1"
+    metric = scores["dev"][0].metric
     return {
         "features": name,
         **chosen,
         "metric": metric,
-        **{split: _summary([100 * one.value(metric) for one in found]) for split, found in scores.items()},
+        **{split: _summary([100 * one.values[metric] for one in found]) for split, found in scores.items()},
         "mixes": [probe.training.fit_report["mix"] for probe in probes if "mix" in probe.training.fit_report],
         "paper": paper,
         "seconds": time.perf_counter() - started,

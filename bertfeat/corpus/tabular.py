@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus.columns import kind_of, type_of
 from bertfeat.corpus.content import NOTHING, WORD_SETTINGS, Content, RowError, clean
 from bertfeat.errors import InputError, did_you_mean
 from bertfeat.records import DocId
@@ -159,5 +160,7 @@ def check_plain(name: str, value: object) -> None:
     items = value if isinstance(value, list) else [value]
     if any(isinstance(item, list | dict) for item in items):
         raise RowError(f"column {name!r} holds {shown(value)}; keep plain values, lists of them, or a field")
+    if type_of({kind_of(item) for item in items} - {None}) is None:
+        raise RowError(f"column {name!r} holds {shown(value)}; give the values of a list one type")
     if any(isinstance(item, int) and item not in INT64 for item in items):
         raise RowError(f"column {name!r} holds {shown(value)}, which is beyond 64 bits; write it as a string")

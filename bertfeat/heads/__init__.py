@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "KNNRegressor", "LinearSVMProbe", "LinearTagger",
     "LogisticRegressionProbe", "MLPProbe", "MLPRegressor", "MeanRegressor", "MultilabelLogisticRegression",
-    "MultilabelMLP", "MultilabelSVM", "RidgeProbe", "RidgeRegressor", "base", "folder", "registry", "scores",
-    "sequences",
+    "MultilabelMLP", "MultilabelSVM", "RidgeProbe", "RidgeRegressor", "base", "bootstrap", "folder", "metrics",
+    "registry", "scores", "sequences",
 ]  # fmt: skip
 
 

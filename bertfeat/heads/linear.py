@@ -19,7 +19,8 @@ from bertfeat.choices import Task
 from bertfeat.errors import UserError
 from bertfeat.heads.base import penalties
 from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
-from bertfeat.heads.targets import METRICS, Targets, weights_of
+from bertfeat.heads.scores import DEV_METRICS
+from bertfeat.heads.targets import Targets, weights_of
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, standardized
@@ -56,7 +57,7 @@ class LinearProbe(RowProbe):
     """
 
     penalty_name: ClassVar[str] = "C"
-    choices: ClassVar = {"metric": ("auto", *METRICS[Task.CLASSIFY])}
+    choices: ClassVar = {"metric": ("auto", "accuracy", "macro_f1")}
     _arrays = ("coef", "intercept")
     #: Whether a larger number is a stronger penalty.
     larger_is_stronger: ClassVar[bool] = False
@@ -75,7 +76,7 @@ class LinearProbe(RowProbe):
         values = penalties(self.penalty_name, getattr(self, self.penalty_name), has_dev=dev is not None)
         strongest_first = values[::-1] if self.larger_is_stronger else values
         weights = weights_of(targets, len(self.classes_), self.class_weight)
-        metric = METRICS[self.task][0] if self.metric == "auto" else self.metric
+        metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
         tried: list[dict[str, Any]] = []
         kept: tuple[dict[str, Any], Float64Array] | None = None
         for value, minimum in zip(strongest_first, self._path(X, targets, weights, strongest_first), strict=True):
@@ -291,7 +292,7 @@ class MultilabelProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # 
     """Base of the linear probes of several labels per row: one problem for each label, all solved at once."""
 
     task = Task.MULTILABEL
-    choices: ClassVar = {"metric": ("auto", *METRICS[Task.MULTILABEL])}
+    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
 
 
 class MultilabelLogisticRegression(MultilabelProbe):
@@ -387,7 +388,7 @@ class RidgeRegressor(RegressorMixin, LeastSquares):  # type: ignore[misc]  # sci
 
     head = "ridge"
     task = Task.REGRESS
-    choices: ClassVar = {"metric": ("auto", *METRICS[Task.REGRESS])}
+    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.REGRESS])}
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
         yield "class_weight", "of numbers"

@@ -20,9 +20,9 @@ from bertfeat.errors import ConfigError, UserError
 from bertfeat.heads.base import Labels, Probe, codes_of, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
 from bertfeat.heads.row_probe import check_dev, check_width
-from bertfeat.heads.scores import primary_metric, score_by
+from bertfeat.heads.scores import DEV_METRICS, primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
-from bertfeat.heads.targets import DECIDE, METRICS, Targets, encode, indicators, weights_of
+from bertfeat.heads.targets import DECIDE, Targets, encode, indicators, label_sets, weights_of
 from bertfeat.heads.training_loop import (
     BiLSTM,
     Body,
@@ -225,7 +225,7 @@ class NeuralProbe(Probe):
         self, train: Examples, classes: Labels, dev: tuple[Any, Any] | None, units: Scaling | None
     ) -> tuple[Examples, DevSplit | None]:
         """Return the examples to learn from, and the dev split if there is one."""
-        metric = METRICS[self.task][0] if self.metric == "auto" else self.metric
+        metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
         if self.metric == "auto" and self.is_tagger:
             metric = primary_metric(classes.tolist())
         if dev is not None:
@@ -245,8 +245,8 @@ class NeuralProbe(Probe):
             strata = None if self.is_tagger or self.task is not Task.CLASSIFY else train.targets
             held, rows, taking_part = hold_out(train.data, self.validation_fraction, rng, strata)
             labels = targets = train.targets[rows]
-            if self.task is Task.CLASSIFY:
-                labels = classes[targets]
+            if self.task is not Task.REGRESS:
+                labels = classes[targets] if self.task is Task.CLASSIFY else label_sets(targets, classes)
             train = replace(train, taking_part=taking_part)
         else:
             return train, None
@@ -307,7 +307,7 @@ class MLPRegressor(RegressorMixin, MLP):  # type: ignore[misc]  # scikit-learn h
     """
 
     task = Task.REGRESS
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *METRICS[Task.REGRESS], "loss")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *DEV_METRICS[Task.REGRESS], "loss")}
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
         yield "class_weight", "of numbers"
@@ -318,7 +318,7 @@ class MultilabelMLP(ClassifierMixin, MLP):  # type: ignore[misc]  # scikit-learn
     """A multi-layer perceptron with a logistic function for each label; parameters are those of `MLP`."""
 
     task = Task.MULTILABEL
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *METRICS[Task.MULTILABEL], "loss")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL], "loss")}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

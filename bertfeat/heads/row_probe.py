@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, require_same_kind
-from bertfeat.heads.scores import score_by
-from bertfeat.heads.targets import DECIDE, METRICS, Targets, check_truth, encode
+from bertfeat.heads.scores import DEV_METRICS, score_by
+from bertfeat.heads.targets import DECIDE, Targets, check_truth, encode
 from bertfeat.vectors.array import FloatArray, Vectors, as_vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, fit_scaling
 
@@ -58,7 +58,7 @@ class RowProbe(Probe):
         self.classes_ = classes
         self.report_ = self._fit(source, targets, dev_rows)
         if dev_rows is not None and not self.report_:
-            metric = METRICS[self.task][0]
+            metric = DEV_METRICS[self.task][0]
             self.report_ = {"metric": metric, "dev_score": dev_score(self, dev_rows, metric)}
         return self
 
@@ -127,7 +127,8 @@ def check_dev(X: object, y: Any, width: int, classes: Labels, task: Task = Task.
 def dev_score(probe: RowProbe, dev: Dev, metric: str) -> float:
     """Return a score of a probe on a dev split; macro F1 is over all classes, true or predicted."""
     try:
-        return score_by(metric, dev[1], probe.predict(dev[0]), classes=probe.classes_)
+        classes = probe.classes_ if probe.task is Task.MULTILABEL else None
+        return score_by(metric, dev[1], probe.predict(dev[0]), classes=classes)
     except UserError as error:
         raise UserError(f"dev: {error}") from None
 

@@ -1,30 +1,33 @@
-"""Scores of labels, and bootstrap intervals; rows without a vector or of labels unseen in training are errors."""
+"""Scores of labels, and of all tasks on dev; rows without a vector or of labels unseen in training are errors."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from bertfeat.choices import Task
 from bertfeat.display import printable
 from bertfeat.errors import UserError
+from bertfeat.heads import metrics
 from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
+from bertfeat.heads.bootstrap import Interval, Statistic, bootstrap, mean_of_fractions, set_statistic
 from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, entity_sets, is_tag_scheme
 from bertfeat.heads.sequences import flatten_labels
-from bertfeat.ragged import run_of
-from bertfeat.records import BoolArray, Float64Array, IntArray
-
-# Values of the resamples of one step, 32 MB of float64; the confidence of intervals.
-_STEP_VALUES = 4 << 20
-_LEVEL = 0.95
+from bertfeat.records import BoolArray, IntArray
 
 METRICS = ("accuracy", "macro_f1", "entity_f1")
+#: The scores that can judge fits of each task, the main one first; more is better.
+DEV_METRICS: Mapping[Task, tuple[str, ...]] = {
+    Task.CLASSIFY: METRICS,
+    Task.REGRESS: ("r2", "pearson", "spearman"),
+    Task.MULTILABEL: metrics.SET_METRICS,
+}
 
 Label = str | int | bool
 
@@ -63,11 +66,25 @@ class Scores:
     unseen_labels: Mapping[Label, int]  # the rows of each label that training has not seen
     n_without_vector: int
 
+    @property
+    def metric(self) -> str:
+        """The main score: entity F1 for tags, else accuracy."""
+        return "accuracy" if self.entities is None else "entity_f1"
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The values of all scores: accuracy, macro_f1 and, for tags, entity_f1."""
+        values = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
+        return values if self.entities is None else {**values, "entity_f1": self.entities.f1}
+
+    def table(self) -> tuple[list[str], list[list[object]]]:
+        """Return headers and a row for each label."""
+        rows: list[list[object]] = [[label, *scores] for label, scores in self.per_class.items()]
+        return ["label", "precision", "recall", "F1", "rows"], rows
+
     def value(self, metric: str) -> float:
         """Return one of the scores: accuracy, macro_f1 or, for tags, entity_f1."""
-        values = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
-        if self.entities is not None:
-            values["entity_f1"] = self.entities.f1
+        values = self.values
         if metric not in values:
             why = "; the labels are not tags of entities" if metric == "entity_f1" else ""
             raise UserError(f"no score {metric!r}{why}; choose {', '.join(values)}")
@@ -122,7 +139,7 @@ def score_labels(
     require_same_kind(pairs.labels, "y_true", known, "the probe")
     is_tagged = lengths is not None and is_tag_scheme(known.tolist())
     labels, counts = pairs.labels.tolist(), _counts(pairs)
-    *ratios, support = _label_scores(counts)
+    *ratios, support = metrics.label_scores(*_totals(counts))
     rows = zip(labels, *(values.tolist() for values in (*ratios, support)), strict=True)
     is_unseen = codes_of(pairs.labels, known) < 0
     return Scores(
@@ -142,25 +159,27 @@ def primary_metric(labels: Iterable[object]) -> str:
     return "entity_f1" if is_tag_scheme(labels) else "accuracy"
 
 
+def main_metric(task: Task) -> str:
+    """Return the score that compares probes of a task; see `primary_metric` for tags."""
+    return DEV_METRICS[task][0]
+
+
 def score_by(
     metric: str, truth: Labels, predicted: Labels, lengths: IntArray | None = None, classes: Labels | None = None
 ) -> float:
-    """Return one score of labels (n_rows,): accuracy, macro_f1, or entity_f1 of sequences of these lengths."""
-    from sklearn.metrics import accuracy_score, f1_score, r2_score
+    """Return one of `DEV_METRICS`: of labels (n_rows,), those of sequences of these lengths for entity_f1.
 
-    if metric == "r2":
-        return float(r2_score(truth, predicted))
-    if predicted.dtype == np.bool_ and predicted.ndim == 2:
-        from bertfeat.heads.targets import indicators
-
-        has = truth if truth.dtype == np.bool_ else indicators(truth, classes)
-        if metric == "subset_accuracy":
-            return float(accuracy_score(has, predicted))
-        return float(f1_score(has, predicted, average=metric.removesuffix("_f1"), zero_division=0))
+    Numbers are (n_rows,) or (n_rows, n_targets); a correlation that is undefined is 0. Sets of labels are tuples
+    (n_rows,), with predictions bool (n_rows, n_classes) of sorted `classes`.
+    """
+    if metric in metrics.NUMBER_METRICS:
+        return metrics.number_score(metric, truth, predicted)
+    if classes is not None:
+        return metrics.set_score(metric, metrics.pair_label_sets(truth, predicted, classes))
     if metric == "entity_f1":
         return entity_scores(truth, predicted, lengths).f1
     if metric == "macro_f1":
-        return float(_label_scores(_counts(pair_labels(truth, predicted)))[2].mean())
+        return float(metrics.label_scores(*_totals(_counts(pair_labels(truth, predicted))))[2].mean())
     return float(np.mean(truth == predicted))
 
 
@@ -200,10 +219,9 @@ def _counts(pairs: Pairs) -> IntArray:
     return flat.reshape(n_labels, n_labels + 1).astype(np.int64)
 
 
-def _label_scores(counts: IntArray) -> tuple[Float64Array, Float64Array, Float64Array, IntArray]:
-    """Return precision, recall and F1 of each label, 0 where undefined, and its true rows; (n_labels,) each."""
-    right, n_true, n_predicted = counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)
-    return right / np.maximum(n_predicted, 1), right / np.maximum(n_true, 1), 2 * right / (n_true + n_predicted), n_true
+def _totals(counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Return how often each label is right, true and predicted, (n_labels,) each."""
+    return counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)
 
 
 def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
@@ -217,17 +235,6 @@ def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A confidence interval of a score, with confidence `level`, from draws of `n_units` sequences or rows."""
-
-    low: float
-    high: float
-    level: float
-    n_resamples: int
-    n_units: int
-
-
 def bootstrap_interval(
     metric: str,
     y_true: npt.ArrayLike,
@@ -237,47 +244,22 @@ def bootstrap_interval(
     predicted: BoolArray | None = None,
     n_resamples: int = 1000,
 ) -> Interval:
-    """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, 13.3), of whole sequences."""
-    pairs = pair_labels(y_true, y_pred, lengths, predicted)
+    """Return the bootstrap interval of a score of labels, of whole sequences; see `bootstrap` and `score_labels`."""
+    return bootstrap(label_statistic(metric, pair_labels(y_true, y_pred, lengths, predicted), lengths), n_resamples)
+
+
+def label_statistic(metric: str, pairs: Pairs, lengths: npt.ArrayLike | None = None) -> Statistic:
+    """Return a score of labels for a bootstrap over sequences with any rows, or over rows if `lengths` is None."""
     n_words = np.ones(len(pairs.true), np.int64) if lengths is None else np.asarray(lengths, dtype=np.int64)
     n_words = n_words[n_words > 0]
-    n_units, table = len(n_words), _counts_of_units(metric, pairs, n_words)
-    step = max(1, _STEP_VALUES // max(table.shape))
-    drawn, scores = resamples(n_units, n_resamples, seed=0), []
-    while weights := [np.bincount(units, minlength=n_units) for units in islice(drawn, step)]:
-        above, below = np.split(np.array(weights, dtype=np.float64) @ table, 2, axis=1)
-        # Labels that do not occur in a resample are left out of its mean.
-        scores.append((above / np.maximum(below, 1)).sum(axis=1) / np.maximum((below > 0).sum(axis=1), 1))
-    low, high = np.quantile(np.concatenate(scores), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Interval(float(low), float(high), _LEVEL, n_resamples, n_units)
-
-
-def resamples(n_units: int, n_resamples: int, seed: int) -> Iterator[IntArray]:
-    """Yield the units of each resample: int64 (n_units,), drawn with replacement."""
-    random = np.random.default_rng(seed)
-    for _ in range(n_resamples):
-        yield random.integers(n_units, size=n_units)
+    if metric != "entity_f1":
+        true, guessed = (metrics.one_hot(codes, len(pairs.labels)) for codes in (pairs.true, pairs.predicted))
+        return set_statistic(metric, true, guessed, n_words)
+    found = entity_sets(*tags_of(pairs), n_words)
+    table = [[2 * len(both), len(one) + len(other)] for both, one, other in found]
+    return mean_of_fractions(sparse.csr_matrix(np.array(table, np.float64)))
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean of scores over seeds, and their sample deviation (n - 1), None for one score."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-
-def _counts_of_units(metric: str, pairs: Pairs, lengths: IntArray) -> sparse.csr_matrix:
-    """Return counts (n_units, 2 * n) of n fractions, first the upper parts, then the lower; the score is their mean."""
-    if metric == "entity_f1":
-        found = entity_sets(*tags_of(pairs), lengths)
-        table = [[2 * len(right), len(predicted) + len(true)] for right, predicted, true in found]
-        return sparse.csr_matrix(np.array(table, np.float64))
-    unit_of, is_right = run_of(lengths), pairs.predicted == pairs.true
-    if metric == "accuracy":
-        return sparse.csr_matrix(np.stack([np.bincount(unit_of, weights=is_right), lengths], axis=1))
-    # The F1 of each label: twice its right rows, by its true and its predicted rows together.
-    n_labels = len(pairs.labels)
-    has_guess = pairs.predicted < n_labels
-    units = np.concatenate([unit_of[is_right], unit_of, unit_of[has_guess]])
-    columns = np.concatenate([pairs.true[is_right], n_labels + pairs.true, n_labels + pairs.predicted[has_guess]])
-    counts = np.repeat([2.0, 1.0], [is_right.sum(), len(unit_of) + has_guess.sum()])
-    # Entries at the same place are added up.
-    return sparse.coo_matrix((counts, (units, columns)), shape=(len(lengths), 2 * n_labels)).tocsr()

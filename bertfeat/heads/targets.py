@@ -17,13 +17,6 @@ from bertfeat.records import BoolArray, Float64Array
 # bool (n_rows, n_classes).
 Targets = npt.NDArray[Any]
 
-#: The scores of each task that dev can be judged by, the main one first; larger is better.
-METRICS = {
-    Task.CLASSIFY: ("accuracy", "macro_f1"),
-    Task.REGRESS: ("r2", "pearson", "spearman"),
-    Task.MULTILABEL: ("macro_f1", "micro_f1", "subset_accuracy"),
-}
-
 
 def check_truth(task: Task, y: Any, what: str = "y") -> Labels:
     """Return labels as heads and scores take them, a UserError for others.
@@ -83,6 +76,13 @@ def weights_of(targets: Targets, n_classes: int, how: object) -> Float64Array:
     if targets.dtype == np.bool_:
         return np.stack([class_weights(has.astype(np.int64), 2, how) for has in targets.T])
     return class_weights(targets, n_classes, how) if targets.dtype == np.int64 else np.ones(0)
+
+
+def label_sets(has: BoolArray, classes: Labels) -> Labels:
+    """Return the labels of each row as tuples, an object array (n_rows,)."""
+    found = np.empty(len(has), dtype=object)
+    found[:] = [tuple(classes[row].tolist()) for row in has]
+    return found
 
 
 #: What the scores of rows, (n_rows, n_outputs), say under a task, given the classes: see `Probe.predict`.

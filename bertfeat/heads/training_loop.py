@@ -178,7 +178,8 @@ class DevSplit:
         score = loss
         if self.metric != "loss":
             found = DECIDE[task](scores.numpy(), self.classes)
-            score = score_by(self.metric, self.labels, found, data.lengths, classes=self.classes)
+            classes = self.classes if task is Task.MULTILABEL else None
+            score = score_by(self.metric, self.labels, found, data.lengths, classes=classes)
         return {"metric": self.metric, "dev_score": score, "dev_loss": loss}
 
 

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from bertfeat.choices import Task
 from bertfeat.display import html_table
+from bertfeat.errors import UserError
+from bertfeat.heads import metrics
 from bertfeat.heads.base import Labels, Probe
-from bertfeat.heads.scores import Interval, Scores, bootstrap_interval, score_labels
+from bertfeat.heads.bootstrap import Interval, Pair, Statistic, number_statistic, ranking_statistic, set_statistic
+from bertfeat.heads.bootstrap import bootstrap as bootstrapped
+from bertfeat.heads.metrics import RANKING_METRICS, ScoreTable, title_of
+from bertfeat.heads.scores import Scores, label_statistic, pair_labels, score_labels
 from bertfeat.heads.sequences import Sequences
 from bertfeat.plots.charts import draw_confusion
+from bertfeat.plots.tables import text_table
 from bertfeat.probes.rows import LabelledRows
-from bertfeat.ragged import starts_of
+from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, Float32Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_TITLES = {"accuracy": "accuracy", "macro_f1": "macro F1", "entity_f1": "entity F1"}
+#: Rows times classes up to which the scores of classes are kept, 256 MB of float32.
+MOST_SCORES = 64_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeScore:
     """Scores of a probe's predictions on a store, with bootstrap intervals by metric, if they were asked for.
 
-    Rows without a vector count as errors; `n_without_label` rows are left out because their label is null.
+    Rows without a vector are errors, or predictions of no labels; scores of numbers and `ranking` leave them out.
+    `n_without_label` rows are left out because their label is null. `ranking` holds AUROC and average precision of
+    heads that score classes.
     """
 
-    scores: Scores
+    scores: Scores | ScoreTable
     intervals: Mapping[str, Interval]
     n_without_label: int
+    ranking: ScoreTable | None = None
 
     def __repr__(self) -> str:
         interval = self.intervals.get(self.metric)
@@ -47,26 +60,25 @@ class ProbeScore:
         rows = []
         for name, value in self.values.items():
             found = self.intervals.get(name)
-            rows.append((_TITLES[name], value, found and found.low, found and found.high))
-        labels = [(name, *scores) for name, scores in self.scores.per_class.items()]
-        return html_table(repr(self), ["score", "value", "low", "high"], rows) + html_table(
-            "scores of each label", ["label", "precision", "recall", "F1", "rows"], labels
-        )
+            rows.append((title_of(name), value, found and found.low, found and found.high))
+        headers, parts = self.scores.table()
+        of_parts = html_table(f"scores of each {headers[0]}", headers, parts)
+        return html_table(repr(self), ["score", "value", "low", "high"], rows) + of_parts
 
     @property
     def metric(self) -> str:
-        """The main score: entity F1 for tags, else accuracy."""
-        return "accuracy" if self.scores.entities is None else "entity_f1"
+        """The main score: R2 of numbers, macro F1 of sets of labels, entity F1 of tags, else accuracy."""
+        return self.scores.metric
 
     @property
     def value(self) -> float:
         """The main score's value."""
-        return self.scores.value(self.metric)
+        return self.values[self.metric]
 
     @property
     def values(self) -> dict[str, float]:
-        """The values of all scores: accuracy, macro_f1 and, for tags, entity_f1."""
-        return {name: self.scores.value(name) for name in dict.fromkeys(["accuracy", "macro_f1", self.metric])}
+        """The values of all scores that are defined, by metric."""
+        return {**self.scores.values, **(self.ranking.values if self.ranking else {})}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all scores as JSON values."""
@@ -74,79 +86,158 @@ class ProbeScore:
             "metric": self.metric,
             self.metric: self.value,
             **self.scores.to_dict(),
+            "ranking": self.ranking and self.ranking.to_dict(),
             "intervals": {name: asdict(interval) for name, interval in self.intervals.items()},
             "n_without_label": self.n_without_label,
         }
 
     def confusion(self) -> Axes:
         """Draw `scores.confusion`; return matplotlib's axes, so that `.figure.savefig(FILE)` writes it."""
+        if not isinstance(self.scores, Scores):
+            raise UserError("there is no confusion of labels; the probe predicts numbers or sets of labels")
         return draw_confusion(self.scores.confusion.labels, self.scores.confusion.matrix)
 
     def lines(self) -> list[str]:
         """Return the scores as lines to read."""
         lines = self.scores.lines()
+        if isinstance(self.scores, ScoreTable):
+            lines = [f"rows      {self.scores.n_rows}", *lines]
+            if len(self.scores.per_part) > 1:
+                lines += ["", *text_table(*self.scores.table()).splitlines()]
+        if self.ranking is not None:
+            lines += ["", *self.ranking.lines()]
         if self.n_without_label:
             lines.append(f"rows without a label, left out: {self.n_without_label}")
         if self.intervals:
             some = next(iter(self.intervals.values()))
             lines += ["", f"{some.level:.0%} intervals ({some.n_resamples} resamples of {some.n_units} documents)"]
-            lines += [f"{_TITLES[name]:<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
+            width = max([9, *(len(title_of(name)) for name in self.intervals)])
+            for name, i in self.intervals.items():
+                is_same = (i.n_resamples, i.n_units) == (some.n_resamples, some.n_units)
+                drawn = "" if is_same else f" ({i.n_resamples} resamples of {i.n_units})"
+                lines.append(f"{title_of(name):<{width}} {i.low:.4f} to {i.high:.4f}{drawn}")
         return lines
 
 
-def score_rows(probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool) -> ProbeScore:
-    """Score a probe on labelled rows by the vectors `X` (n_with_vector, dim); rows without a vector are errors."""
-    guesses = np.empty(len(rows.labels), probe.classes_.dtype)
-    guesses[rows.has_vector] = predict_rows(probe, X, rows.with_vector.lengths)[0]
-    return score_predicted(
+def score_rows(probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool | Sequence[str]) -> ProbeScore:
+    """Score a probe on labelled rows by the vectors `X` (n_with_vector, dim); see `score_predicted`."""
+    classes = np.zeros(0) if probe.task is Task.REGRESS else probe.classes_
+    n_scores = X.shape[0] * len(classes)
+    found, scores = _outputs(probe, X, rows.with_vector.lengths, with_scores=n_scores <= MOST_SCORES)
+    guesses = np.zeros((len(rows.labels), *found.shape[1:]), found.dtype)
+    guesses[rows.has_vector] = found
+    score = score_predicted(
         rows.labels,
         guesses,
-        probe.classes_,
+        classes,
+        task=probe.task,
+        scores=scores,
         lengths=rows.lengths,
         predicted=rows.has_vector,
         n_without_label=rows.n_without_label,
         bootstrap=bootstrap,
     )
+    if n_scores <= MOST_SCORES:
+        return score
+    note = f"AUROC and average precision are left out: {n_scores} scores of classes are more than {MOST_SCORES}"
+    return replace(score, ranking=ScoreTable(0, 0, {}, "class", {}, [note]))
 
 
-def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[Labels, Float32Array | None]:
-    """Return the label of each row, and its probability if the head has any; a tagger needs sequences' `lengths`."""
-    labels = np.empty(X.shape[0], probe.classes_.dtype)
-    probabilities = np.empty(X.shape[0], np.float32) if hasattr(probe, "predict_proba") else None
+def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[npt.NDArray[Any], Float32Array | None]:
+    """Return the prediction for each row, and the probability of its label, or of each of several, if the head has any.
+
+    Predictions are labels or numbers (n_rows,), numbers (n_rows, n_targets), or bool (n_rows, n_labels) for sets of
+    labels. A tagger needs sequences' `lengths`.
+    """
+    has_probability = hasattr(probe, "predict_proba")
+    predicted, scores = _outputs(probe, X, lengths, with_scores=has_probability)
+    if not has_probability:
+        return predicted, None
+    if scores is None:
+        scores = np.zeros((0, len(probe.classes_)), np.float32)
+    return predicted, scores.max(axis=1, initial=0) if probe.task is Task.CLASSIFY else scores
+
+
+def _outputs(
+    probe: Probe, X: Vectors, lengths: IntArray | None, *, with_scores: bool
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+    """Return predictions, and the scores of classes, (n_rows, n_classes), or (n_rows,) of the second of two.
+
+    Scores are None for no rows, and for heads that have none.
+    """
+    is_labels, has_probabilities = probe.task is Task.CLASSIFY, hasattr(probe, "predict_proba")
+    scorer = probe.predict_proba if has_probabilities else getattr(probe, "decision_function", None)
+    with_scores = with_scores and probe.task is not Task.REGRESS
+    flat = np.concatenate if probe.is_tagger else np.asarray
     chunks = chunks_of(X)
     if probe.is_tagger and isinstance(X, ArrayVectors):
         # The chunks of vectors in memory may end inside a sequence.
         chunks = iter([(range(X.shape[0]), X.whole())])
     starts = starts_of(np.zeros(0, np.int64) if lengths is None else lengths)
+    predicted, scores = [], []
     for rows, vectors in chunks:
         part: Any = vectors
         if probe.is_tagger and lengths is not None:
             first, last = np.searchsorted(starts, [rows.start, rows.stop])
             part = Sequences(vectors, lengths[first:last])
-        found = probe.predict(part) if probabilities is None else probe.predict_proba(part)
-        values = np.concatenate(found) if probe.is_tagger else found
-        span = slice(rows.start, rows.stop)
-        if probabilities is None:
-            labels[span] = values
-        else:
-            best = values.argmax(axis=1)
-            labels[span] = probe.classes_[best]
-            probabilities[span] = values[np.arange(len(best)), best]
-    return labels, probabilities
+        if with_scores and scorer is not None:
+            scores.append(flat(scorer(part)))
+        is_best = is_labels and has_probabilities and with_scores
+        predicted.append(probe.classes_[scores[-1].argmax(axis=1)] if is_best else flat(probe.predict(part)))
+    if predicted:
+        return np.concatenate(predicted), np.concatenate(scores) if scores else None
+    if probe.task is Task.REGRESS:
+        return np.zeros(0), None
+    return probe.classes_[:0] if is_labels else np.zeros((0, len(probe.classes_)), np.bool_), None
 
 
 def score_predicted(
-    labels: Labels,
-    guesses: Labels,
+    truth: npt.NDArray[Any],
+    guesses: npt.NDArray[Any],
     classes: Labels,
     *,
+    task: Task = Task.CLASSIFY,
+    scores: npt.NDArray[Any] | None = None,
     lengths: IntArray | None,
     predicted: BoolArray,
     n_without_label: int = 0,
-    bootstrap: bool,
+    bootstrap: bool | Sequence[str],
 ) -> ProbeScore:
-    """Score predicted labels (n_rows,); see `score_labels`. Intervals draw documents of `lengths`, (n_documents,)."""
-    units: dict[str, Any] = {"lengths": lengths, "predicted": predicted}
-    score = ProbeScore(score_labels(labels, guesses, classes, **units), {}, n_without_label)
-    metrics = dict.fromkeys([score.metric, *score.values]) if bootstrap else ()
-    return replace(score, intervals={name: bootstrap_interval(name, labels, guesses, **units) for name in metrics})
+    """Score predictions for rows, of which those that are not `predicted`, bool (n_rows,), have no vector.
+
+    Truth is labels (n_rows,), numbers (n_rows,) or (n_rows, n_targets), or tuples of labels (n_rows,); guesses are
+    alike, but for tuples bool (n_rows, n_classes). `classes` are the sorted labels that training has seen. `scores` of
+    classes are those of the predicted rows, (n_predicted, n_classes), or (n_predicted,) for the second of two.
+    Intervals, of all scores or of those that `bootstrap` names, draw documents of `lengths` rows, (n_documents,).
+    """
+    n_missing = len(predicted) - int(predicted.sum())
+    n_rows = np.ones(len(truth), np.int64) if lengths is None else lengths[lengths > 0]
+    n_predicted = np.bincount(run_of(n_rows), weights=predicted).astype(np.int64)
+    n_predicted = n_predicted[n_predicted > 0]
+    found: Scores | ScoreTable
+    statistic: Callable[[str], Statistic]
+    if task is Task.REGRESS:
+        targets = metrics.pair_numbers(truth[predicted], guesses[predicted])
+        found = metrics.score_numbers(targets, n_missing)
+        statistic = partial(number_statistic, targets=targets, lengths=n_predicted)
+    elif task is Task.MULTILABEL:
+        sets = metrics.pair_label_sets(truth, guesses & predicted[:, None], classes)
+        found = metrics.score_label_sets(sets, classes, n_missing)
+        statistic = partial(set_statistic, true=sets[1], predicted=sets[2], lengths=n_rows)
+    else:
+        found = score_labels(truth, guesses, classes, lengths=lengths, predicted=predicted)
+        pairs = pair_labels(truth, guesses, lengths, predicted)
+        statistic = partial(label_statistic, pairs=pairs, lengths=n_rows)
+    rankings: dict[Any, Pair] = {}
+    score = ProbeScore(found, {}, n_without_label)
+    if scores is not None:
+        rankings = metrics.pair_rankings(truth[predicted], scores, classes, are_sets=task is Task.MULTILABEL)
+        score = replace(score, ranking=metrics.score_rankings(rankings, n_missing))
+    intervals = {}
+    for metric in dict.fromkeys([score.metric, *score.values]):
+        if bootstrap is True or (bootstrap and metric in bootstrap):
+            is_ranking = metric in RANKING_METRICS
+            pairs_of = list(rankings.values())
+            drawn = ranking_statistic(metric, pairs_of, n_predicted) if is_ranking else statistic(metric)
+            intervals[metric] = bootstrapped(drawn)
+    return replace(score, intervals=intervals)

@@ -142,7 +142,7 @@ def evaluate_retrieval(
 
 def _gain(differences: npt.NDArray[Any]) -> dict[str, float]:
     """Return the mean of what each query gains, and its 95 % interval by the percentile bootstrap over queries."""
-    from bertfeat.heads.scores import resamples
+    from bertfeat.heads.bootstrap import resamples
 
     means = [differences[units].mean() for units in resamples(len(differences), 1000, seed=0)]
     low, high = np.quantile(means, [0.025, 0.975])

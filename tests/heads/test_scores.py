@@ -15,10 +15,10 @@ from sklearn import metrics as sk
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels
+from bertfeat.heads.bootstrap import resamples
 from bertfeat.heads.scores import (
     METRICS,
     bootstrap_interval,
-    resamples,
     score_by,
     score_labels,
 )

@@ -94,7 +94,7 @@ class TestFit:
         want = seqeval_f1(by_document["truth"].to_list(), by_document["guess"].to_list())
         assert found.metric == "entity_f1"
         assert found.value == pytest.approx(want)
-        assert set(found.intervals) == {"entity_f1", "accuracy", "macro_f1"}
+        assert set(found.intervals) == {"entity_f1", "accuracy", "macro_f1", "auroc", "average_precision"}
         assert found.intervals["entity_f1"].low <= found.value <= found.intervals["entity_f1"].high
         assert found.intervals["entity_f1"].n_units == len(by_document)
         assert fitted.training.scores["entity_f1"] == MeanScore(found.value, None, 1)

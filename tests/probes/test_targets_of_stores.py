@@ -35,7 +35,7 @@ def test_decimals_are_fitted_as_scikit_learn_does(stores: Stores, tmp_path) -> N
     assert (probe.probe.head, probe.training.task) == ("ridge", Task.REGRESS)
     assert "decimals" in probe.training.told_by
     rows = np.flatnonzero(stores.train.valid("sentence", "layer_06"))
-    vectors, y = stores.train.numpy("sentence", "layer_06")[rows].astype(np.float32), labels["length"].to_numpy()[rows]
+    vectors, y = stores.train.numpy("sentence", "layer_06")[rows].astype(np.float64), labels["length"].to_numpy()[rows]
     wanted = make_pipeline(StandardScaler(), Ridge()).fit(vectors, y).predict(vectors)
     found = probe.predict(stores.train)
     assert found["prediction"].dtype == pl.Float64

@@ -1,0 +1,209 @@
+"""Scores of numbers, of sets of labels, and of rankings by class scores, as scikit-learn and scipy compute them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse, stats
+from sklearn import metrics as sk
+from sklearn.preprocessing import MultiLabelBinarizer
+
+from bertfeat.display import printable
+from bertfeat.errors import UserError
+from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
+from bertfeat.heads.bootstrap import Pair, set_statistic
+from bertfeat.heads.entities import LabelScores
+from bertfeat.records import BoolArray, Float64Array, IntArray
+
+#: Sorted labels, and which of them rows have and are predicted to have, 0 or 1, (n_rows, n_labels) each.
+Sets: TypeAlias = tuple[Labels, sparse.csr_matrix, sparse.csr_matrix]
+
+_Measures = Mapping[str, Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]]
+_NUMBERS: _Measures = {
+    # Differences from the first value are exactly 0 where all values are equal.
+    "r2": lambda true, guessed: sk.r2_score(true - true[0], guessed - true[0]),
+    "pearson": lambda true, guessed: stats.pearsonr(true, guessed).statistic,
+    "spearman": lambda true, guessed: stats.spearmanr(true, guessed).statistic,
+    "rmse": sk.root_mean_squared_error,
+    "mae": sk.mean_absolute_error,
+}
+_RANKINGS: _Measures = {"auroc": sk.roc_auc_score, "average_precision": sk.average_precision_score}
+NUMBER_METRICS, RANKING_METRICS = tuple(_NUMBERS), tuple(_RANKINGS)
+SET_METRICS = ("macro_f1", "micro_f1", "subset_accuracy")
+_TITLES = {"auroc": "AUROC", "r2": "R2", "pearson": "Pearson", "spearman": "Spearman", "rmse": "RMSE", "mae": "MAE"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreTable:
+    """Scores by metric, the main one first, and those of each target or class; None where undefined."""
+
+    n_rows: int
+    n_without_vector: int
+    scores: Mapping[str, float | None]
+    part: str  # target or class
+    per_part: Mapping[Any, Mapping[str, float | None]]
+    notes: Sequence[str]  # how rows and classes were counted
+
+    @property
+    def metric(self) -> str:
+        """The main score."""
+        return next(iter(self.scores))
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The scores that are defined."""
+        return {name: value for name, value in self.scores.items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores as JSON values; names of parts become text."""
+        per_part = {str(name): dict(scores) for name, scores in self.per_part.items()}
+        counts = {"n_rows": self.n_rows, "n_without_vector": self.n_without_vector, "notes": list(self.notes)}
+        return {**self.scores, f"per_{self.part}": per_part, **counts}
+
+    def table(self) -> tuple[list[str], list[list[object]]]:
+        """Return headers and a row for each target or class."""
+        rows: list[list[object]] = [[name, *scores.values()] for name, scores in self.per_part.items()]
+        return [self.part, *map(title_of, next(iter(self.per_part.values()), ()))], rows
+
+    def lines(self) -> list[str]:
+        """Return the scores of all rows and the notes as lines to read."""
+        shown = {name: "undefined" if value is None else f"{value:.4f}" for name, value in self.scores.items()}
+        width = max([9, *(len(title_of(name)) for name in shown)])
+        return [*(f"{title_of(name):<{width}} {text}" for name, text in shown.items()), *self.notes]
+
+
+def title_of(metric: str) -> str:
+    """Return the name of a metric to read."""
+    return _TITLES.get(metric, metric.replace("_", " ").replace("f1", "F1"))
+
+
+def pair_numbers(y_true: Float64Array, y_pred: Float64Array) -> list[Pair]:
+    """Return true and predicted numbers of each target from arrays (n_rows,) or (n_rows, n_targets)."""
+    if len(y_true) < 2:
+        raise UserError(f"there are {len(y_true)} rows to score; scores of numbers need two or more")
+    if not np.isfinite(y_pred).all():
+        raise UserError("a prediction is NaN or infinite; fit with a lower lr or a stronger penalty")
+    return list(zip(*(np.reshape(side, (len(y_true), -1)).T for side in (y_true, y_pred)), strict=True))
+
+
+def score_numbers(targets: Sequence[Pair], n_without_vector: int) -> ScoreTable:
+    """Score numbers: means of the targets; rows without a vector cannot be scored and are left out.
+
+    A correlation is undefined where all numbers are equal; means leave it out.
+    """
+    note = f"rows without a vector, which cannot be scored and are left out: {n_without_vector}"
+    notes = [note] if n_without_vector else []
+    return _of_parts(_NUMBERS, "target", dict(enumerate(targets)), n_without_vector, notes)
+
+
+def score_rankings(classes: Mapping[Any, Pair], n_without_vector: int) -> ScoreTable:
+    """Score rankings of rows by the scores of each class: means of the classes; rows without a vector are left out."""
+    names = [printable(str(name)) for name in classes]
+    which = f"mean of {len(names)} classes, each" if len(names) > 1 else f"class {names[0]}" if names else "no class"
+    left_out = f"; rows without a vector, left out: {n_without_vector}" if n_without_vector else ""
+    note = f"AUROC and average precision: {which} against the rest{left_out}"
+    return _of_parts(_RANKINGS, "class", classes, n_without_vector, [note])
+
+
+def _of_parts(
+    measures: _Measures, part: str, pairs: Mapping[Any, Pair], n_without_vector: int, notes: Sequence[str]
+) -> ScoreTable:
+    per_part = {name: {metric: _value(measures, metric, pair) for metric in measures} for name, pair in pairs.items()}
+    means = {metric: _mean([scores[metric] for scores in per_part.values()]) for metric in measures}
+    n_rows = len(next(iter(pairs.values()))[0]) if pairs else 0
+    return ScoreTable(n_rows, n_without_vector, means, part, per_part, notes)
+
+
+def number_score(metric: str, y_true: Float64Array, y_pred: Float64Array) -> float:
+    """Return one score of numbers, 0 where it is undefined; see `pair_numbers` and `score_numbers`."""
+    return _mean([_value(_NUMBERS, metric, pair) for pair in pair_numbers(y_true, y_pred)]) or 0.0
+
+
+def _value(measures: _Measures, metric: str, pair: Pair) -> float | None:
+    if metric in ("pearson", "spearman") and min(map(np.ptp, pair)) == 0:
+        return None
+    value = float(measures[metric](*pair))
+    return value if math.isfinite(value) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    defined = [value for value in values if value is not None]
+    return math.fsum(defined) / len(defined) if defined else None
+
+
+def pair_rankings(
+    y_true: npt.NDArray[Any], scores: npt.NDArray[Any], classes: Labels, *, are_sets: bool
+) -> dict[Any, Pair]:
+    """Return whether rows are of each class, and their scores, for the classes with rows of both kinds.
+
+    `y_true` is labels, or tuples of labels, (n_rows,), and `scores` those of sorted classes, (n_rows, n_classes), or
+    (n_rows,) of the second of two. Of two classes only the second is ranked, as scikit-learn does.
+    """
+    if are_sets:
+        labels, true, _ = pair_label_sets(y_true, np.zeros(scores.shape, np.bool_), classes)
+        is_true = true[:, codes_of(classes, labels)].toarray().T > 0
+    else:
+        is_true = codes_of(y_true, classes) == np.arange(len(classes))[:, None]
+        if len(classes) == 2:
+            classes, is_true, scores = classes[1:], is_true[1:], scores.reshape(len(y_true), -1)[:, -1:]
+    columns = zip(classes.tolist(), is_true, scores.T, strict=True)
+    return {name: (found, ranked) for name, found, ranked in columns if found.any() and not found.all()}
+
+
+def pair_label_sets(y_true: npt.NDArray[Any], y_pred: BoolArray, classes: Labels) -> Sets:
+    """Return true sets of labels, tuples (n_rows,), and predicted sets of sorted classes, bool (n_rows, n_classes)."""
+    if not len(y_true):
+        raise UserError("there are no rows to score")
+    seen = check_labels(list(chain.from_iterable(y_true)), what="y_true")
+    if len(seen):
+        require_same_kind(seen, "y_true", classes, "the probe")
+    labels = np.union1d(classes, seen) if len(seen) else classes
+    true = MultiLabelBinarizer(classes=labels.tolist(), sparse_output=True).fit_transform(y_true)
+    return labels, true, sparse.csr_matrix(y_pred) @ one_hot(codes_of(classes, labels), len(labels))
+
+
+def one_hot(codes: IntArray, n_labels: int) -> sparse.csr_matrix:
+    """Return labels as sets of one, (n_rows, n_labels), empty for codes that are none of them."""
+    rows = np.flatnonzero(codes < n_labels)
+    return sparse.csr_matrix((np.ones(len(rows), np.int64), (rows, codes[rows])), shape=(len(codes), n_labels))
+
+
+def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> ScoreTable:
+    """Score sets of labels; macro F1 is the mean over the labels that occur in truth or prediction.
+
+    Labels that are not among `classes`, which training has seen, count as missed.
+    """
+    labels, true, predicted = sets
+    kinds = (true.multiply(predicted), true, predicted)
+    n_right, n_true, n_predicted = (np.asarray(kind.sum(axis=0)).ravel() for kind in kinds)
+    columns = (column.tolist() for column in label_scores(n_right, n_true, n_predicted))
+    rows = zip(labels.tolist(), n_predicted.tolist(), *columns, strict=True)
+    per_class = {name: LabelScores(*scores)._asdict() for name, n, *scores in rows if n or scores[-1]}
+    notes = []
+    if n_without_vector:
+        notes.append(f"rows without a vector, counted as predicted without labels: {n_without_vector}")
+    if unseen := sorted(per_class.keys() - set(classes.tolist())):
+        counts = ", ".join(f"{printable(str(label))} ({per_class[label]['support']} rows)" for label in unseen)
+        notes.append(f"labels that training has not seen, counted as missed: {counts}")
+    scores = {metric: set_score(metric, sets) for metric in SET_METRICS}
+    return ScoreTable(true.shape[0], n_without_vector, scores, "class", per_class, notes)
+
+
+def label_scores(
+    right: IntArray, n_true: IntArray, n_predicted: IntArray
+) -> tuple[Float64Array, Float64Array, Float64Array, IntArray]:
+    """Return precision, recall and F1 of each label, 0 where undefined, and its true rows; (n_labels,) each."""
+    f1 = 2 * right / np.maximum(n_true + n_predicted, 1)
+    return right / np.maximum(n_predicted, 1), right / np.maximum(n_true, 1), f1, n_true
+
+
+def set_score(metric: str, sets: Sets) -> float:
+    """Return a score of sets of labels: macro_f1, micro_f1 or subset_accuracy."""
+    all_rows = np.array([sets[1].shape[0]])
+    return float(set_statistic(metric, *sets[1:], all_rows).scores(np.ones((1, 1)))[0])
