@@ -151,7 +151,9 @@ def baseline_rows(task: ProbeTask, train: LabelledRows, dev: LabelledRows, metri
             continue
         guesses, classes = frequent_labels(types, train.labels, others), np.unique(train.labels)
         predicted = np.ones(len(guesses), np.bool_)
-        score = score_predicted(dev.labels, guesses, classes, lengths=dev.lengths, predicted=predicted, bootstrap=True)
+        score = score_predicted(
+            dev.labels, guesses, classes, lengths=dev.lengths, predicted=predicted, bootstrap=[metric]
+        )
         value, interval = score.values[metric], score.intervals[metric]
         is_coded = task.config.mdl and name == "majority"
         codes = _code_of_frequencies(train.with_vector, task.config.seed) if is_coded else {}
