@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bertfeat.extraction.text_encoder import Encoder, embed
     from bertfeat.layers.result import LayerComparison
     from bertfeat.map.build import StoreMap
+    from bertfeat.probes.comparison import Comparison, compare_probes
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe, sweep_probes
@@ -41,10 +42,11 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertFeatures", "BertfeatError", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
+    "BertFeatures", "BertfeatError", "Comparison", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
     "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Store", "StoreMap", "Sweep", "__version__", "append",
-    "build_index", "compact", "convert", "embed", "errors", "export", "exports", "extract", "fit_probe", "heads",
-    "import_vectors", "load_probe", "open_index", "open_store", "plots", "search", "sweep_probes", "verify",
+    "build_index", "compact", "compare_probes", "convert", "embed", "errors", "export", "exports", "extract",
+    "fit_probe", "heads", "import_vectors", "load_probe", "open_index", "open_store", "plots", "search",
+    "sweep_probes", "verify",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -57,6 +59,7 @@ _HOMES = {
     "extraction.sklearn_transformer": "BertFeatures",
     "extraction.text_encoder": "Encoder embed",
     "layers.result": "LayerComparison",
+    "probes.comparison": "Comparison compare_probes",
     "probes.config": "ProbeConfig",
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe sweep_probes",

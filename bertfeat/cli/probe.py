@@ -116,6 +116,39 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
     return options.Printed({"probe": probe, "store": store, **found.to_dict()}, "\n".join(found.lines()))
 
 
+@probe.command(name="compare", cls=options.GroupedCommand, short_help="Compare two probes on the same rows.")
+@click.argument("first", metavar="PROBE")
+@click.argument("second", metavar="PROBE")
+@click.argument("store", metavar="STORE")
+@click.argument("other_store", metavar="[STORE]", required=False)
+@options.value("Data", "--label", "NAME", "Column with the labels.  [default: that of the fits]")
+@options.value("Data", "--labels", "FILE", f"Labels {_LABELS}")
+@options.value("Rows and columns", "--columns", "A,B", "Further columns, of the rows or documents.")
+@options.count("Rows and columns", "--examples", 5, "Rows that only the first gets right, and only the second.")
+@options.prints
+def compare(
+    first: str, second: str, store: str, other_store: str | None, examples: int, **settings: Any
+) -> options.Printed:
+    """Compare two probes on the labelled rows of STORE, each by its own feature.
+
+    The difference of each score, the first minus the second, with a 95 % interval and p-value of a bootstrap over
+    documents; how often the probes agree; which rows only one of them gets right. The second STORE is for the second
+    probe, if it reads another model: the same documents. McNemar's test is for sentences alone: it ignores documents.
+
+    \b
+    Examples:
+      bertfeat probe compare ner-linear ner-bilstm dev_features --columns label,text
+      bertfeat probe compare intents intents-bert dev_features dev_bert_features
+    """  # noqa: D301
+    for one, where in ((first, store), (second, other_store)):
+        _check(where, probe=one)
+    from bertfeat.probes.comparison import compare_probes
+
+    settings["columns"] = settings["columns"] or ()
+    found = compare_probes(first, second, store, other_store, n_examples=examples, **settings)
+    return options.Printed(found.to_dict(), "\n".join(found.lines()))
+
+
 @probe.command(
     name="predict",
     cls=options.GroupedCommand,
@@ -125,7 +158,7 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @options.writes("FILE", "File to write: .parquet or .csv.")
 @options.value("Rows and columns", "--columns", "A,B", "Further columns, of the rows, documents or input; gold labels.")
-@options.switch("Rows and columns", "--errors", "Only rows that differ from their gold label.")
+@options.switch("Rows and columns", "--errors", "Only rows that differ from their gold label, most probable first.")
 @options.value("Rows and columns", "--label", "NAME", "Column with the gold labels.  [default: that of the fit]")
 @options.value("Rows and columns", "--labels", "FILE", f"Gold labels {_LABELS}")
 @options.corpus_options
@@ -136,7 +169,8 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
     INPUT is a store's folder, or files as `bertfeat extract` reads them (- for standard input). Text is extracted with
     the probe's own settings: model, layers, pooling, window. The output has doc_id (at word level word_index and word,
     at token level token_index and token), the columns of --columns, prediction, and probability if the head has any;
-    rows without a vector have neither. --errors writes only the rows that differ from their gold label.
+    rows without a vector have neither. --errors writes only the rows that differ from their gold label: the most
+    probable predictions first, rows without one last; only these errors are held in memory.
 
     \b
     Examples:
@@ -168,13 +202,16 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
 predict.params = [param for param in predict.params if param.name != "keep_columns"]
 
 
-@probe.command(name="sweep", cls=options.GroupedCommand, common=f"features hold_out control baselines mdl {_COMMON}")
-@click.argument("store", metavar="STORE")
+@probe.command(
+    name="sweep", cls=options.GroupedCommand, common=f"features hold_out limits control baselines mdl {_COMMON}"
+)
+@click.argument("stores", metavar="STORE...", nargs=-1, required=True)
 @options.writes("FOLDER", "Folder of the table and the plots.")
 @options.value("Data", "--features", "A,B", "Features or layers; mix_last4 is a scalar mix.  [default: all]")
 @options.option(
     "Data", "--hold-out", type=float, metavar="SHARE", default=0.2, show_default=True, help="Documents to score on."
 )
+@options.value("Data", "--limits", "N,N,all", "Learning curve: fit on N documents, drawn at random.")
 @_fit_options
 @options.switch("Controls", "--control", "Score a control task too, a random label per word type; selectivity.")
 @options.option(
@@ -183,29 +220,33 @@ predict.params = [param for param in predict.params if param.name != "keep_colum
     help="majority, type, random-weights=STORE; beside --dev also random-weights-dev=STORE.",
 )
 @options.switch("Controls", "--mdl", "Codelength of the labels of STORE, and their compression.")
-def sweep(store: str, label: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
+def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
     """Fit and score a head on each layer of STORE and each combination of layers.
 
     One extraction with --layers all serves the whole sweep. Written are table.csv, result.json, plot.png and plot.svg.
-    Without --dev, a share of the documents is held out.
+    Without --dev, a share of the documents is held out. Several stores of the same documents put models side by side.
+    --limits fits each feature on some of the documents: more of them include those of fewer.
 
     \b
     Examples:
       bertfeat probe sweep features -o layers --level word --label upos --dev dev_features
       bertfeat probe sweep features -o review --label upos --control --mdl --baseline majority,random-weights=random
       bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
+      bertfeat probe sweep features bert-features -o models --label intent --limits 100,300,all
     """  # noqa: D301
     from bertfeat.probes.sweep import check_sweep_folder
 
     params = head_params(settings)
     check_sweep_folder(output, overwrite=overwrite)
-    _check(store, settings=settings)
+    for store in stores:
+        _check(store, settings=settings)
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import sweep_probes
 
-    found = sweep_probes(store, label, ProbeConfig(params=params, **settings), progress=options.watched())
+    found = sweep_probes(stores, label, ProbeConfig(params=params, **settings), progress=options.watched())
     found.write(output, overwrite=overwrite)
-    text = "\n\n".join([found.table(), *found.mix_lines(), f"{output}: {found.best_line()}"])
+    best = f"{output}: {found.best_line()}\n{found.reuse_line()}".rstrip()
+    text = "\n\n".join([found.table(), *found.mix_lines(), best])
     return options.Printed({"output": output, **found.to_dict()}, text)
 
 

@@ -260,6 +260,14 @@ def label_statistic(metric: str, pairs: Pairs, lengths: npt.ArrayLike | None = N
     return mean_of_fractions(sparse.csr_matrix(np.array(table, np.float64)))
 
 
+def agreement(one: Labels, other: Labels) -> tuple[float, float | None]:
+    """Return the share of rows whose two labels are equal, and Cohen's kappa, None where all labels are one."""
+    from sklearn.metrics import cohen_kappa_score
+
+    n_labels = len(np.unique(np.concatenate([one, other])))
+    return float(np.mean(one == other)), float(cohen_kappa_score(one, other)) if n_labels > 1 else None
+
+
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean of scores over seeds, and their sample deviation (n - 1), None for one score."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -108,6 +108,7 @@ class LayerScores:
     """Scores of single layers and of combinations of them.
 
     `metric` names the score ("entity F1"); `bars` says what the error bars are ("standard deviation over 5 seeds").
+    `lines` has further lines by name, against layers too or, in a learning curve, against numbers of documents.
     """
 
     metric: str
@@ -115,6 +116,8 @@ class LayerScores:
     combinations: Mapping[str, ScoreBar] = field(default_factory=dict)
     bars: str = ""
     title: str = ""
+    lines: Mapping[str, Mapping[int, ScoreBar]] = field(default_factory=dict)
+    is_curve: bool = False
 
 
 def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, Path]:
@@ -123,27 +126,37 @@ def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, 
 
 
 def draw_layer_scores(series: LayerScores) -> Axes:
-    """Draw scores against layers, with combinations as dashed lines.
+    """Draw scores against layers, as one line or several, with combinations as dashed lines.
 
     Raises:
         UserError: There are no scores, or matplotlib is not installed.
     """
-    if not series.layers and not series.combinations:
+    lines = {name: line for name, line in {"": series.layers, **series.lines}.items() if line}
+    if not lines and not series.combinations:
         raise UserError("there are no scores to draw")
-    n_lines = len(series.combinations)
+    n_named = len(series.lines) + len(series.combinations)
     with style():
-        figure = new_figure(7.2 if n_lines else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_lines))
+        figure = new_figure(7.2 if n_named else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_named))
         axes = figure.add_subplot()
         axes.grid(axis="y")
-        numbers = sorted(series.layers)
-        look = {"color": COLORS[0], "marker": "o", "markersize": 5, "linewidth": 1.8, "zorder": 3}
-        axes.plot(numbers, [series.layers[number].score for number in numbers], **look)
-        for number in numbers:
-            _draw_bar(axes, number, series.layers[number], COLORS[0])
-        axes.set_xticks(numbers[:: 2 if len(numbers) > 16 else 1])
+        look: dict[str, Any] = {"markersize": 5, "linewidth": 1.8, "zorder": 3}
+        for i, (name, line) in enumerate(lines.items()):
+            look |= {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)], "label": one_line(name)}
+            axes.plot(sorted(line), [line[number].score for number in sorted(line)], **look)
+            for number, bar in line.items():
+                _draw_bar(axes, number, bar, look["color"])
+        numbers = sorted({number for line in lines.values() for number in line})
+        if series.is_curve:
+            axes.set_xscale("log")
+            axes.minorticks_off()
+        ticks = numbers[:: 2 if len(numbers) > 16 else 1]
+        axes.set_xticks(ticks, [f"{number:,}" for number in ticks])
         _draw_combinations(axes, numbers, series)
-        axes.set(xlabel="layer (0: embeddings)" if numbers else "", ylabel=series.metric)
+        what = "documents to learn from" if series.is_curve else "layer (0: embeddings)"
+        axes.set(xlabel=what if numbers else "", ylabel=series.metric)
         axes.set_title(series.title, loc="left")
+        if n_named:
+            axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
         if series.bars:
             figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=_GRAY)
         return axes
@@ -269,15 +282,15 @@ def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> N
         return
     first, last = (numbers[0], numbers[-1]) if numbers else (0, 1)
     step = max(0.3, (last - first) / 36)
+    n_lines = min(max(1, len(series.lines)), 4)
     axes.set_xlim(first - 0.5, last + step * (len(series.combinations) + 1.5))
     for i, (name, bar) in enumerate(sorted(series.combinations.items(), key=lambda item: -item[1].score)):
-        x, color = last + step * (i + 1.25), COLORS[1 + i % (len(COLORS) - 1)]
+        x, color = last + step * (i + 1.25), COLORS[n_lines + i % (len(COLORS) - n_lines)]
         axes.axhline(bar.score, color=color, linestyle="--", linewidth=1.2, zorder=1)
         label = f"{one_line(name)}  {bar.score:.3f}"
-        marker = MARKERS[1 + i % (len(MARKERS) - 1)]
+        marker = MARKERS[n_lines + i % (len(MARKERS) - n_lines)]
         axes.plot([x], [bar.score], color=color, linestyle="--", marker=marker, markersize=5, label=label)
         _draw_bar(axes, x, bar, color)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
 
 
 def _name_ticks(axes: Axes, names: list[str]) -> None:

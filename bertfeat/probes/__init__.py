@@ -1,6 +1,7 @@
-"""Probing: from stores to fitted probes, their scores and predictions, and sweeps over layers."""
+"""Probing: from stores to fitted probes, their scores, predictions and comparisons, and sweeps over layers."""
 
 __all__ = [
+    "comparison",
     "config",
     "controls",
     "description",

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from bertfeat.choices import Task, one_of
+from bertfeat.config import names_in
 from bertfeat.errors import BertfeatWarning, ConfigError
 from bertfeat.heads.registry import HeadSettings
 from bertfeat.progress import Progress
@@ -51,6 +52,9 @@ class ProbeConfig:
         dev_labels: The same for dev.
         max_memory: Bytes that vectors may take; if they do not fit, they are streamed. None is half of the free memory.
         limit: The number of documents to learn from, the first ones of the store; None is all.
+        limits: The numbers of documents of a learning curve, as a list or with commas: `100,300,all`. A sweep fits each
+            feature on that many documents, drawn by `seed` from those it learns from: more documents include those of
+            fewer, and all fits are scored on the same rows.
         control: Whether a sweep also scores the control task: a random label for each word type.
         baselines: What a sweep is compared with: `majority`, `type`, `random-weights=FOLDER` and, beside dev,
             `random-weights-dev=FOLDER`, as a list or with commas. The folders are stores of the same texts, extracted
@@ -80,6 +84,7 @@ class ProbeConfig:
     dev_labels: LabelTable | None = None
     max_memory: int | None = None
     limit: int | None = None
+    limits: str | Sequence[int | str] | None = None
     control: bool = False
     baselines: str | Sequence[str] | None = None
     mdl: bool = False
@@ -89,6 +94,8 @@ class ProbeConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"`{name}={value}` is below 1")
+        # Reading them checks them.
+        _ = self.sizes
         if not 0 < self.hold_out < 1:
             raise ConfigError(f"`hold_out={self.hold_out}` is not between 0 and 1")
         if self.task != "auto":
@@ -102,6 +109,17 @@ class ProbeConfig:
             warnings.warn(BertfeatWarning("`hold_out` has no effect with `dev`"), stacklevel=3)
         if self.dev is None and self.dev_labels is not None:
             raise ConfigError("dev labels without a dev store; pass `dev` too")
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """The numbers in `limits`, None for `all`; empty without limits."""
+        names = names_in(self.limits if isinstance(self.limits, str) else map(str, self.limits or ()))
+        if names and self.limit is not None:
+            raise ConfigError(f"`limit={self.limit}` beside `limits`; pass one of them")
+        for name in names:
+            if name != "all" and (not name.isdecimal() or int(name) < 1):
+                raise ConfigError(f"`limits` holds {name!r}; write whole numbers above 0, or all")
+        return tuple(None if name == "all" else int(name) for name in names)
 
     @classmethod
     def of(cls, config: ProbeConfig | None, settings: Mapping[str, Any], unused: Mapping[str, str]) -> ProbeConfig:
@@ -139,6 +157,7 @@ class ProbeSettings(HeadSettings, total=False):
     dev_labels: LabelTable | None
     max_memory: int | None
     limit: int | None
+    limits: str | Sequence[int | str] | None
     control: bool
     baselines: str | Sequence[str] | None
     mdl: bool

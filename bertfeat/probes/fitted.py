@@ -34,6 +34,7 @@ from bertfeat.probes.predictions import (
     Written,
     check_output,
     kept_settings,
+    most_confident_first,
     shown_predictions,
     write_frames,
 )
@@ -153,7 +154,8 @@ class FittedProbe:
             columns: Further columns: of the level, of its documents if the sentence level is stored too, of the corpus,
                 or gold labels under their name. A list, or names between commas.
             errors: Return only the rows whose prediction is missing or is not the gold label: those that the score
-                counts as errors.
+                counts as errors. The most probable predictions come first, rows without one last; the errors, and
+                nothing else, are held in memory for this.
             label: The column with the gold labels; None for the one that the probe was fitted on.
             labels: A file or frame with the gold labels; see `ProbeConfig`.
             overwrite: Replace a file that is already there.
@@ -203,6 +205,8 @@ class FittedProbe:
             source = None if gold is None else LabelSource.find(store, self.level, gold, labels, place)
             shown = OutputColumns.of(store, self.level, names, source, place)
             frames = self._predict_store(store, shown, only_errors=errors)
+            if errors:
+                frames = iter([most_confident_first(frames)])
             if out is None:
                 return pl.concat(frames)
             written = write_frames(frames, out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +17,7 @@ import polars as pl
 
 from bertfeat._version import __version__
 from bertfeat.choices import Level, Task
+from bertfeat.display import counted
 from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import Probe, require_same_kind
 from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with_mix, make_head
@@ -70,7 +71,7 @@ def fit_probe(
         ['I', 'met', 'Obama', 'in', 'London']
     """
     started = time.perf_counter()
-    of_sweeps = dict.fromkeys(("features", "control", "baselines", "mdl"), "it is for sweep_probes")
+    of_sweeps = dict.fromkeys(("features", "limits", "control", "baselines", "mdl"), "it is for sweep_probes")
     config = ProbeConfig.of(config, settings, {**of_sweeps, "hold_out": "pass `dev`"})
     task = ProbeTask.of(store, label, config)
     config = task.config
@@ -124,7 +125,7 @@ def fit_probe(
 
 
 def sweep_probes(
-    store: str | Path | Store,
+    store: str | Path | Store | Sequence[str | Path | Store],
     label: str,
     config: ProbeConfig | None = None,
     *,
@@ -134,7 +135,8 @@ def sweep_probes(
     """Fit and score one head on each layer of a store and on each combination of layers.
 
     Args:
-        store: The store, or its folder; one extraction of all layers (`layers="all"`) serves the whole sweep.
+        store: The store, or its folder; one extraction of all layers (`layers="all"`) serves the whole sweep. A list of
+            stores of the same documents compares models, on documents that are held out.
         label: The column with the labels.
         config: The settings as one object; or pass them by name in `settings`, not both.
         progress: See `extract`.
@@ -156,25 +158,33 @@ def sweep_probes(
     require("matplotlib")
     instead = "name the `features` of a sweep"
     config = ProbeConfig.of(config, settings, {"feature": instead, "mix": instead})
-    task = ProbeTask.of(store, label, config)
+    listed = [store] if isinstance(store, str | Path | Store) else list(store)
+    if not listed:
+        raise UserError("a sweep over no stores; pass one or more")
+    parts = [_SweptStore.of(ProbeTask.of(one, label, config), label) for one in listed]
+    task, train, held = parts[0].task, parts[0].train, parts[0].held
     config = task.config
-    choices = choose_features(task.store, task.level, task.head, config.features)
-    for choice in choices:
-        task.spec(choice.feature)
-    check_controls(task, choices)
-    train, held = task.rows(choices[0].feature, label)
-    if held is None:
-        train, held = train.split(config.hold_out, config.seed)
-    n_classes = task.check_labels(train, held)
+    for part in parts[1:]:
+        part.check_same(parts[0])
+    stores = [part.task.store for part in parts]
+    names: list[str] = []
+    for one in stores:
+        names.append(one.path.name if one.path.name not in names else f"{one.path.name} ({len(names) + 1})")
+    sizes = _sizes(config, len(np.unique(train.documents)))
+    fits = [(n, choice, size) for n, part in enumerate(parts) for choice in part.choices for size in sizes]
     rows = []
     with reporting(progress) as reports:
-        for place, choice in enumerate(choices, start=1):
-            title = f"{choice.name} ({place} of {len(choices)}): "
-            rows.append(_row(task, choice, train, held, reports, title))
+        for place, (n, choice, size) in enumerate(fits, start=1):
+            part, name = parts[n], names[n] if len(parts) > 1 else None
+            title = f"{name}: " * (name is not None) + f"{choice.name} ({place} of {len(fits)}): "
+            row = _row(part.task, choice, part.train.of_documents(size, config.seed), part.held, reports, title)
+            rows.append(replace(row, store=name, model=part.task.store.metadata["model"], limit=size))
+    encoded = [*stores, *([] if task.dev is None else [task.dev])]
+    seconds = [sum(receipt.seconds.get("encode", 0.0) for receipt in one.receipts()) for one in encoded]
     return Sweep(
-        store=task.store.path.name,
-        plan_hash=task.store.manifest.plan_hash,
-        model=task.store.metadata["model"],
+        store=", ".join(names),
+        plan_hash=", ".join(one.manifest.plan_hash for one in stores),
+        model=", ".join(one.metadata["model"] for one in stores),
         level=task.level,
         label=label,
         head=task.head.head,
@@ -188,11 +198,12 @@ def sweep_probes(
         held_out=config.hold_out if task.dev is None else None,
         n_train=len(train.rows),
         n_dev=len(held.rows),
-        n_classes=n_classes,
+        n_classes=parts[0].n_classes,
         limit=config.limit,
         bertfeat=__version__,
         rows=tuple(rows),
         baselines=baseline_rows(task, train, held, rows[0].metric),
+        encoding_s=round(sum(seconds), 3) if all(seconds) else None,
     )
 
 
@@ -318,6 +329,48 @@ class ProbeTask:
                 best = (value, probe)
         assert best is not None
         return best[1], trials
+
+
+class _SweptStore(NamedTuple):
+    """A store of a sweep: its features, and its rows to learn from and to score on."""
+
+    task: ProbeTask
+    choices: Sequence[FeatureChoice]
+    train: LabelledRows
+    held: LabelledRows
+    n_classes: int
+
+    @classmethod
+    def of(cls, task: ProbeTask, label: str) -> _SweptStore:
+        """Find the features and the rows, and check all of them."""
+        config = task.config
+        choices = choose_features(task.store, task.level, task.head, config.features)
+        for choice in choices:
+            task.spec(choice.feature)
+        check_controls(task, choices)
+        train, held = task.rows(choices[0].feature, label)
+        if held is None:
+            train, held = train.split(config.hold_out, config.seed)
+        n_classes = task.check_labels(train, held)
+        for size in config.sizes:
+            task.check_labels(train.of_documents(size, config.seed), None)
+        return cls(task, choices, train, held, n_classes)
+
+    def check_same(self, first: _SweptStore) -> None:
+        """Raise a UserError unless the rows and labels are those of the first store."""
+        for mine, others in ((self.train, first.train), (self.held, first.held)):
+            arrays = [(getattr(mine, name), getattr(others, name)) for name in ("rows", "documents", "labels")]
+            if mine.level != others.level or not all(np.array_equal(*pair) for pair in arrays):
+                both = f"{others.source.place} and {mine.source.place}"
+                raise UserError(f"{both} have different rows or labels; extract the same documents for both")
+
+
+def _sizes(config: ProbeConfig, n_documents: int) -> list[int | None]:
+    """Return the numbers of documents to learn from, ascending; one None without a learning curve."""
+    if over := [size for size in config.sizes if size and size > n_documents]:
+        text = f"`limits` {max(over)} has no effect: there are {counted(n_documents, 'document')} to learn from"
+        warnings.warn(BertfeatWarning(text), stacklevel=3)
+    return [*sorted({min(size or n_documents, n_documents) for size in config.sizes})] or [None]
 
 
 def _row(

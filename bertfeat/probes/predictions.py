@@ -72,6 +72,15 @@ class OutputColumns:
         return found.filter([a != b for a, b in zip(gold.tolist(), found[PREDICTION], strict=True)])
 
 
+def most_confident_first(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Return frames as one, by probability, the highest first; equal ones keep their order, rows without one are last.
+
+    Rows without a prediction are the very last.
+    """
+    is_last = pl.col(PREDICTION).is_null()
+    return pl.concat(frames).sort(is_last, PROBABILITY, descending=[False, True], nulls_last=True, maintain_order=True)
+
+
 def shown_predictions(
     probe: Probe, labels: npt.NDArray[Any], probabilities: Float32Array | None
 ) -> tuple[pl.Series, pl.Series]:

@@ -13,6 +13,7 @@ import polars as pl
 
 from bertfeat.choices import Level, Task
 from bertfeat.corpus.tables import read_table
+from bertfeat.display import counted
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.heads.base import Labels, Probe
@@ -74,6 +75,13 @@ class LabelledRows:
         held = np.random.default_rng(seed).choice(names, n_held, replace=False)
         is_held = np.isin(self.documents, held)
         return self.only(~is_held), self.only(is_held)
+
+    def of_documents(self, n_documents: int | None, seed: int) -> LabelledRows:
+        """Return the rows of random documents (None is all); by the same seed, more of them include those of fewer."""
+        drawn = np.random.default_rng(seed).permutation(np.unique(self.documents))[:n_documents]
+        where = f"{self.source.where} in {counted(len(drawn), 'document')}"
+        found = self.only(np.isin(self.documents, drawn))
+        return dataclasses.replace(found, source=dataclasses.replace(self.source, where=where))
 
     def stream(self, store: Store, feature: str, chunk_bytes: int = 64_000_000) -> StoreVectors:
         """Return the vectors of the rows that have one, (n_with_vector, dim), as a stream."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.choices import Level, Task
-from bertfeat.display import html_table
+from bertfeat.display import counted, html_table, human_time
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 _FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
-_HEADERS = ("feature", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
+# Columns of the table; some are there if rows have a value for them.
+_OPTIONAL = ("store", "limit")
+_HEADERS = ("store", "feature", "limit", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
 #: What to keep in mind beside the weights of a mix.
 MIX_CAUTION = (
     "The weights of a mix are not the importance of its layers: what a layer adds depends on its norm too "
@@ -47,6 +49,14 @@ class SweepRow:
     values: tuple[float, ...]  # the score of each seed
     mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, gamma, and the layers' mean norms
     controls: Mapping[str, float] = field(default_factory=dict)  # by the name of their column
+    model: str = ""
+    store: str | None = None  # its name, among several
+    limit: int | None = None  # the number of documents it learned from, in a learning curve
+
+    @property
+    def name(self) -> str:
+        """The feature, with its store if there are several."""
+        return self.feature if self.store is None else f"{self.store}: {self.feature}"
 
     @property
     def bar(self) -> ScoreBar:
@@ -65,7 +75,8 @@ class Sweep:
     """The scores of a head on each feature, layers first; the content of `result.json`.
 
     `seeds` is empty for a head without randomness. Scores are on the store `dev`, or on the share `held_out` of the
-    documents, drawn by `seed`.
+    documents, drawn by `seed`. In a learning curve, each feature has a row for each number of documents. Several stores
+    have rows one after the other; then `store`, `plan_hash` and `model` list theirs, with commas.
     """
 
     store: str
@@ -87,6 +98,7 @@ class Sweep:
     bertfeat: str
     rows: tuple[SweepRow, ...]
     baselines: tuple[SweepRow, ...] = ()  # scores of predictions without features: majority, type
+    encoding_s: float | None = None  # the seconds that encoding the stores took; None if they are not known
     task: Task = Task.CLASSIFY
     told_by: str | None = None  # what the task was told by; None if it was given, and for texts
     format_version: int = FORMAT_VERSION
@@ -94,7 +106,7 @@ class Sweep:
     def __repr__(self) -> str:
         best = self.best
         what = f"{self.head} on {self.label!r}, level {self.level}"
-        return f"Sweep({what}, {len(self.rows)} features, best {best.feature}: {best.metric} {best.score:.4f})"
+        return f"Sweep({what}, {len(self.rows)} rows, best {best.name}: {best.metric} {best.score:.4f})"
 
     def __str__(self) -> str:
         return self.table()
@@ -109,7 +121,7 @@ class Sweep:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values, with the best feature."""
-        return {**to_values(self), "best": self.best.feature}
+        return {**to_values(self), "best": self.best.name}
 
     def table(self) -> str:
         """Return the scores as a table of plain text."""
@@ -129,7 +141,14 @@ class Sweep:
         """Return the best feature with its score, and what it was scored on."""
         best = self.best
         scored_on = self.dev if self.held_out is None else f"{self.held_out:.0%} of the documents, held out"
-        return f"best {best.feature}, {best.metric} {best.score:.4f} on {scored_on}"
+        return f"best {best.name}, {best.metric} {best.score:.4f} on {scored_on}"
+
+    def reuse_line(self) -> str:
+        """Return what the fits had in common: `21 fits used one encoding of 41 s`; empty if the time is not known."""
+        n_fits = counted(sum(len(row.values) for row in self.rows), "fit")
+        n_stores = len({row.store for row in self.rows})
+        encodings = "one encoding" if n_stores == 1 else f"{n_stores} encodings"
+        return f"{n_fits} used {encodings} of {human_time(self.encoding_s)}" if self.encoding_s else ""
 
     def plot(self) -> Axes:
         """Draw the scores against the layers; return matplotlib's axes, so that `.figure.savefig(FILE)` writes them."""
@@ -145,17 +164,30 @@ class Sweep:
         return out
 
     def _table(self) -> tuple[list[str], list[list[object]]]:
-        controls = dict.fromkeys(name for row in self.rows for name in row.controls)
-        headers = [*_HEADERS[:-1], *controls, _HEADERS[-1]]
+        """Return the headers of the table, and the cells of its lines."""
+        empty = {name for name in _OPTIONAL if all(getattr(row, name) is None for row in self.rows)}
+        headers = [name for name in _HEADERS if name not in empty]
+        headers[-1:-1] = dict.fromkeys(name for row in self.rows for name in row.controls)
         return headers, [row.cells(headers) for row in (*self.rows, *self.baselines)]
 
     def _series(self) -> LayerScores:
         by_seeds = any(row.deviation is not None for row in self.rows)
         n_seeds = len(self.rows[0].values)
+        lines: dict[str, dict[int, ScoreBar]] = {}
+        combinations: dict[str, ScoreBar] = {}
+        for row in self.rows:
+            if row.limit is not None:
+                lines.setdefault(row.name, {})[row.limit] = row.bar
+            elif row.feature.startswith("layer_"):
+                lines.setdefault(row.store or "", {})[row.layers[0]] = row.bar
+            else:
+                combinations[row.name] = row.bar
         return LayerScores(
             metric=self.metric,
-            layers={row.layers[0]: row.bar for row in self.rows if row.feature.startswith("layer_")},
-            combinations={row.feature: row.bar for row in self.rows if not row.feature.startswith("layer_")},
+            layers=lines.pop("", {}),
+            combinations=combinations,
+            lines=lines,
+            is_curve=self.rows[0].limit is not None,
             bars=f"standard deviation over {n_seeds} seeds" if by_seeds else "95 % bootstrap interval",
             title=f"{self.head} on {self.label}, {self.level} level",
         )

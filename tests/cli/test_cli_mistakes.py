@@ -94,6 +94,8 @@ OTHERS = {
     "probe score made/probe made/store --label x": "'x'",
     "probe predict made/probe made/index -o p.parquet": "index: is an index, not a bertfeat store",
     "probe predict made/probe made/store -o p.tsv": ".parquet or .csv",
+    "probe compare made/probe made/probe made/store --columns nope": "'nope'",
+    "probe sweep made/store -o s --level sentence --label label --limits many": "--limits holds 'many'",
     "probe sweep made/store -o s --level sentence --label label --features layer_00": "layer_00",
     "probe sweep made/store -o made/sweep --level sentence --label label": "there is a sweep already",
     "index eval made/index --queries good.txt": "--queries and --qrels belong together",

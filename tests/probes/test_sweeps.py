@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertfeat import fit_probe, sweep_probes
+from bertfeat import extract, fit_probe, sweep_probes
 from bertfeat.errors import UserError
+from bertfeat.probes.rows import select_rows
 from bertfeat.probes.sweep import Sweep
 from tests.support.probe_stores import Stores
 from tests.support.shown_output import html_cells
@@ -84,10 +85,54 @@ class TestSweep:
             ({"feature": "layer_06"}, "`feature` has no effect here; name the `features` of a sweep"),
             ({"hold_out": 1.5}, "`hold_out=1.5` is not between 0 and 1"),
             ({"features": ["mix_last4"]}, "mix_last4: head ridge has no scalar mix"),
+            ({"limits": "20,many"}, "`limits` holds 'many'; write whole numbers above 0, or all"),
+            ({"limits": [1]}, "column 'domain' in 1 document holds one class alone"),
+            ({"limits": "20", "limit": 30}, "`limit=30` beside `limits`"),
             ({"limit": 1}, r"too few labelled documents \(1\) to hold some out for dev; pass `dev`"),
         ):
             with pytest.raises(UserError, match=message):
                 sweep_probes(stores.train, **{"label": "domain", "head": "ridge", **arguments})
+
+
+class TestCurvesAndStores:
+    def test_a_learning_curve_draws_nested_documents(self, stores: Stores) -> None:
+        settings = {"head": "ridge", "dev": stores.dev, "seed": 3}
+        with pytest.warns(UserWarning, match="`limits` 500 has no effect: there are 120 documents to learn from"):
+            found = sweep_probes(stores.train, "domain", features="4,6", limits="60,20,500,all", **settings)
+        assert [row.feature for row in found.rows] == ["layer_04"] * 3 + ["layer_06"] * 3
+        assert [row.limit for row in found.rows] == [20, 60, 120] * 2
+        rows = select_rows(stores.train, "sentence", "layer_06", "domain", None)
+        few, more = (set(rows.of_documents(size, 3).rows.tolist()) for size in (20, 60))
+        assert few < more
+        frame = stores.train.polars("sentence", ["doc_id", "domain"])
+        for row in found.rows[3:5]:
+            labels = frame[rows.of_documents(row.limit, 3).rows.tolist()]
+            alone = fit_probe(stores.train, "domain", labels=labels, feature=6, **settings)
+            assert row.score == alone.score(stores.dev).value
+        whole = sweep_probes(stores.train, "domain", features="4,6", **settings)
+        assert [row.score for row in found.rows[2::3]] == [row.score for row in whole.rows]
+        lines = found.plot().get_legend_handles_labels()
+        assert lines[1] == ["layer_04", "layer_06"]
+        assert lines[0][1].get_xydata().tolist() == [[row.limit, row.score] for row in found.rows[3:]]
+        assert ["limit" in sweep.table() for sweep in (found, whole)] == [True, False]
+
+    def test_two_stores_are_compared_on_the_same_documents(self, stores: Stores, tmp_path: Path) -> None:
+        settings = {"levels": "sentence", "pooling": "max", "id_column": "id", "keep_columns": "domain"}
+        other = extract(stores.files["train"], tmp_path / "train_store", layers="5,6", **settings)
+        settings = {"head": "ridge", "features": "5,6,mean_05_06"}
+        found = sweep_probes([stores.train, other], "domain", **settings)
+        alone = [sweep_probes(store, "domain", **settings) for store in (stores.train, other)]
+        assert [row.score for row in found.rows] == [row.score for sweep in alone for row in sweep.rows]
+        assert [row.store for row in found.rows] == ["train_store"] * 3 + ["train_store (2)"] * 3
+        seconds = sum(receipt.seconds["encode"] for store in (stores.train, other) for receipt in store.receipts())
+        assert found.encoding_s == round(seconds, 3)
+        assert found.reuse_line().startswith("6 fits used 2 encodings of ")
+        assert alone[0].reuse_line().startswith("3 fits used one encoding of ")
+        handles, named = found.plot().get_legend_handles_labels()
+        assert handles[1].get_xydata().tolist() == [[5, found.rows[3].score], [6, found.rows[4].score]]
+        assert named[:2] == ["train_store", "train_store (2)"]
+        with pytest.raises(UserError, match=r"train_store and .*dev_store have different rows or labels; extract the"):
+            sweep_probes([stores.train, stores.dev], "domain", **settings)
 
 
 def test_labels_are_escaped_in_a_notebook(stores: Stores) -> None:

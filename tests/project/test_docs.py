@@ -35,8 +35,8 @@ PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ["README.md
 ALL = "\n".join(PAGES.values())
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
-# What no two runs have alike: the speed of an extraction, and the seconds in the last column of a sweep.
-TIMES = re.compile(r"^tokens per s .*| +\d+\.\d{4}$", re.MULTILINE)
+# What no two runs have alike: the speed of an extraction, and the seconds of a sweep.
+TIMES = re.compile(r"^tokens per s .*| +\d+\.\d{4}$|(?<=encoding of ).*$", re.MULTILINE)
 GIT: list[str | Path] = ["git", "-C"]
 # Of each text under examples/data: enough to show everything, and quick.
 N_LINES = {"peps.txt": 12, "wnut17_dev.conll": 160, "reviews.csv": 41, "reviews_test.csv": 31}
