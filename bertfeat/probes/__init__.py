@@ -1,15 +1,6 @@
 """Probing: from stores to fitted probes, their scores, predictions and comparisons, and sweeps over layers."""
 
 __all__ = [
-    "comparison",
-    "config",
-    "controls",
-    "description",
-    "features",
-    "fitted",
-    "fitting",
-    "predictions",
-    "rows",
-    "scoring",
-    "sweep",
-]
+    "comparison", "config", "description", "features", "fitted", "fitting", "predictions", "rows", "scoring", "sweep",
+    "targets",
+]  # fmt: skip

@@ -100,7 +100,7 @@ class Sweep:
     baselines: tuple[SweepRow, ...] = ()  # scores of predictions without features: majority, type
     encoding_s: float | None = None  # the seconds that encoding the stores took; None if they are not known
     task: Task = Task.CLASSIFY
-    told_by: str | None = None  # what the task was told by; None if it was given, and for texts
+    told_by: str | None = None  # what the task was chosen by; None if it was given, and for texts
     format_version: int = FORMAT_VERSION
 
     def __repr__(self) -> str:
