@@ -1,14 +1,5 @@
 """Probing: from stores to fitted probes, their scores and predictions, and sweeps over layers."""
 
 __all__ = [
-    "config",
-    "controls",
-    "description",
-    "features",
-    "fitted",
-    "fitting",
-    "predictions",
-    "rows",
-    "scoring",
-    "sweep",
-]
+    "config", "description", "features", "fitted", "fitting", "predictions", "rows", "scoring", "sweep", "targets",
+]  # fmt: skip
