@@ -1,8 +1,8 @@
 """faiss, loaded with kernels that this processor can run.
 
 The OpenBLAS in the wheels of faiss (0.3.15, of 2021) does not know processors that are younger, and multiplies
-matrices on them with instructions of 2004: training took 3.6 times as long on a processor of 2023. It is told which
-kernels to use, unless the user has said so, and only it: the setting counts while faiss loads.
+matrices on them with instructions of 2004: training took 3.6 times as long on a processor of 2023. It is given the
+kernels to use, unless the user names others, and only it: the setting is there while faiss loads.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "KNNRegressor", "LinearSVMProbe", "LinearTagger",
     "LogisticRegressionProbe", "MLPProbe", "MLPRegressor", "MeanRegressor", "MultilabelLogisticRegression",
     "MultilabelMLP", "MultilabelSVM", "RidgeProbe", "RidgeRegressor", "base", "bootstrap", "folder", "metrics",
-    "registry", "scores", "sequences",
+    "registry", "scores", "sequences", "targets",
 ]  # fmt: skip
 
 

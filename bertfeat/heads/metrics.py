@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse, stats
 from sklearn import metrics as sk
-from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.bootstrap import Pair, set_statistic
 from bertfeat.heads.entities import LabelScores
+from bertfeat.heads.targets import indicators
 from bertfeat.records import BoolArray, Float64Array, IntArray
 
 #: Sorted labels, and which of them rows have and are predicted to have, 0 or 1, (n_rows, n_labels) each.
@@ -146,8 +146,7 @@ def pair_rankings(
     (n_rows,) of the second of two. Of two classes only the second is ranked, as scikit-learn does.
     """
     if are_sets:
-        labels, true, _ = pair_label_sets(y_true, np.zeros(scores.shape, np.bool_), classes)
-        is_true = true[:, codes_of(classes, labels)].toarray().T > 0
+        is_true = indicators(y_true, classes).T
     else:
         is_true = codes_of(y_true, classes) == np.arange(len(classes))[:, None]
         if len(classes) == 2:
@@ -164,8 +163,9 @@ def pair_label_sets(y_true: npt.NDArray[Any], y_pred: BoolArray, classes: Labels
     if len(seen):
         require_same_kind(seen, "y_true", classes, "the probe")
     labels = np.union1d(classes, seen) if len(seen) else classes
-    true = MultiLabelBinarizer(classes=labels.tolist(), sparse_output=True).fit_transform(y_true)
-    return labels, true, sparse.csr_matrix(y_pred) @ one_hot(codes_of(classes, labels), len(labels))
+    # Counts, so that sums of two are 2.
+    true, predicted = (sparse.csr_matrix(sets, dtype=np.int64) for sets in (indicators(y_true, labels), y_pred))
+    return labels, true, predicted @ one_hot(codes_of(classes, labels), len(labels))
 
 
 def one_hot(codes: IntArray, n_labels: int) -> sparse.csr_matrix:

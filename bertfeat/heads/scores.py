@@ -159,11 +159,6 @@ def primary_metric(labels: Iterable[object]) -> str:
     return "entity_f1" if is_tag_scheme(labels) else "accuracy"
 
 
-def main_metric(task: Task) -> str:
-    """Return the score that compares probes of a task; see `primary_metric` for tags."""
-    return DEV_METRICS[task][0]
-
-
 def score_by(
     metric: str, truth: Labels, predicted: Labels, lengths: IntArray | None = None, classes: Labels | None = None
 ) -> float:

@@ -1,4 +1,4 @@
-"""What heads learn of labelled rows: classes, numbers, or several labels each."""
+"""Targets of heads: classes, numbers, or several labels per row, and what the scores of rows say of them."""
 
 from __future__ import annotations
 

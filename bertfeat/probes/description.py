@@ -71,7 +71,7 @@ class Training(UsedRows):
     versions: Mapping[str, str]
     created_at: str  # ISO 8601, UTC
     task: Task = Task.CLASSIFY
-    told_by: str | None = None  # what the task was told by; None if it was given, and for texts
+    told_by: str | None = None  # what the task was chosen by; None if it was given, and for texts
 
     def to_dict(self, head: str, params: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, Any]:
         """Return the record, with the head, its parameters and the classes, as JSON values."""

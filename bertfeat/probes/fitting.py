@@ -20,7 +20,7 @@ from bertfeat.choices import Level, Task
 from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import Probe, require_same_kind
 from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with_mix, make_head
-from bertfeat.heads.scores import mean_and_deviation
+from bertfeat.heads.scores import DEV_METRICS, mean_and_deviation
 from bertfeat.heads.targets import encode
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
@@ -94,8 +94,9 @@ def fit_probe(
     scores, metric, means = [trial.score for trial in trials if trial.score is not None], None, None
     if scores:
         metric = chosen_metric(scores[0], config.params)
+        # A seed with equal predictions has no correlation, which counts as 0 on dev.
         means = {
-            name: MeanScore(*mean_and_deviation([score.values[name] for score in scores]), len(scores))
+            name: MeanScore(*mean_and_deviation([score.values.get(name, 0.0) for score in scores]), len(scores))
             for name in dict.fromkeys([metric, *scores[0].values])
         }
     libraries = ["numpy", "scikit-learn", *(["torch"] if best.is_random else [])]
@@ -217,7 +218,7 @@ class ProbeTask:
     dev: Store | None
     level: Level
     task: Task
-    told_by: str | None  # what the task was told by; None if it was given
+    told_by: str | None  # what the task was chosen by; None if it was given
     head: type[Probe]
 
     @classmethod
@@ -311,7 +312,8 @@ class ProbeTask:
             probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)
             score, value = None, 0.0
             if dev is not None:
-                score = score_rows(probe, dev.X, dev.labelled, bootstrap=row_title is not None and not trials)
+                with_intervals = () if row_title is None or trials else DEV_METRICS[probe.task]
+                score = score_rows(probe, dev.X, dev.labelled, bootstrap=with_intervals)
                 value = score.values[chosen_metric(score, config.params)]
             trials.append(Trial(seed, score, probe.fit_report()))
             if best is None or value > best[0]:
@@ -333,7 +335,7 @@ def _row(
     found = task.store.feature(task.level, choice.feature)
     scores = [trial.score for trial in trials if trial.score is not None]
     metric = chosen_metric(scores[0], task.config.params)
-    values = [score.values[metric] for score in scores]
+    values = [score.values.get(metric, 0.0) for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
     controls = measure(task, choice, (train, dev), trials, metric, fitted, reports)
@@ -354,7 +356,7 @@ def _row(
 
 
 def task_of(store: Store, level: Level, label: str, labels: LabelTable | None) -> tuple[Task, str | None]:
-    """Return the task that the labels of a store say, and what it was told by (None for texts)."""
+    """Return the task that the labels of a store say, and what it was chosen by (None for texts)."""
     source = LabelSource.find(store, level, label, labels, str(store.path))
     shards = (source.rows(store.shard(entry.shard)) for entry in store.manifest.shards)
     return choose_task(pl.concat([shard.filter("is_candidate")["label"] for shard in shards]), source.where)

@@ -88,7 +88,7 @@ class Sweep:
     rows: tuple[SweepRow, ...]
     baselines: tuple[SweepRow, ...] = ()  # scores of predictions without features: majority, type
     task: Task = Task.CLASSIFY
-    told_by: str | None = None  # what the task was told by; None if it was given, and for texts
+    told_by: str | None = None  # what the task was chosen by; None if it was given, and for texts
     format_version: int = FORMAT_VERSION
 
     def __repr__(self) -> str:

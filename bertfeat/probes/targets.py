@@ -61,7 +61,7 @@ def labels_of(values: pl.Series, task: Task, where: str) -> Labels:
     if task is Task.CLASSIFY and (values.dtype.is_nested() or values.dtype.is_float()):
         whole = not values.dtype.is_nested() and bool((values == values.round()).all())
         if not whole:
-            raise UserError(f"{where} holds {_some(values)}, which are no classes; classes are texts or whole numbers")
+            raise UserError(f"{where} holds {_some(values)}, not classes; classes are texts or whole numbers")
     return check_truth(task, values.to_list() if task is Task.MULTILABEL else values.to_numpy(), where)
 
 

@@ -40,7 +40,7 @@ def word_probe(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Path
     assert (found["head"], found["spec"]["level"], found["spec"]["feature"]) == ("linear", "word", "concat_05_06")
     assert (found["seeds"], found["params"]["mix"], found["params"]["class_weight"]) == ([4, 5], 2, "balanced")
     assert (found["classes"], found["metric"]) == (sorted(found["counts"]), "entity_f1")
-    assert set(found["scores"]) == {"entity_f1", "accuracy", "macro_f1"}
+    assert set(found["scores"]) == {"entity_f1", "accuracy", "macro_f1", "auroc", "average_precision"}
     return out
 
 

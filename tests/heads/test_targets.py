@@ -21,7 +21,7 @@ from bertfeat.heads.registry import OF_TASK, make_head
 from bertfeat.probes.targets import choose_task, labels_of
 from tests.support.probe_streams import ArrayStream
 
-pytestmark = pytest.mark.numeric
+pytestmark = [pytest.mark.promise("probes"), pytest.mark.numeric]
 X, DIABETES = load_diabetes(return_X_y=True)
 # Two numbers per row, of different size.
 NUMBERS = np.stack([DIABETES, X[:, 2] * 1e4 + 2000], axis=1)
@@ -129,7 +129,7 @@ def test_many_whole_numbers_ask_which_they_are(values):
     [
         (["low", "high", "mid", "low"], Task.REGRESS, "'low', 'high', 'mid', not numbers"),
         (["low", "high"], Task.MULTILABEL, "'low', 'high', not lists"),
-        ([0.5, 1.5], Task.CLASSIFY, "0.5, 1.5, which are no classes"),
+        ([0.5, 1.5], Task.CLASSIFY, "0.5, 1.5, not classes"),
         ([[1.0, 2.0], [3.0]], Task.REGRESS, "as many in each row"),
         ([0.5, float("inf")], Task.REGRESS, "finite numbers"),
     ],

@@ -156,7 +156,7 @@ class TestLabels:
             ({"doc_id": [0, 1, 0], "word_index": [1, 0, 1], "x": list("abc")}, "doc_id 0, word_index 1 occurs 2 times"),
             ({"doc_id": [70], "word_index": [0], "x": ["a"]}, "none of its 1 rows is for a row of .*store"),
             ({"doc_id": [0], "x": ["a"]}, "no column 'word_index'; columns are doc_id, x"),
-            ({**key, "x": [0.5]}, "column 'x' holds 0.5, which are no classes"),
+            ({**key, "x": [0.5]}, "column 'x' holds 0.5, not classes"),
         ):
             with pytest.raises(UserError, match=message):
                 read_dataset(words, "word", "layer_03", "x", labels=pl.DataFrame(labels))

@@ -16,7 +16,7 @@ from bertfeat.errors import UserError
 from tests.support.probe_stores import Stores
 from tests.support.store_fakes import write_jsonl
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.promise("probes"), pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
 
 
 def described(store: bertfeat.Store) -> pl.DataFrame:
