@@ -24,7 +24,7 @@ _LAST = "Other options"
 _HELP_ALL = "--help-all"
 # Options whose values are lost if they are repeated, because click keeps the last one. Those of a run, such as
 # --device, may be repeated: an alias may hold one that a later one replaces.
-ONCE = {"levels", "layers", "combine", "keep_columns", "columns", "features"}
+ONCE = {"levels", "layers", "combine", "keep_columns", "columns", "features", "baselines"}
 ONCE |= {"level", "pooling", "word_pooling", "feature", "mix", "label", "where", "word"}
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
 _KINDS = get_type_hints(ExtractConfig)

@@ -82,6 +82,7 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
     _check(store, settings=settings)
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import fit_probe
+    from bertfeat.probes.sweep import MIX_CAUTION
 
     fitted = fit_probe(store, label, ProbeConfig(params=params, **settings), progress=options.watched())
     fitted.save(output, overwrite=overwrite)
@@ -89,9 +90,10 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
     for said in values["fit_report"].get("warnings", []):
         warnings.warn(BertfeatWarning(said), stacklevel=1)
     named = {**values["spec"], **(values["dev"] or {}), **values}
+    caution = f"\n\n{MIX_CAUTION}" if "mix" in values["fit_report"] else ""
     if values["told_by"]:
         named["told_by"] = f"{values['told_by']}; --task says otherwise"
-    return options.Printed(values, facts(named, _OF_A_FIT))
+    return options.Printed(values, facts(named, _OF_A_FIT) + caution)
 
 
 @probe.command(name="score", cls=options.GroupedCommand, short_help="Score a probe on a labelled store.")
@@ -200,7 +202,9 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
 predict.params = [param for param in predict.params if param.name != "keep_columns"]
 
 
-@probe.command(name="sweep", cls=options.GroupedCommand, common=f"features hold_out limits {_COMMON}")
+@probe.command(
+    name="sweep", cls=options.GroupedCommand, common=f"features hold_out limits control baselines mdl {_COMMON}"
+)
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True)
 @options.writes("FOLDER", "Folder of the table and the plots.")
 @options.value("Data", "--features", "A,B", "Features or layers; mix_last4 is a scalar mix.  [default: all]")
@@ -209,6 +213,13 @@ predict.params = [param for param in predict.params if param.name != "keep_colum
 )
 @options.value("Data", "--limits", "N,N,all", "Learning curve: fit on N documents, drawn at random.")
 @_fit_options
+@options.switch("Controls", "--control", "Score a control task too, a random label per word type; selectivity.")
+@options.option(
+    *("Controls", "--baseline", "baselines"),
+    metavar="A,B",
+    help="majority, type, random-weights=STORE; beside --dev also random-weights-dev=STORE.",
+)
+@options.switch("Controls", "--mdl", "Codelength of the labels of STORE, and their compression.")
 def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
     """Fit and score a head on each layer of STORE and each combination of layers.
 
@@ -219,6 +230,7 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
     \b
     Examples:
       bertfeat probe sweep features -o layers --level word --label upos --dev dev_features
+      bertfeat probe sweep features -o review --label upos --control --mdl --baseline majority,random-weights=random
       bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
       bertfeat probe sweep features bert-features -o models --label intent --limits 100,300,all
     """  # noqa: D301
@@ -233,7 +245,8 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
 
     found = sweep_probes(stores, label, ProbeConfig(params=params, **settings), progress=options.watched())
     found.write(output, overwrite=overwrite)
-    text = f"{found.table()}\n\n{output}: {found.best_line()}\n{found.reuse_line()}".rstrip()
+    best = f"{output}: {found.best_line()}\n{found.reuse_line()}".rstrip()
+    text = "\n\n".join([found.table(), *found.mix_lines(), best])
     return options.Printed({"output": output, **found.to_dict()}, text)
 
 

@@ -38,7 +38,7 @@ from bertfeat.heads.training_loop import (
 )
 from bertfeat.records import Float32Array, Float64Array
 from bertfeat.vectors.array import as_vectors
-from bertfeat.vectors.standardized import Scaling, fit_scaling
+from bertfeat.vectors.standardized import Scaling, fit_scaling, mean_norms
 
 _METRICS = ("auto", "accuracy", "macro_f1", "loss")
 
@@ -152,7 +152,8 @@ class NeuralProbe(Probe):
         if is_list(self.weight_decay):
             self.report_["tried"] = tried
         if self.network_.mix is not None:
-            self.report_["mix"] = self.network_.mix.report()
+            norms = mean_norms(data.vectors, scaling, self.network_.mix.n_layers)
+            self.report_["mix"] = self.network_.mix.report() | {"norms": norms}
         return self
 
     def predict(self, X: object) -> Any:

@@ -55,6 +55,11 @@ class ProbeConfig:
         limits: The numbers of documents of a learning curve, as a list or with commas: `100,300,all`. A sweep fits each
             feature on that many documents, drawn by `seed` from those it learns from: more documents include those of
             fewer, and all fits are scored on the same rows.
+        control: Whether a sweep also scores the control task: a random label for each word type.
+        baselines: What a sweep is compared with: `majority`, `type`, `random-weights=FOLDER` and, beside dev,
+            `random-weights-dev=FOLDER`, as a list or with commas. The folders are stores of the same texts, extracted
+            with a model of random weights.
+        mdl: Whether a sweep also computes the codelength of the labels of train, by the online code.
 
     Raises:
         ConfigError: A number is out of its range, two settings name the features, or labels of dev have no dev store.
@@ -80,6 +85,9 @@ class ProbeConfig:
     max_memory: int | None = None
     limit: int | None = None
     limits: str | Sequence[int | str] | None = None
+    control: bool = False
+    baselines: str | Sequence[str] | None = None
+    mdl: bool = False
 
     def __post_init__(self) -> None:
         for name in ("seeds", "limit"):
@@ -150,6 +158,9 @@ class ProbeSettings(HeadSettings, total=False):
     max_memory: int | None
     limit: int | None
     limits: str | Sequence[int | str] | None
+    control: bool
+    baselines: str | Sequence[str] | None
+    mdl: bool
 
 
 class PredictSettings(ExtractSettings, total=False):

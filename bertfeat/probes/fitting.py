@@ -25,6 +25,7 @@ from bertfeat.heads.scores import DEV_METRICS, mean_and_deviation
 from bertfeat.heads.targets import encode
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
+from bertfeat.probes.controls import baseline_rows, check_controls, measure
 from bertfeat.probes.description import DevRows, MeanScore, Training
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
@@ -70,8 +71,8 @@ def fit_probe(
         ['I', 'met', 'Obama', 'in', 'London']
     """
     started = time.perf_counter()
-    unused = dict.fromkeys(("features", "limits"), "it is for sweep_probes")
-    config = ProbeConfig.of(config, settings, {**unused, "hold_out": "pass `dev`"})
+    of_sweeps = dict.fromkeys(("features", "limits", "control", "baselines", "mdl"), "it is for sweep_probes")
+    config = ProbeConfig.of(config, settings, {**of_sweeps, "hold_out": "pass `dev`"})
     task = ProbeTask.of(store, label, config)
     config = task.config
     if config.seeds > 1 and config.dev is None and task.head.is_random:
@@ -202,6 +203,7 @@ def sweep_probes(
         limit=config.limit,
         bertfeat=__version__,
         rows=tuple(rows),
+        baselines=baseline_rows(task, train, held, rows[0].metric),
         encoding_s=round(sum(seconds), 3) if all(seconds) else None,
     )
 
@@ -347,6 +349,7 @@ class _SweptStore(NamedTuple):
         choices = choose_features(task.store, task.level, task.head, config.features)
         for choice in choices:
             task.spec(choice.feature)
+        check_controls(task, choices)
         train, held = task.rows(choices[0].feature, label)
         if held is None:
             train, held = train.split(config.hold_out, config.seed)
@@ -377,13 +380,18 @@ def _row(
 ) -> SweepRow:
     started = time.perf_counter()
     reports.stage(f"{title}reading features")
-    _, trials = task.fit(choice.mix, *task.read(choice.feature, train, dev), reports, title)
+
+    def fitted(task: ProbeTask, train: LabelledRows, dev: LabelledRows) -> list[Trial]:
+        return task.fit(choice.mix, *task.read(choice.feature, train, dev), reports, title)[1]
+
+    trials = fitted(task, train, dev)
     found = task.store.feature(task.level, choice.feature)
     scores = [trial.score for trial in trials if trial.score is not None]
     metric = chosen_metric(scores[0], task.config.params)
     values = [score.values.get(metric, 0.0) for score in scores]
     mean, deviation = mean_and_deviation(values)
     interval = scores[0].intervals.get(metric)
+    controls = measure(task, choice, (train, dev), trials, metric, fitted, reports)
     return SweepRow(
         feature=choice.name,
         layers=found.layers,
@@ -396,6 +404,7 @@ def _row(
         seconds=round(time.perf_counter() - started, 3),
         values=tuple(values),
         mixes=tuple(trial.report["mix"] for trial in trials if "mix" in trial.report),
+        controls=controls,
     )
 
 

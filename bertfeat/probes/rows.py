@@ -64,7 +64,7 @@ class LabelledRows:
     @property
     def with_vector(self) -> LabelledRows:
         """The rows that have a vector."""
-        return self._only(self.has_vector)
+        return self.only(self.has_vector)
 
     def split(self, share: float, seed: int) -> tuple[LabelledRows, LabelledRows]:
         """Split by documents at random: the second part has a share of them, at least one."""
@@ -74,13 +74,13 @@ class LabelledRows:
         n_held = max(1, round(share * len(names)))
         held = np.random.default_rng(seed).choice(names, n_held, replace=False)
         is_held = np.isin(self.documents, held)
-        return self._only(~is_held), self._only(is_held)
+        return self.only(~is_held), self.only(is_held)
 
     def of_documents(self, n_documents: int | None, seed: int) -> LabelledRows:
         """Return the rows of random documents (None is all); by the same seed, more of them include those of fewer."""
         drawn = np.random.default_rng(seed).permutation(np.unique(self.documents))[:n_documents]
         where = f"{self.source.where} in {counted(len(drawn), 'document')}"
-        found = self._only(np.isin(self.documents, drawn))
+        found = self.only(np.isin(self.documents, drawn))
         return dataclasses.replace(found, source=dataclasses.replace(self.source, where=where))
 
     def stream(self, store: Store, feature: str, chunk_bytes: int = 64_000_000) -> StoreVectors:
@@ -89,7 +89,8 @@ class LabelledRows:
         documents = None if self.level is Level.SENTENCE else used.documents
         return StoreVectors(store, self.level, feature, rows=used.rows, documents=documents, chunk_bytes=chunk_bytes)
 
-    def _only(self, chosen: BoolArray) -> LabelledRows:
+    def only(self, chosen: BoolArray) -> LabelledRows:
+        """Return some of the rows, bool (n_rows,)."""
         if chosen.all() and self.n_total == len(chosen):
             return self
         arrays = {name: getattr(self, name)[chosen] for name in ("rows", "documents", "labels", "has_vector")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,11 @@ _FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
 # Columns of the table; some are there if rows have a value for them.
 _OPTIONAL = ("store", "limit")
 _HEADERS = ("store", "feature", "limit", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
+#: What to keep in mind beside the weights of a mix.
+MIX_CAUTION = (
+    "The weights of a mix are not the importance of its layers: what a layer adds depends on its norm too "
+    "(Fayyaz et al. 2021)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ class SweepRow:
     high: float | None
     seconds: float
     values: tuple[float, ...]  # the score of each seed
-    mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, and gamma
+    mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, gamma, and the layers' mean norms
+    controls: Mapping[str, float] = field(default_factory=dict)  # by the name of their column
     model: str = ""
     store: str | None = None  # its name, among several
     limit: int | None = None  # the number of documents it learned from, in a learning curve
@@ -60,7 +66,8 @@ class SweepRow:
 
     def cells(self, headers: Sequence[str]) -> list[object]:
         """Return the cells of its line in a table with these columns."""
-        return [" ".join(map(str, self.layers)) if name == "layers" else getattr(self, name) for name in headers]
+        own = {name: getattr(self, name) for name in _HEADERS} | {"layers": " ".join(map(str, self.layers))}
+        return [own.get(name, self.controls.get(name)) for name in headers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,7 @@ class Sweep:
     limit: int | None
     bertfeat: str
     rows: tuple[SweepRow, ...]
+    baselines: tuple[SweepRow, ...] = ()  # scores of predictions without features: majority, type
     encoding_s: float | None = None  # the seconds that encoding the stores took; None if they are not known
     task: Task = Task.CLASSIFY
     told_by: str | None = None  # what the task was chosen by; None if it was given, and for texts
@@ -118,6 +126,16 @@ class Sweep:
     def table(self) -> str:
         """Return the scores as a table of plain text."""
         return text_table(*self._table())
+
+    def mix_lines(self) -> list[str]:
+        """Return the weights of the mixes of the first seed, the norms of their layers, and a caution; or nothing."""
+        lines = []
+        for row in self.rows:
+            for mix in row.mixes[:1]:
+                numbers = zip(row.layers, mix["weights"], mix["norms"], strict=True)
+                shown = ", ".join(f"{layer}: {weight:.3f} ({norm:.1f})" for layer, weight, norm in numbers)
+                lines.append(f"{row.feature}, weight (mean norm) of each layer: {shown}")
+        return [*lines, MIX_CAUTION] if lines else []
 
     def best_line(self) -> str:
         """Return the best feature with its score, and what it was scored on."""
@@ -149,7 +167,8 @@ class Sweep:
         """Return the headers of the table, and the cells of its lines."""
         empty = {name for name in _OPTIONAL if all(getattr(row, name) is None for row in self.rows)}
         headers = [name for name in _HEADERS if name not in empty]
-        return headers, [row.cells(headers) for row in self.rows]
+        headers[-1:-1] = dict.fromkeys(name for row in self.rows for name in row.controls)
+        return headers, [row.cells(headers) for row in (*self.rows, *self.baselines)]
 
     def _series(self) -> LayerScores:
         by_seeds = any(row.deviation is not None for row in self.rows)

@@ -79,6 +79,16 @@ def fit_scaling(source: Vectors) -> Scaling:
     return Scaling(moments.mean.astype(np.float32), scale)
 
 
+def mean_norms(source: Vectors, scaling: Scaling, n_parts: int) -> list[float]:
+    """Return the mean norm of each of `n_parts` equal parts of the vectors, such as layers, after standardization."""
+    sums = np.zeros(n_parts)
+    for _, vectors in chunks_of(source):
+        parts = scaling.apply(vectors).reshape(len(vectors), n_parts, -1)
+        sums += np.linalg.norm(parts, axis=2).sum(axis=0, dtype=np.float64)
+    found: list[float] = (sums / max(1, source.shape[0])).tolist()
+    return found
+
+
 class Standardized:
     """Other vectors, standardized each time that they are read: float32 `Vectors`."""
 

@@ -51,6 +51,10 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = place / "examples" / "data" / name
         lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
         text.write_text("".join(lines[:n_lines]), encoding="utf-8")
+    (place / "UD_English-EWT").mkdir()
+    for name, split in (("dev", "train"), ("test", "dev")):
+        text = ROOT / "tests" / "data" / "ud_ewt" / f"{name}.conllu"
+        shutil.copy(text, place / "UD_English-EWT" / f"en_ewt-ud-{split}.conllu")
     for name in (".gitignore", "Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, place)
     (place / "pipelines").symlink_to(ROOT / "pipelines")

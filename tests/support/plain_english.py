@@ -44,7 +44,7 @@ PHRASES = {
     r"whatever (?:befalls|has befallen)|befall\w*": "happens to",
 }
 # Technical uses, and phrases that are plain.
-ALLOWED = r"there (?:is|are|was|were) no\b|(?:is|are) no longer\b|blank lines?|stands? for|none of\b"
+ALLOWED = r"there (?:is|are|was|were) no\b|(?:is|are) no longer\b|blank lines?|stands? for|stands? up to|none of\b"
 _FOUND = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES).replace(" ", r"\s+"), re.IGNORECASE)
 _ALLOWED = re.compile(ALLOWED, re.IGNORECASE)
 # A docstring of a module opens with a noun phrase; an entry of Raises names its subject.
