@@ -134,7 +134,7 @@ class Sweep:
             for mix in row.mixes[:1]:
                 numbers = zip(row.layers, mix["weights"], mix["norms"], strict=True)
                 shown = ", ".join(f"{layer}: {weight:.3f} ({norm:.1f})" for layer, weight, norm in numbers)
-                lines.append(f"{row.feature}, weight (mean norm) of each layer: {shown}")
+                lines.append(f"{row.name}, weight (mean norm) of each layer: {shown}")
         return [*lines, MIX_CAUTION] if lines else []
 
     def best_line(self) -> str:
