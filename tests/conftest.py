@@ -151,10 +151,12 @@ def root(request: pytest.FixtureRequest) -> str:
 def one_thread() -> Iterator[None]:
     """Compute on one thread: tiny matrices are slower on several."""
     import torch
+    from threadpoolctl import threadpool_limits
 
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with threadpool_limits(1):
+        yield
     torch.set_num_threads(n_threads)
 
 

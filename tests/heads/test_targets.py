@@ -79,6 +79,7 @@ def test_one_problem_per_label_is_one_vs_rest(given, head, estimator, class_weig
     assert (probe.predict(DIGITS) != there.predict(DIGITS)).mean() < 1e-3
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_networks_learn_numbers_and_label_sets(given):
     numbers = make_head("mlp", Task.REGRESS, max_epochs=60, lr=0.003).fit(given(X), NUMBERS)
     assert r2_score(NUMBERS, numbers.predict(X)) > 0.6
