@@ -32,9 +32,7 @@ def exact_search(
 ) -> tuple[Float32Array, IntArray]:
     """Return the `nearest` `allowed` vectors of raw queries (n_queries, dim) in a raw source, which is read once."""
     queries = checked_queries(queries, source.shape[1])
-    if k < 1:
-        raise UserError(f"k is {k}: ask for 1 hit or more")
-    check_allowed(allowed, source.shape[0])
+    check_request(k, allowed, source.shape[0])
     return nearest(
         _batches(source, allowed),
         prepare(queries, transform, Metric.IP),
@@ -87,8 +85,10 @@ def checked_queries(queries: npt.NDArray[Any], dim: int) -> Float32Array:
     return queries
 
 
-def check_allowed(allowed: BoolArray | None, n_vectors: int) -> None:
-    """Raise a UserError if a filter is neither bool (n_vectors,) nor None, which allows all."""
+def check_request(k: int, allowed: BoolArray | None, n_vectors: int) -> None:
+    """Raise a UserError if k is below 1, or a filter is neither bool (n_vectors,) nor None, which allows all."""
+    if k < 1:
+        raise UserError(f"k is {k}: ask for 1 hit or more")
     if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (n_vectors,)):
         raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of shape ({n_vectors},)")
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.description import INDEX, IndexDescription
-from bertfeat.ann.exact import EXACT_BYTES, check_allowed, checked_queries
+from bertfeat.ann.exact import EXACT_BYTES, check_request, checked_queries
 from bertfeat.ann.folder import check_files, read_index, read_transform
 from bertfeat.ann.library import faiss
 from bertfeat.ann.search_parameters import (
@@ -95,9 +95,7 @@ class VectorIndex:
         if allowed is None and queries.shape == (1, self.dim) and 1 <= k <= self.n_vectors and not self._is_flat:
             return self._of_one(queries, k)
         queries = checked_queries(queries, self.dim)
-        if k < 1:
-            raise UserError(f"k is {k}: ask for 1 hit or more")
-        check_allowed(allowed, self.n_vectors)
+        check_request(k, allowed, self.n_vectors)
         n_allowed = self.n_vectors if allowed is None else int(np.count_nonzero(allowed))
         if n_allowed == self.n_vectors:
             allowed = None
@@ -206,11 +204,7 @@ class VectorIndex:
         return scores, positions
 
     def _completed(
-        self,
-        hits: tuple[Float32Array, IntArray],
-        queries: Float32Array,
-        selector: Any,
-        parameters: Mapping[str, float],
+        self, hits: tuple[Float32Array, IntArray], queries: Float32Array, selector: Any, parameters: Mapping[str, float]
     ) -> tuple[Float32Array, IntArray]:
         """Return true scores and positions, best first, after missing hits are searched for more thoroughly."""
         # Probed lists may hold too few allowed vectors, a graph may not lead to all, and faiss omits some 4-bit codes.

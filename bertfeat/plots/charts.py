@@ -69,10 +69,10 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
     return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 
-def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write a figure to `out_stem`.png and `out_stem`.svg, each whole or not at all, and return both paths."""
+def save(axes: Axes, out_stem: str | Path) -> tuple[Path, Path]:
+    """Write the figure of axes to `out_stem`.png and `out_stem`.svg, each whole or not at all; return both paths."""
     with style():
-        png, svg = as_image(figure, "png"), as_image(figure, "svg")
+        png, svg = as_image(axes.figure, "png"), as_image(axes.figure, "svg")
     return write_report(f"{out_stem}.png", png), write_report(f"{out_stem}.svg", svg)
 
 
@@ -120,11 +120,6 @@ class LayerScores:
     is_curve: bool = False
 
 
-def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write `draw_layer_scores` to `out_stem`.png and .svg and return both."""
-    return save(draw_layer_scores(series).figure, out_stem)
-
-
 def draw_layer_scores(series: LayerScores) -> Axes:
     """Draw scores against layers, as one line or several, with combinations as dashed lines.
 
@@ -160,11 +155,6 @@ def draw_layer_scores(series: LayerScores) -> Axes:
         if series.bars:
             figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=_GRAY)
         return axes
-
-
-def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write `draw_confusion` to `out_stem`.png and .svg and return both."""
-    return save(draw_confusion(labels, matrix).figure, out_stem)
 
 
 def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
@@ -243,7 +233,7 @@ def plot_points(
         axes.margins(0.08)
         if labels is not None:
             _label_points(figure, axes, places, [one_line(label) for label in labels])
-        return save(figure, out_stem)
+        return save(axes, out_stem)
 
 
 def plot_lines(
@@ -266,7 +256,7 @@ def plot_lines(
             axes.plot(*zip(*line, strict=True), label=one_line(name), markersize=5, linewidth=1.8, **look)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.legend(frameon=False)
-        return save(figure, out_stem)
+        return save(axes, out_stem)
 
 
 def _draw_bar(axes: Axes, x: float, bar: ScoreBar, color: str) -> None:

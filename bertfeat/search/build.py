@@ -155,7 +155,7 @@ def build_index(
             )
         tuned_by = None if given is None else given.about
         plans = plan_build(*source.shape, settings, 0 if tuned_by is None else tuned_by.n_queries)
-        origin = Origin.of(opened, spec, path, "", prompt, tuned_by, tokens)
+        origin = Origin.of(opened, spec, path, rows_digest="", query_prompt=prompt, tuned_by=tuned_by, rerank=tokens)
         _tidy(path)
         if _is_index(path) and not overwrite:
             return _standing(path, opened, settings, origin)

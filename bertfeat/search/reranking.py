@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -156,8 +157,7 @@ def _write_codes(folder: Path, source: StoreVectors, mean: Float32Array, kind: C
             os.lseek(fd, 0, os.SEEK_END)
             if old is not None:
                 with (old / CODES).open("rb") as codes:
-                    while piece := codes.read(1 << 24):
-                        sink.write(piece)
+                    shutil.copyfileobj(codes, sink, 1 << 24)
                 n_done = sink.n_bytes // itemsize
             for chunk, rows in enumerate(source.chunks):
                 if rows.stop > n_done:
@@ -234,10 +234,9 @@ class Reranker(NamedTuple):
     def order(
         self, first: int, dense: Float32Array, positions: IntArray
     ) -> tuple[Float32Array, Float32Array, IntArray]:
-        """Order the candidates, (n, n_candidates), of n queries from number `first` on.
+        """Return scores, dense scores and positions of n queries from number `first` on, (n, n_candidates), best first.
 
-        Returns:
-            Scores, dense scores and positions, best first. A document without tokens has the score NaN and comes last.
+        A document without tokens has the score NaN and comes last.
         """
         query, place = np.nonzero(positions >= 0)
         scores: Float32Array = np.full(positions.shape, np.nan, np.float32)

@@ -11,14 +11,7 @@ import numpy as np
 from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, Shape, check_growth, plan_memory
 from bertfeat.ann.build import extend, threads
 from bertfeat.ann.description import INDEX, QUERIES, TRANSFORM, IndexDescription
-from bertfeat.ann.folder import (
-    check_files,
-    read_description,
-    read_index,
-    read_queries,
-    read_transform,
-    write_index,
-)
+from bertfeat.ann.folder import check_files, read_description, read_index, read_queries, read_transform, write_index
 from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.errors import UserError
@@ -55,7 +48,8 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
             rerank_by = write_tokens(ready, opened, rerank_by, source.rows, reports, old=path)
         with threads(there.settings.threads):
             grown = _grow(source, there, plan, path, ready / INDEX, reports)
-        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by, rerank_by)
+        kept = {"query_prompt": origin.query_prompt, "tuned_by": origin.tuned_by}
+        made = Origin.of(opened, spec, path, rows_digest=digest, rerank=rerank_by, **kept)
         publish_index(ready, path, [path / TRANSFORM, path / QUERIES], source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
     updated.n_added = len(source.rows) - there.n_vectors
