@@ -14,20 +14,11 @@ import numpy as np
 from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.description import INDEX, TRANSFORM, IndexDescription
 from bertfeat.ann.exact import checked_queries, sample_positions
-from bertfeat.ann.folder import (
-    publish_aside,
-    read_arrays,
-    read_index,
-    read_json,
-    read_transform,
-    write_arrays,
-    write_index,
-    write_json,
-)
+from bertfeat.ann.folder import publish_aside, read_arrays, read_index, read_json, write_arrays, write_index, write_json
 from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.library import faiss
 from bertfeat.ann.search_parameters import codes_of, core, leaves, parts, transforms
-from bertfeat.ann.transforms import Transform, fit_transform, prepared_chunks, prepared_rows
+from bertfeat.ann.transforms import Transform, fit_transform, prepared_chunks, prepared_rows, transform_of
 from bertfeat.ann.tuning import HeldOut, reached, tune
 from bertfeat.durable import files
 from bertfeat.durable.steps import step
@@ -97,8 +88,8 @@ class _Builder:
         )
 
     def _transform(self) -> Transform | None:
-        if (saved := read_transform(self.folder)) is not None:
-            return saved
+        if (arrays := read_arrays(self.folder / TRANSFORM)) is not None:
+            return transform_of(arrays)
         transform = fit_transform(self.source, self.plans[0].settings.transform_spec)
         if transform is not None:
             write_arrays(self.folder / TRANSFORM, transform.to_arrays())

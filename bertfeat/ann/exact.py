@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from bertfeat.vectors.nearest import Metric, nearest, signed_scores
 # The working memory of an exact search.
 EXACT_BYTES = 256 << 20
 
+# Scores and positions, (n_queries, k) each.
+Found: TypeAlias = tuple[Float32Array, IntArray]
+
 
 def exact_search(
     source: Vectors,
@@ -29,19 +33,13 @@ def exact_search(
     allowed: BoolArray | None = None,
     exclude: IntArray | None = None,
     max_bytes: int = EXACT_BYTES,
-) -> tuple[Float32Array, IntArray]:
+) -> Found:
     """Return the `nearest` `allowed` vectors of raw queries (n_queries, dim) in a raw source, which is read once."""
     queries = checked_queries(queries, source.shape[1])
     check_request(k, allowed, source.shape[0])
-    return nearest(
-        _batches(source, allowed),
-        prepare(queries, transform, Metric.IP),
-        k,
-        metric,
-        prepare=lambda vectors: prepare(vectors, transform, Metric.IP),
-        exclude=exclude,
-        max_bytes=max_bytes,
-    )
+    as_compared = functools.partial(prepare, transform=transform, metric=Metric.IP)
+    batches, asked = _batches(source, allowed), as_compared(queries)
+    return nearest(batches, asked, k, metric, prepare=as_compared, exclude=exclude, max_bytes=max_bytes)
 
 
 def exact_scores(

@@ -212,9 +212,7 @@ class Index:
         encoded = self.encode(queries)
         reranker = self._reranker(rerank, encoded)
         if reranker is None and (matches or candidates is not None):
-            raise UserError(
-                "`matches` and `candidates` are for `rerank`, and this search does not rerank; leave them out"
-            )
+            raise UserError("`matches` and `candidates` are for `rerank`, and this search has none; leave them out")
         dense = None
         if same_word or exclude_same_word:
             scores, positions = self._by_word(encoded, k, allowed, same=same_word)

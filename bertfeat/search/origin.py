@@ -89,9 +89,7 @@ class Origin:
         for place in places:
             if place.exists():
                 return self.check_store(open_store(place), index)
-        raise UserError(
-            f"{index}: its store is not at {self.store} any more; pass `store` with the place where it is now"
-        )
+        raise UserError(f"{index}: its store is not at {self.store} any more; pass `store` with its new place")
 
     def check_store(self, store: Store, index: Path) -> Store:
         """Return the rows of a store that an index was built from, or raise a UserError; warn of appended ones."""
