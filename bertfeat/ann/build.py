@@ -190,12 +190,7 @@ class _Filling:
 
     def fill(self) -> None:
         """Write the index with all vectors; what an earlier run has done is not done again."""
-        if self.plan.info.n_links:
-            index = self._grown()
-        else:
-            self._write_pieces()
-            index = self._merged()
-        write_index(self.folder / INDEX, index)
+        write_index(self.folder / INDEX, self._grown() if self.plan.info.n_links else self._merged())
 
     def _chunks(self, pieces: list[range]) -> Iterator[Any]:
         return prepared_chunks(self.source, pieces, self.plan.n_chunk_rows, self.transform, self.plan.info.metric)
@@ -226,6 +221,7 @@ class _Filling:
                 number += 1
 
     def _merged(self) -> Any:
+        self._write_pieces()
         index, pieces = read_index(self.folder / TRAINED), self._pieces()
         for i, part in enumerate(leaves(index)):
             paths = [self._piece_path(piece, i) for piece in range(len(pieces))]

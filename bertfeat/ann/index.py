@@ -63,16 +63,12 @@ class VectorIndex:
     """A faiss index of prepared vectors, with its metric, transform and search parameters; `Flat` scores are exact."""
 
     def __init__(
-        self,
-        index: Any,
-        metric: Metric,
-        transform: Transform | None = None,
-        parameters: Mapping[str, float] | None = None,
+        self, index: Any, metric: Metric, transform: Transform | None = None, parameters: Mapping[str, float] = {}
     ) -> None:
         self.index = index
         self.metric = metric
         self.transform = transform
-        self.parameters = dict(parameters or {})
+        self.parameters = dict(parameters)
         self.dim = int(index.d) if transform is None else transform.dim
         self._is_flat = isinstance(faiss.downcast_index(index), faiss.IndexFlat)
         self._last: _Request | None = None

@@ -25,23 +25,26 @@ _STEP_ROWS = 2048
 
 
 class TransformKind(StrEnum):
-    """A kind of transform."""
+    """A kind of transform: how it is asked for, what it is fitted to, and whether axes are divided by deviations."""
 
-    NONE = "none"
-    CENTER = "center"
-    WHITEN = "whiten"  # `pca` with each axis divided by its deviation
-    PCA = "pca"
-    TRUNCATE = "truncate"
+    NONE = "none", ("none",), None
+    CENTER = "center", ("center",), "mean"
+    WHITEN = "whiten", ("whiten", "whiten:DIM"), "scatter", True
+    PCA = "pca", ("pca:DIM",), "scatter"
+    TRUNCATE = "truncate", ("truncate:DIM",), None
 
+    forms: tuple[str, ...]  # DIM is the width that it leaves
+    fitted_to: Literal["mean", "scatter"] | None  # a kind of `Moments`
+    divides: bool
 
-# How transforms are asked for; DIM is the width that they leave.
-_FORMS = ("none", "center", "whiten", "whiten:DIM", "pca:DIM", "truncate:DIM")
-# The kind of `Moments` that a transform is fitted to.
-_FITTED_TO: Mapping[TransformKind, Literal["mean", "scatter"]] = {
-    TransformKind.CENTER: "mean",
-    TransformKind.WHITEN: "scatter",
-    TransformKind.PCA: "scatter",
-}
+    def __new__(
+        cls, name: str, forms: tuple[str, ...], fitted_to: Literal["mean", "scatter"] | None, divides: bool = False
+    ) -> Self:
+        """Make a member whose value is its name."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.forms, kind.fitted_to, kind.divides = forms, fitted_to, divides
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,14 @@ class TransformSpec:
     def parse(cls, text: str) -> Self:
         """Read a transform such as `center` or `whiten:128`; raise a UserError if it is not one."""
         name, colon, number = text.partition(":")
-        if (f"{name}:DIM" if colon else name) not in _FORMS:
-            raise UserError(f"transform {text!r}: choose one of {', '.join(_FORMS)}")
+        forms = [form for kind in TransformKind for form in kind.forms]
+        if (f"{name}:DIM" if colon else name) not in forms:
+            raise UserError(f"transform {text!r}: choose one of {', '.join(forms)}")
         if not colon:
-            return cls(TransformKind(name))
+            return cls(TransformKind[name.upper()])
         if not (number.isascii() and number.isdigit() and int(number) >= 1):
             raise UserError(f"transform {text!r}: DIM is {number!r}; give a whole number from 1 on, as in {name}:128")
-        return cls(TransformKind(name), int(number))
+        return cls(TransformKind[name.upper()], int(number))
 
     def out_dim(self, dim: int) -> int:
         """Return the number of dimensions that the transform leaves of `dim`."""
@@ -74,7 +78,7 @@ class TransformSpec:
         """Raise a UserError if vectors are too few, or have too few dimensions, to fit the transform to."""
         if self.dim is not None and self.dim > dim:
             raise UserError(f"transform '{self}': the vectors have {dim} dimensions; give 1 to {dim}")
-        least = {None: 0, "mean": 1, "scatter": self.out_dim(dim) + 1}[_FITTED_TO.get(self.kind)]
+        least = {None: 0, "mean": 1, "scatter": self.out_dim(dim) + 1}[self.kind.fitted_to]
         if n_vectors < least:
             raise UserError(
                 f"transform '{self}': it takes {least} vectors or more, and there are {n_vectors}; use a smaller DIM, "
@@ -144,18 +148,18 @@ def fit_transform(source: Vectors, spec: TransformSpec) -> Transform | None:
     """Fit a transform to all vectors of a source, read once, in float64; None for `none`."""
     n_vectors, dim = source.shape
     spec.check(dim, n_vectors)
-    if spec.kind not in _FITTED_TO:
+    if spec.kind.fitted_to is None:
         return None if spec.dim is None else Truncation(dim, spec.dim)
-    moments = Moments(dim, _FITTED_TO[spec.kind])
+    moments = Moments(dim, spec.kind.fitted_to)
     for _, vectors in chunks_of(source):
         moments.add(vectors)
-    if spec.kind is TransformKind.CENTER:
+    if spec.kind.fitted_to == "mean":
         return Projection(moments.mean)
     try:
         variances, axes = principal_axes(moments, spec.out_dim(dim))
     except UserError as error:
         raise UserError(f"transform '{spec}': {error}; use none") from None
-    if spec.kind is TransformKind.WHITEN:
+    if spec.kind.divides:
         axes = axes / np.sqrt(np.maximum(variances, EIGENVALUE_FLOOR * variances[0]))
     return Projection(moments.mean, np.ascontiguousarray(axes, dtype=np.float32))
 

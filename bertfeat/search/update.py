@@ -45,7 +45,7 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
         origin = write_tokens(ready, opened, origin, source.rows, reports, old=path)
         with threads(there.settings.threads):
             grown = _grow(source, there, plan, path, ready / INDEX, reports)
-        kept = {name: getattr(origin, name) for name in ("query_prompt", "tuned_by", "rerank")}
+        kept = {"query_prompt": origin.query_prompt, "tuned_by": origin.tuned_by, "rerank": origin.rerank}
         made = Origin.of(opened, spec, path, rows_digest=digest, **kept)
         publish_index(ready, path, [path / TRANSFORM, path / QUERIES], source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
