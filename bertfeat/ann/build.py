@@ -14,20 +14,11 @@ import numpy as np
 from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.description import INDEX, TRANSFORM, IndexDescription
 from bertfeat.ann.exact import checked_queries, sample_positions
-from bertfeat.ann.folder import (
-    publish_aside,
-    read_arrays,
-    read_index,
-    read_json,
-    read_transform,
-    write_arrays,
-    write_index,
-    write_json,
-)
+from bertfeat.ann.folder import publish_aside, read_arrays, read_index, read_json, write_arrays, write_index, write_json
 from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.library import faiss
 from bertfeat.ann.search_parameters import codes_of, core, leaves, parts, transforms
-from bertfeat.ann.transforms import Transform, fit_transform, prepared_chunks, prepared_rows
+from bertfeat.ann.transforms import Transform, fit_transform, prepared_chunks, prepared_rows, transform_of
 from bertfeat.ann.tuning import HeldOut, reached, tune
 from bertfeat.durable import files
 from bertfeat.durable.steps import step
@@ -97,8 +88,8 @@ class _Builder:
         )
 
     def _transform(self) -> Transform | None:
-        if (saved := read_transform(self.folder)) is not None:
-            return saved
+        if (arrays := read_arrays(self.folder / TRANSFORM)) is not None:
+            return transform_of(arrays)
         transform = fit_transform(self.source, self.plans[0].settings.transform_spec)
         if transform is not None:
             write_arrays(self.folder / TRANSFORM, transform.to_arrays())
@@ -199,12 +190,7 @@ class _Filling:
 
     def fill(self) -> None:
         """Write the index with all vectors; what an earlier run has done is not done again."""
-        if self.plan.info.n_links:
-            index = self._grown()
-        else:
-            self._write_pieces()
-            index = self._merged()
-        write_index(self.folder / INDEX, index)
+        write_index(self.folder / INDEX, self._grown() if self.plan.info.n_links else self._merged())
 
     def _chunks(self, pieces: list[range]) -> Iterator[Any]:
         return prepared_chunks(self.source, pieces, self.plan.n_chunk_rows, self.transform, self.plan.info.metric)
@@ -235,6 +221,7 @@ class _Filling:
                 number += 1
 
     def _merged(self) -> Any:
+        self._write_pieces()
         index, pieces = read_index(self.folder / TRAINED), self._pieces()
         for i, part in enumerate(leaves(index)):
             paths = [self._piece_path(piece, i) for piece in range(len(pieces))]

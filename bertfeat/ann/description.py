@@ -49,12 +49,10 @@ class BuildSettings:
             raise UserError(f"recall is {self.recall}: give a number above 0 and up to 1, as 0.95")
         if self.n_queries < 2:
             raise UserError(f"n_queries is {self.n_queries}: give 2 or more, half of them to tune by")
-        for name in ("max_memory", "n_threads", "n_piece_rows"):
+        for name, least in (("max_memory", 1), ("n_threads", 1), ("n_piece_rows", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}: give 1 or more")
-        if self.seed < 0:
-            raise UserError(f"seed is {self.seed}: give 0 or more")
+            if value is not None and value < least:
+                raise UserError(f"{name} is {value}: give {least} or more")
 
     @property
     def threads(self) -> int:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.records import BoolArray, Float64Array, IntArray
+from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
 from bertfeat.vectors.nearest import Metric
 
 Id = TypeVar("Id", str, int)
 
 
 def recall_of_each(
-    found: IntArray,
-    found_scores: npt.NDArray[Any] | None,
-    truth: IntArray,
-    truth_scores: npt.NDArray[Any],
-    metric: Metric,
+    found: IntArray, found_scores: Float32Array | None, truth: IntArray, truth_scores: Float32Array, metric: Metric
 ) -> Float64Array:
     """Return recall@k of each query, float64 (n_queries,): the part of its k nearest vectors among the k found.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,9 @@ from bertfeat.vectors.nearest import Metric, nearest, signed_scores
 # The working memory of an exact search.
 EXACT_BYTES = 256 << 20
 
+# Scores and positions, (n_queries, k) each.
+Found: TypeAlias = tuple[Float32Array, IntArray]
+
 
 def exact_search(
     source: Vectors,
@@ -29,21 +33,13 @@ def exact_search(
     allowed: BoolArray | None = None,
     exclude: IntArray | None = None,
     max_bytes: int = EXACT_BYTES,
-) -> tuple[Float32Array, IntArray]:
+) -> Found:
     """Return the `nearest` `allowed` vectors of raw queries (n_queries, dim) in a raw source, which is read once."""
     queries = checked_queries(queries, source.shape[1])
-    if k < 1:
-        raise UserError(f"k is {k}: ask for 1 hit or more")
-    check_allowed(allowed, source.shape[0])
-    return nearest(
-        _batches(source, allowed),
-        prepare(queries, transform, Metric.IP),
-        k,
-        metric,
-        prepare=lambda vectors: prepare(vectors, transform, Metric.IP),
-        exclude=exclude,
-        max_bytes=max_bytes,
-    )
+    check_request(k, allowed, source.shape[0])
+    as_compared = functools.partial(prepare, transform=transform, metric=Metric.IP)
+    batches, asked = _batches(source, allowed), as_compared(queries)
+    return nearest(batches, asked, k, metric, prepare=as_compared, exclude=exclude, max_bytes=max_bytes)
 
 
 def exact_scores(
@@ -87,8 +83,10 @@ def checked_queries(queries: npt.NDArray[Any], dim: int) -> Float32Array:
     return queries
 
 
-def check_allowed(allowed: BoolArray | None, n_vectors: int) -> None:
-    """Raise a UserError if a filter is neither bool (n_vectors,) nor None, which allows all."""
+def check_request(k: int, allowed: BoolArray | None, n_vectors: int) -> None:
+    """Raise a UserError if k is below 1, or a filter is neither bool (n_vectors,) nor None, which allows all."""
+    if k < 1:
+        raise UserError(f"k is {k}: ask for 1 hit or more")
     if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (n_vectors,)):
         raise UserError(f"allowed is {allowed.dtype} of shape {allowed.shape}: give bool of shape ({n_vectors},)")
 

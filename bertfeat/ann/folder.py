@@ -62,8 +62,8 @@ def read_transform(folder: Path) -> Transform | None:
     return None if arrays is None else transform_of(arrays)
 
 
-def read_queries(folder: Path) -> Float32Array | None:
-    """Return the queries that an index was tuned by, float32 (n_queries, dim), raw; None if none were given."""
+def read_given(folder: Path) -> Float32Array | None:
+    """Return the given queries that an index was tuned by, float32 (n_queries, dim), raw; None if there were none."""
     arrays = read_arrays(folder / QUERIES)
     return None if arrays is None else arrays["vectors"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.ann.description import INDEX, IndexDescription
-from bertfeat.ann.exact import EXACT_BYTES, check_allowed, checked_queries
+from bertfeat.ann.exact import EXACT_BYTES, Found, check_request, checked_queries
 from bertfeat.ann.folder import check_files, read_index, read_transform
 from bertfeat.ann.library import faiss
 from bertfeat.ann.search_parameters import (
@@ -63,16 +63,12 @@ class VectorIndex:
     """A faiss index of prepared vectors, with its metric, transform and search parameters; `Flat` scores are exact."""
 
     def __init__(
-        self,
-        index: Any,
-        metric: Metric,
-        transform: Transform | None = None,
-        parameters: Mapping[str, float] | None = None,
+        self, index: Any, metric: Metric, transform: Transform | None = None, parameters: Mapping[str, float] = {}
     ) -> None:
         self.index = index
         self.metric = metric
         self.transform = transform
-        self.parameters = dict(parameters or {})
+        self.parameters = dict(parameters)
         self.dim = int(index.d) if transform is None else transform.dim
         self._is_flat = isinstance(faiss.downcast_index(index), faiss.IndexFlat)
         self._last: _Request | None = None
@@ -95,9 +91,7 @@ class VectorIndex:
         if allowed is None and queries.shape == (1, self.dim) and 1 <= k <= self.n_vectors and not self._is_flat:
             return self._of_one(queries, k)
         queries = checked_queries(queries, self.dim)
-        if k < 1:
-            raise UserError(f"k is {k}: ask for 1 hit or more")
-        check_allowed(allowed, self.n_vectors)
+        check_request(k, allowed, self.n_vectors)
         n_allowed = self.n_vectors if allowed is None else int(np.count_nonzero(allowed))
         if n_allowed == self.n_vectors:
             allowed = None
@@ -160,9 +154,7 @@ class VectorIndex:
             self._last = last = _Request(key, parameters, search_parameters(index, parameters, None, k), n_rows)
         return last
 
-    def _in_flat(
-        self, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any
-    ) -> tuple[Float32Array, IntArray]:
+    def _in_flat(self, queries: Float32Array, k: int, allowed: BoolArray | None, selector: Any) -> Found:
         """Search a `Flat` index exactly."""
         # faiss computes distances as differences of squares, which round: a few more hits are scored again in float64,
         # and if rounding may have hidden a nearer vector, all are compared.
@@ -191,9 +183,7 @@ class VectorIndex:
             )
         return (np.clip(scores, -1, 1) if self.metric is Metric.COSINE else scores), found
 
-    def _in_lists(
-        self, queries: Float32Array, k: int, allowed: BoolArray, selector: Any
-    ) -> tuple[Float32Array, IntArray]:
+    def _in_lists(self, queries: Float32Array, k: int, allowed: BoolArray, selector: Any) -> Found:
         """Search for each query in as many lists as hold enough allowed vectors."""
         needed = lists_needed(self.index, queries, allowed, n_compared(self.index, self.parameters, k))
         scores = np.empty((len(queries), k), np.float32)
@@ -205,13 +195,7 @@ class VectorIndex:
             scores[chosen], positions[chosen] = self._completed(hits, queries[chosen], selector, parameters)
         return scores, positions
 
-    def _completed(
-        self,
-        hits: tuple[Float32Array, IntArray],
-        queries: Float32Array,
-        selector: Any,
-        parameters: Mapping[str, float],
-    ) -> tuple[Float32Array, IntArray]:
+    def _completed(self, hits: Found, queries: Float32Array, selector: Any, parameters: Mapping[str, float]) -> Found:
         """Return true scores and positions, best first, after missing hits are searched for more thoroughly."""
         # Probed lists may hold too few allowed vectors, a graph may not lead to all, and faiss omits some 4-bit codes.
         raw, positions = hits
@@ -235,15 +219,13 @@ class VectorIndex:
 
     def _ask(
         self, queries: Float32Array, k: int, selector: Any, parameters: Mapping[str, float], *, is_scan: bool = False
-    ) -> tuple[Float32Array, IntArray]:
+    ) -> Found:
         """Search with faiss; `is_scan` compares with all vectors, where a graph or a refinement stores them."""
         index = self.index
         if is_scan:
             index, queries = comparable(index, queries) or (index, queries)
         try:
-            found: tuple[Float32Array, IntArray] = index.search(
-                queries, k, params=search_parameters(index, parameters, selector, k)
-            )
+            found: Found = index.search(queries, k, params=search_parameters(index, parameters, selector, k))
         except RuntimeError as error:
             if selector is None:
                 raise

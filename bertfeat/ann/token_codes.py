@@ -91,12 +91,9 @@ class TokenCodes:
         self.kind = kind
 
     def maxsim(self, queries: QueryTokens, query: IntArray, document: IntArray) -> Float32Array:
-        """Return the MaxSim of pairs, float32 (n_pairs,), NaN for a document without tokens.
+        """Return the MaxSim of pairs of a query and a document, float32 (n_pairs,), NaN for a document without tokens.
 
-        Args:
-            queries: The tokens of all queries.
-            query: int64 (n_pairs,), the query of each pair.
-            document: int64 (n_pairs,), its document. No pair is there twice.
+        `query` and `document`, int64 (n_pairs,), have no pair twice.
         """
         scores = np.full(len(query), np.nan, np.float32)
         order = np.lexsort((query, document))

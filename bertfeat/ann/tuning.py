@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bertfeat.ann.budget import MemoryPlan
 from bertfeat.ann.evaluation import recall_of_each
-from bertfeat.ann.exact import EXACT_BYTES, exact_scores, exact_search, sample_positions
+from bertfeat.ann.exact import EXACT_BYTES, Found, exact_scores, exact_search, sample_positions
 from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.search_parameters import K, core, settable
 from bertfeat.ann.transforms import Transform, prepared_rows
@@ -34,9 +34,11 @@ _N_WIDER = 2
 # A comparison by a refinement takes as long as about 40 others: with SQ8 of 384 dimensions and codes of 192 times 4
 # bits 35 to 50 (2 cores of an Intel Xeon).
 _COST_OF_REFINED = 40
+# Every second query tunes; the others are measured.
+_TUNING, _REPORTED = slice(0, None, 2), slice(1, None, 2)
 
 # From queries and k to scores and positions, (n_queries, k) each.
-Search = Callable[[npt.NDArray[Any], int], tuple[Float32Array, IntArray]]
+Search = Callable[[npt.NDArray[Any], int], Found]
 
 
 class HeldOut(NamedTuple):
@@ -78,10 +80,6 @@ class HeldOut(NamedTuple):
         """Return some of the queries."""
         return HeldOut(**{name: array[chosen] for name, array in self._asdict().items()})
 
-    def half(self, which: int) -> HeldOut:
-        """Return every second query, from the first (0) or the second (1) on."""
-        return self.only(slice(which, None, 2))
-
     def found_by(self, search: Search, k: int) -> IntArray:
         """Return the k nearest vectors that a search finds without the queries themselves, int64 (n_queries, k)."""
         if (self.positions < 0).all():
@@ -110,11 +108,11 @@ def measured_recall(
 def tune(index: VectorIndex, held: HeldOut, source: Vectors, target: float) -> dict[str, Any]:
     """Give an index the parameters that are just thorough enough, or find most; return measures as JSON values."""
     own, given = held.only(held.positions >= 0), held.only(held.positions < 0)
-    climb = _Climb(index, (given if len(given.positions) else own).half(0), source, target)
+    climb = _Climb(index, (given if len(given.positions) else own).only(_TUNING), source, target)
     index.parameters = climb.best()
-    values = _measured(index, own.half(1), source)
+    values = _measured(index, own.only(_REPORTED), source)
     if len(given.positions):
-        values["given"] = _measured(index, given.half(1), source)
+        values["given"] = _measured(index, given.only(_REPORTED), source)
     return {
         **values,
         "recall_target": target,

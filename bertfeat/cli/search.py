@@ -132,13 +132,7 @@ def _printed(index: Index, result: str | None, **more: Any) -> options.Printed:
 @options.value("Run", "--store", "STORE", "Where the store is now.")
 @options.prints
 def evaluate(
-    index: str,
-    n_queries: int,
-    seed: int,
-    queries: str | None,
-    qrels: str | None,
-    store: str | None,
-    **reranking: Any,
+    index: str, n_queries: int, seed: int, queries: str | None, qrels: str | None, store: str | None, **reranking: Any
 ) -> dict[str, Any]:
     """Measure recall@1, @10 and @100 against exact search, and speed.
 
@@ -179,7 +173,6 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
         **to_values(description),
         **to_values(origin),
         "index_dim": description.index_dim,
-        "rerank": None if origin.rerank is None else origin.rerank.summary(description.files[CODES].n_bytes),
         "level": str(origin.spec.level),
         "feature": origin.spec.feature,
         "model": origin.spec.model,
@@ -188,6 +181,9 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
         "bytes_per_vector": round(n_bytes / max(description.n_vectors, 1), 2),
         "build_s": round(sum(description.seconds.values()), 3),
     }
+    if (tokens := origin.rerank) is not None:
+        sizes = {"n_tokens": tokens.n_tokens, "n_bytes": description.files[CODES].n_bytes}
+        values["rerank"] = {"feature": tokens.named, "codes": tokens.codes, **sizes}
     # The fields of the origin are in the summary itself.
     del values["source"]
     return values

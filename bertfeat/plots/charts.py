@@ -69,10 +69,10 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
     return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 
-def save(figure: Figure, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write a figure to `out_stem`.png and `out_stem`.svg, each whole or not at all, and return both paths."""
+def save(axes: Axes, out_stem: str | Path) -> tuple[Path, Path]:
+    """Write the figure of axes to `out_stem`.png and `out_stem`.svg, each whole or not at all; return both paths."""
     with style():
-        png, svg = as_image(figure, "png"), as_image(figure, "svg")
+        png, svg = as_image(axes.figure, "png"), as_image(axes.figure, "svg")
     return write_report(f"{out_stem}.png", png), write_report(f"{out_stem}.svg", svg)
 
 
@@ -120,11 +120,6 @@ class LayerScores:
     is_curve: bool = False
 
 
-def plot_layer_scores(series: LayerScores, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write `draw_layer_scores` to `out_stem`.png and .svg and return both."""
-    return save(draw_layer_scores(series).figure, out_stem)
-
-
 def draw_layer_scores(series: LayerScores) -> Axes:
     """Draw scores against layers, as one line or several, with combinations as dashed lines.
 
@@ -136,8 +131,7 @@ def draw_layer_scores(series: LayerScores) -> Axes:
         raise UserError("there are no scores to draw")
     n_named = len(series.lines) + len(series.combinations)
     with style():
-        figure = new_figure(7.2 if n_named else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_named))
-        axes = figure.add_subplot()
+        axes = new_figure(7.2 if n_named else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_named)).add_subplot()
         axes.grid(axis="y")
         look: dict[str, Any] = {"markersize": 5, "linewidth": 1.8, "zorder": 3}
         for i, (name, line) in enumerate(lines.items()):
@@ -158,13 +152,8 @@ def draw_layer_scores(series: LayerScores) -> Axes:
         if n_named:
             axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
         if series.bars:
-            figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=_GRAY)
+            axes.figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=_GRAY)
         return axes
-
-
-def plot_confusion(labels: Sequence[object], matrix: npt.ArrayLike, out_stem: str | Path) -> tuple[Path, Path]:
-    """Write `draw_confusion` to `out_stem`.png and .svg and return both."""
-    return save(draw_confusion(labels, matrix).figure, out_stem)
 
 
 def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
@@ -183,8 +172,7 @@ def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(20.0, max(3.4, 0.42 * n_labels if n_labels <= _MAX_NUMBERED else 0.16 * n_labels))
     with style():
-        figure = new_figure(side + 2.2, side + 1.4)
-        axes = figure.add_subplot()
+        axes = new_figure(side + 2.2, side + 1.4).add_subplot()
         image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
         _name_ticks(axes, [one_line(label) for label in labels])
         if n_labels <= _MAX_NUMBERED:
@@ -192,7 +180,7 @@ def draw_confusion(labels: Sequence[object], matrix: npt.ArrayLike) -> Axes:
                 color = "white" if shares[row, column] > 0.55 else "#222222"
                 axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=8, color=color)
         axes.set(xlabel="predicted", ylabel="true")
-        bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02, label="share of the true label's rows")
+        bar = axes.figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02, label="share of the true label's rows")
         bar.outline.set_visible(False)
         return axes
 
@@ -228,8 +216,7 @@ def plot_points(
     if n_groups > max_groups:
         raise UserError(f"{n_groups} groups are more than the {max_groups} that colors and markers can show")
     with style():
-        figure = new_figure(7.2, 5.0)
-        axes = figure.add_subplot()
+        axes = new_figure(7.2, 5.0).add_subplot()
         axes.grid()
         # 7 colors and 8 markers have no common divisor: they make 56 different pairs.
         look: dict[str, Any] = {"s": 34, "edgecolors": "white", "linewidths": 0.6, "zorder": 2}
@@ -242,8 +229,8 @@ def plot_points(
         axes.set_title(title, loc="left")
         axes.margins(0.08)
         if labels is not None:
-            _label_points(figure, axes, places, [one_line(label) for label in labels])
-        return save(figure, out_stem)
+            _label_points(axes, places, [one_line(label) for label in labels])
+        return save(axes, out_stem)
 
 
 def plot_lines(
@@ -258,15 +245,14 @@ def plot_lines(
     if not points or not np.isfinite(points).all():
         raise UserError("a plot of lines needs points, all of them finite")
     with style():
-        figure = new_figure(6.2, 4.2)
-        axes = figure.add_subplot()
+        axes = new_figure(6.2, 4.2).add_subplot()
         axes.grid(axis="y")
         for i, (name, line) in enumerate(lines.items()):
             look = {"color": COLORS[i % len(COLORS)], "marker": MARKERS[i % len(MARKERS)]}
             axes.plot(*zip(*line, strict=True), label=one_line(name), markersize=5, linewidth=1.8, **look)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.legend(frameon=False)
-        return save(figure, out_stem)
+        return save(axes, out_stem)
 
 
 def _draw_bar(axes: Axes, x: float, bar: ScoreBar, color: str) -> None:
@@ -305,10 +291,10 @@ def _name_ticks(axes: Axes, names: list[str]) -> None:
         spine.set_visible(False)
 
 
-def _label_points(figure: Figure, axes: Axes, places: Float64Array, labels: Sequence[str]) -> None:
+def _label_points(axes: Axes, places: Float64Array, labels: Sequence[str]) -> None:
     """Write labels beside their points (n, 2), towards the middle; a label that would cover another is left out."""
     # The size of texts is known only after the layout.
-    figure.draw_without_rendering()
+    axes.figure.draw_without_rendering()
     middle = sum(axes.get_xlim()) / 2
     # Points remain faintly visible behind a label.
     patch = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}

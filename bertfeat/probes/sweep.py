@@ -14,7 +14,7 @@ from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.durable.records import read_record, seal, to_values
 from bertfeat.errors import UserError
-from bertfeat.plots.charts import LayerScores, ScoreBar, draw_layer_scores, plot_layer_scores
+from bertfeat.plots.charts import LayerScores, ScoreBar, draw_layer_scores, save
 from bertfeat.plots.tables import text_table, write_csv
 from bertfeat.storage import local_path
 
@@ -159,7 +159,7 @@ class Sweep:
         out = check_sweep_folder(folder, overwrite=overwrite)
         with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
             write_csv(new / "table.csv", *self._table())
-            plot_layer_scores(self._series(), new / "plot")
+            save(self.plot(), new / "plot")
             (new / "result.json").write_bytes(seal(self.to_dict()))
         return out
 

@@ -19,15 +19,7 @@ import xxhash
 from bertfeat.ann.budget import CHUNK_BYTES, plan_build
 from bertfeat.ann.build import build
 from bertfeat.ann.description import AUTO, FILES, QUERIES, ROWS, BuildSettings, IndexDescription
-from bertfeat.ann.folder import (
-    check_place,
-    publish,
-    read_description,
-    read_json,
-    read_queries,
-    write_arrays,
-    write_json,
-)
+from bertfeat.ann.folder import check_place, publish, read_description, read_given, read_json, write_arrays, write_json
 from bertfeat.choices import Level, one_of
 from bertfeat.config import parse_size
 from bertfeat.durable.differences import differing, named
@@ -150,12 +142,10 @@ def build_index(
     with reporting(progress) as reports:
         source = StoreVectors(opened, where, spec.feature, chunk_bytes=CHUNK_BYTES, progress=reports)
         if not len(source.rows):
-            raise UserError(
-                f"{opened.path}: no row of level {where} has a vector of {spec.feature}; there is nothing to index"
-            )
+            raise UserError(f"{opened.path}: no row of level {where} has a vector of {spec.feature} to index")
         tuned_by = None if given is None else given.about
         plans = plan_build(*source.shape, settings, 0 if tuned_by is None else tuned_by.n_queries)
-        origin = Origin.of(opened, spec, path, "", prompt, tuned_by, tokens)
+        origin = Origin.of(opened, spec, path, rows_digest="", query_prompt=prompt, tuned_by=tuned_by, rerank=tokens)
         _tidy(path)
         if _is_index(path) and not overwrite:
             return _standing(path, opened, settings, origin)
@@ -165,7 +155,7 @@ def build_index(
                 # What is chosen may change with the version.
                 asked["candidates"] = [plan.info.text for plan in plans]
             _check_begun(folder, path, asked, overwrite=overwrite)
-            queries = read_queries(folder)
+            queries = read_given(folder)
             if given is not None and queries is None:
                 reports.stage("encoding queries")
                 queries = given.vectors()
@@ -176,9 +166,7 @@ def build_index(
             if queries is not None:
                 write_arrays(folder / QUERIES, {"vectors": queries})
             described = build(source, folder, plans, queries)
-            if origin.rerank is not None:
-                rerank_by = write_tokens(folder, opened, origin.rerank, source.rows, reports)
-                origin = dataclasses.replace(origin, rerank=rerank_by)
+            origin = write_tokens(folder, opened, origin, source.rows, reports)
             reports.stage("writing the index")
             files = [folder / name for name in FILES if name != ROWS]
             publish_index(fresh_ready(folder), path, files, source, described, origin, overwrite=overwrite)
@@ -206,9 +194,8 @@ def _standing(path: Path, store: Store, settings: BuildSettings, wanted: Origin)
     """Open a finished index, unless it has other settings or is damaged; remove what a kill left next to it."""
     there = read_description(path)
     origin = Origin.at(there)
-    fields = differing(
-        _asked(there.settings, dataclasses.replace(origin, plan_hash=wanted.plan_hash)), _asked(settings, wanted)
-    )
+    before = _asked(there.settings, dataclasses.replace(origin, plan_hash=wanted.plan_hash))
+    fields = differing(before, _asked(settings, wanted))
     part = store.state(origin.plan_hash)
     if fields or part is not store:
         update = f"run {origin.update_command(store, path)}, choose another `output`"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.evaluation import query_metrics, with_relevant
 from bertfeat.ann.exact import sample_positions
-from bertfeat.ann.folder import read_queries
+from bertfeat.ann.folder import read_given
 from bertfeat.ann.tuning import HeldOut, measured_recall
 from bertfeat.errors import InputError, UserError
 from bertfeat.records import IntArray
@@ -47,7 +47,7 @@ def evaluate_index(index: Index, *, n_queries: int = 1000, seed: int = 0) -> dic
         raise UserError(f"`n_queries={n_queries}` is below 1")
     own = sample_positions(index.n_vectors, n_queries, seed)
     measured = _measured(index, index.vectors(own), own)
-    if (given := read_queries(index.path)) is not None:
+    if (given := read_given(index.path)) is not None:
         measured["given"] = _measured(index, given[1::2])
     return measured
 
@@ -132,12 +132,11 @@ def evaluate_retrieval(
         )
     counts = {"n_queries": n_queries, "n_missing": len(judged.keys() - ranked["none"].keys())}
     each = {way: query_metrics(found, judged, ks=(10, _RETRIEVED)) for way, found in ranked.items()}
-    dense = {name: float(np.mean(each["none"][name])) for name in _MEASURES}
+    means = {way: {name: float(np.mean(values[name])) for name in _MEASURES} for way, values in each.items()}
     if how == "none":
-        return counts | dense
-    values = {name: float(np.mean(each[how][name])) for name in _MEASURES}
+        return counts | means["none"]
     gains = {name: _gain(np.subtract(each[how][name], each["none"][name])) for name in _MEASURES}
-    return {**counts, **values, "rerank": how, "dense": dense, "gain": gains}
+    return {**counts, **means[how], "rerank": how, "dense": means["none"], "gain": gains}
 
 
 def _gain(differences: npt.NDArray[Any]) -> dict[str, float]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from bertfeat.ann.budget import CHUNK_BYTES
 from bertfeat.ann.description import ROWS, IndexDescription
-from bertfeat.ann.exact import check_allowed, exact_search
+from bertfeat.ann.exact import check_request, exact_search
 from bertfeat.ann.folder import read_description
 from bertfeat.ann.index import load_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
@@ -83,11 +83,11 @@ class Index:
         self._rerank_tokens = None if rerank is None else Tokens(path, rerank)
         self._given_store = store
         self._encoder = QueryEncoder(
-            self.spec,
+            spec=self.spec,
             given_words=self.origin.given_words,
             name=f"index {path}",
             prompt=self.origin.query_prompt,
-            tokens=None if rerank is None else rerank.spec,
+            token_spec=None if rerank is None else rerank.spec,
         )
 
     def __repr__(self) -> str:
@@ -205,16 +205,14 @@ class Index:
         k = self._at_most(k)
         if same_word and exclude_same_word:
             raise UserError("same_word and exclude_same_word leave nothing to find; pass one of them")
-        check_allowed(allowed, self.n_vectors)
+        check_request(k, allowed, self.n_vectors)
         if where is not None:
             mask = self._filters.condition(where)
             allowed = mask if allowed is None else mask & allowed
         encoded = self.encode(queries)
         reranker = self._reranker(rerank, encoded)
         if reranker is None and (matches or candidates is not None):
-            raise UserError(
-                "`matches` and `candidates` are for `rerank`, and this search does not rerank; leave them out"
-            )
+            raise UserError("`matches` and `candidates` are for `rerank`, and this search has none; leave them out")
         dense = None
         if same_word or exclude_same_word:
             scores, positions = self._by_word(encoded, k, allowed, same=same_word)

@@ -42,10 +42,6 @@ class TokenOrigin:
         """The level and the feature, as `rerank` of `build_index` names them."""
         return f"{self.spec.level}:{self.spec.feature}"
 
-    def summary(self, n_bytes: int) -> dict[str, Any]:
-        """Return what people read of it; `n_bytes` is the size of the codes."""
-        return {"feature": self.named, "codes": self.codes, "n_tokens": self.n_tokens, "n_bytes": n_bytes}
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -63,17 +59,8 @@ class Origin:
     rerank: TokenOrigin | None = None  # None if hits are ordered by the index alone
 
     @classmethod
-    def of(
-        cls,
-        store: Store,
-        spec: FeatureSpec,
-        index: Path,
-        rows_digest: str,
-        query_prompt: str | None = None,
-        tuned_by: TunedBy | None = None,
-        rerank: TokenOrigin | None = None,
-    ) -> Self:
-        """Return the origin of an index in the folder `index`; raise a StoreError if a copied store has no plan."""
+    def of(cls, store: Store, spec: FeatureSpec, index: Path, **fields: Any) -> Self:
+        """Return the origin of an index, with further `fields`; a copied store without a plan is a StoreError."""
         from bertfeat.search.query_vectors import gives_words
 
         path = store.path.resolve() if isinstance(store.path, Path) else store.path
@@ -83,11 +70,8 @@ class Origin:
             relative=os.path.relpath(path, index.resolve()) if isinstance(path, Path) else "",
             plan_hash=store.manifest.plan_hash,
             n_rows=store.n_rows(spec.level),
-            rows_digest=rows_digest,
             given_words=gives_words(store),
-            query_prompt=query_prompt,
-            tuned_by=tuned_by,
-            rerank=rerank,
+            **fields,
         )
 
     @classmethod
@@ -105,9 +89,7 @@ class Origin:
         for place in places:
             if place.exists():
                 return self.check_store(open_store(place), index)
-        raise UserError(
-            f"{index}: its store is not at {self.store} any more; pass `store` with the place where it is now"
-        )
+        raise UserError(f"{index}: its store is not at {self.store} any more; pass `store` with its new place")
 
     def check_store(self, store: Store, index: Path) -> Store:
         """Return the rows of a store that an index was built from, or raise a UserError; warn of appended ones."""

@@ -84,27 +84,16 @@ def find_query_prompt(store: Store, level: Level, name: str | None) -> str | Non
     return prompts[name] if name else ""
 
 
+@dataclass(eq=False, kw_only=True)
 class QueryEncoder:
-    """Encoder of queries for a feature, loaded on first use; `prompt` is before each query, None for the rows'.
-
-    `tokens` is the feature of their tokens, which the same run of the model gives.
-    """
+    """Encoder of queries for a feature, loaded on first use."""
 
     # At word and token level, the vector is that of the first word or token in the brackets of a text.
-
-    def __init__(
-        self,
-        spec: FeatureSpec,
-        *,
-        given_words: bool,
-        name: str,
-        prompt: str | None = None,
-        tokens: FeatureSpec | None = None,
-    ) -> None:
-        self.spec, self._token_spec = spec, tokens
-        self._prompt = spec.prompt if prompt is None else prompt
-        self._given_words = given_words
-        self._name = name
+    spec: FeatureSpec
+    given_words: bool
+    name: str  # for messages
+    prompt: str | None = None  # put before each query; None for that of the store's rows
+    token_spec: FeatureSpec | None = None  # of the tokens of queries, which the same run of the model gives
 
     def encode(self, queries: Queries, names: Sequence[str] | None = None) -> EncodedQueries:
         """Return queries as vectors; see `Index.encode`."""
@@ -121,7 +110,7 @@ class QueryEncoder:
             step = slice(start, start + _ENCODED_AT_ONCE)
             parts.append(self._encode(documents_of(texts[step], what="queries"), names[step]))
         vectors = np.concatenate([part.vectors for part in parts])
-        tokens = None if self._token_spec is None else tuple(one for part in parts for one in part.tokens or ())
+        tokens = None if self.token_spec is None else tuple(one for part in parts for one in part.tokens or ())
         return EncodedQueries(vectors, tuple(word for part in parts for word in part.surfaces), tokens)
 
     def load(self) -> None:
@@ -134,16 +123,17 @@ class QueryEncoder:
         # Imported here, because building and searching by vectors need no torch.
         from bertfeat.extraction.flow import Flow
 
-        settings: dict[str, Any] = {"prompt": self._prompt, "is_split_into_words": self._given_words}
-        if self._prompt != self.spec.prompt:
+        prompt = self.spec.prompt if self.prompt is None else self.prompt
+        settings: dict[str, Any] = {"prompt": prompt, "is_split_into_words": self.given_words}
+        if prompt != self.spec.prompt:
             # A longer prompt may leave no room for the stride of the rows.
             settings["stride"] = None
-        if self._token_spec is None:
-            return [Flow.of_feature(self.spec, mine=self._name, **settings)]
-        layers = ",".join(map(str, sorted({*self.spec.layers, *self._token_spec.layers})))
-        both = {"levels": (self._token_spec.level, self.spec.level), "layers": layers, "combine": (Combine.NONE,)}
-        flow = Flow.of_feature(self.spec, mine=self._name, **settings, **both)
-        return [flow.under(spec.extract_config(**settings)) for spec in (self.spec, self._token_spec)]
+        if self.token_spec is None:
+            return [Flow.of_feature(self.spec, mine=self.name, **settings)]
+        layers = ",".join(map(str, sorted({*self.spec.layers, *self.token_spec.layers})))
+        both = {"levels": (self.token_spec.level, self.spec.level), "layers": layers, "combine": (Combine.NONE,)}
+        flow = Flow.of_feature(self.spec, mine=self.name, **settings, **both)
+        return [flow.under(spec.extract_config(**settings)) for spec in (self.spec, self.token_spec)]
 
     def _encode(self, documents: Sequence[Document], names: Sequence[str]) -> EncodedQueries:
         level = self.spec.level
@@ -154,14 +144,14 @@ class QueryEncoder:
 
             tables = run_together(self._flows, documents)
             table = tables[0][level]
-            if self._token_spec is not None:
-                tokens = _tokens_in(tables[1][self._token_spec.level], self._token_spec, documents)
+            if self.token_spec is not None:
+                tokens = _tokens_in(tables[1][self.token_spec.level], self.token_spec, documents)
         else:
             queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
-            if self._given_words:
+            if self.given_words:
                 queries = [query.collapsed() for query in queries]
             plain = [
-                Document(number, number, query.text, words=tuple(query.text.split()) if self._given_words else None)
+                Document(number, number, query.text, words=tuple(query.text.split()) if self.given_words else None)
                 for number, query in enumerate(queries)
             ]
             table = self._flows[0].run(plain)[level]
@@ -205,7 +195,7 @@ def _covered_rows(table: LevelTable, queries: Sequence[MarkedText], names: Seque
     """Return the row that each query marks, int64 (n_queries,)."""
     first = np.searchsorted(np.asarray(table.columns["doc_id"], np.int64), np.arange(len(queries) + 1))
     # Special tokens cover no characters: both are 0.
-    starts, ends = (np.ma.getdata(table.columns[side]) for side in ("char_start", "char_end"))
+    starts, ends = (np.ma.getdata(table.columns[side]) for side in _SPAN)
     rows = [
         own.start + covered_row(query, starts[own], ends[own], name=name, what=str(table.level))
         for query, name, own in zip(queries, names, map(slice, first, first[1:]), strict=True)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +29,7 @@ from bertfeat.levels import LEVELS, WORDS
 from bertfeat.progress import Progress
 from bertfeat.ragged import starts_of
 from bertfeat.records import Float32Array, IntArray
-from bertfeat.search.origin import TokenOrigin
+from bertfeat.search.origin import Origin, TokenOrigin
 from bertfeat.search.query_vectors import EncodedTokens
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -113,17 +114,21 @@ def _folded(token: pl.Expr, level: Level) -> pl.Expr:
 
 
 def write_tokens(
-    folder: Path, store: Store, origin: TokenOrigin, sentences: IntArray, progress: Progress, old: Path | None = None
-) -> TokenOrigin:
-    """Write the codes of the tokens of documents into a folder, or resume; return `origin` with their number.
+    folder: Path, store: Store, origin: Origin, sentences: IntArray, progress: Progress, old: Path | None = None
+) -> Origin:
+    """Write the codes of the tokens of documents into a folder, or resume; return `origin` with the number of tokens.
 
     `sentences`, int64 (n_documents,), are the rows of the documents. `old` is an index of the first of them: its codes
     and its mean stay.
     """
+    if (tokens := origin.rerank) is None:
+        return origin
+    spec = tokens.spec
+    if old is not None:
+        spec.find_in(store, mine=f"index {old}")
     progress.stage("finding tokens")
-    spec = origin.spec
     found = _find_tokens(store, spec, sentences)
-    origin = dataclasses.replace(origin, n_tokens=len(found.rows))
+    origin = dataclasses.replace(origin, rerank=dataclasses.replace(tokens, n_tokens=len(found.rows)))
     if (folder / FREQUENCIES).exists():
         return origin
     saved = read_arrays((old or folder) / TOKENS)
@@ -137,7 +142,7 @@ def write_tokens(
     places = {name: getattr(found, name) for name in ("offsets", "starts", "lengths")}
     write_arrays(folder / TOKENS, {"mean": saved["mean"], **places})
     source = StoreVectors(store, spec.level, spec.feature, rows=found.rows, progress=progress)
-    _write_codes(folder, source, saved["mean"], CodeKind(origin.codes), old)
+    _write_codes(folder, source, saved["mean"], CodeKind(tokens.codes), old)
     with publish_aside(folder / FREQUENCIES) as sink:
         pq.write_table(found.frequencies.to_arrow(compat_level=pl.CompatLevel.oldest()), sink)
     (folder / _DONE).unlink(missing_ok=True)
@@ -156,8 +161,7 @@ def _write_codes(folder: Path, source: StoreVectors, mean: Float32Array, kind: C
             os.lseek(fd, 0, os.SEEK_END)
             if old is not None:
                 with (old / CODES).open("rb") as codes:
-                    while piece := codes.read(1 << 24):
-                        sink.write(piece)
+                    shutil.copyfileobj(codes, sink, 1 << 24)
                 n_done = sink.n_bytes // itemsize
             for chunk, rows in enumerate(source.chunks):
                 if rows.stop > n_done:
@@ -231,13 +235,10 @@ class Reranker(NamedTuple):
     asked: QueryTokens
     how: Rerank
 
-    def order(
-        self, first: int, dense: Float32Array, positions: IntArray
-    ) -> tuple[Float32Array, Float32Array, IntArray]:
-        """Order the candidates, (n, n_candidates), of n queries from number `first` on.
+    def order(self, first: int, dense: Float32Array, positions: IntArray) -> tuple[npt.NDArray[Any], ...]:
+        """Return scores, dense scores and positions of n queries from number `first` on, (n, n_candidates), best first.
 
-        Returns:
-            Scores, dense scores and positions, best first. A document without tokens has the score NaN and comes last.
+        A document without tokens has the score NaN and comes last.
         """
         query, place = np.nonzero(positions >= 0)
         scores: Float32Array = np.full(positions.shape, np.nan, np.float32)

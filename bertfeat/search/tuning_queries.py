@@ -76,7 +76,7 @@ def find_queries(
 
     def encode() -> Float32Array:
         words = gives_words(store)
-        encoder = QueryEncoder(spec, given_words=words, name=f"store {store.path.name}", prompt=prompt)
+        encoder = QueryEncoder(spec=spec, given_words=words, name=f"store {store.path.name}", prompt=prompt)
         return checked_queries(encoder.encode(texts, names).vectors, spec.dim)[order]
 
     lengths = ",".join(str(len(text)) for text in texts)

@@ -11,14 +11,7 @@ import numpy as np
 from bertfeat.ann.budget import CHUNK_BYTES, MemoryPlan, Shape, check_growth, plan_memory
 from bertfeat.ann.build import extend, threads
 from bertfeat.ann.description import INDEX, QUERIES, TRANSFORM, IndexDescription
-from bertfeat.ann.folder import (
-    check_files,
-    read_description,
-    read_index,
-    read_queries,
-    read_transform,
-    write_index,
-)
+from bertfeat.ann.folder import check_files, read_description, read_given, read_index, read_transform, write_index
 from bertfeat.ann.index import VectorIndex
 from bertfeat.ann.tuning import HeldOut, tune
 from bertfeat.errors import UserError
@@ -49,13 +42,11 @@ def update_index(index: str | Path, store: str | Path | Store, *, progress: bool
         check_growth(plan)
         check_files(path, there)
         ready = fresh_ready(folder)
-        rerank_by = origin.rerank
-        if rerank_by is not None:
-            rerank_by.spec.find_in(opened, mine=f"index {path}")
-            rerank_by = write_tokens(ready, opened, rerank_by, source.rows, reports, old=path)
+        origin = write_tokens(ready, opened, origin, source.rows, reports, old=path)
         with threads(there.settings.threads):
             grown = _grow(source, there, plan, path, ready / INDEX, reports)
-        made = Origin.of(opened, spec, path, digest, origin.query_prompt, origin.tuned_by, rerank_by)
+        kept = {"query_prompt": origin.query_prompt, "tuned_by": origin.tuned_by, "rerank": origin.rerank}
+        made = Origin.of(opened, spec, path, rows_digest=digest, **kept)
         publish_index(ready, path, [path / TRANSFORM, path / QUERIES], source, grown, made, overwrite=True)
     updated = open_index(path, store=opened)
     updated.n_added = len(source.rows) - there.n_vectors
@@ -66,9 +57,7 @@ def _check_grown(source: StoreVectors, there: IndexDescription, origin: Origin, 
     """Refuse a store whose first rows are not those of the index; return the digest of all its rows."""
     name, n_vectors = source.store.path, len(source.rows)
     if n_vectors < there.n_vectors:
-        raise UserError(
-            f"{name}: has {n_vectors} vectors, fewer than the {there.n_vectors} of {path}; build the index again"
-        )
+        raise UserError(f"{name}: has {n_vectors} vectors, fewer than the {there.n_vectors} of {path}; build it again")
     progress.stage("comparing rows")
     digest = RowsDigest()
     first, new = (
@@ -91,7 +80,7 @@ def _grow(
     started = time.perf_counter()
     extend(grown, source, there.n_vectors, plan.n_chunk_rows)
     added = time.perf_counter()
-    held = HeldOut.drawn(source, plan, grown.transform, read_queries(path))
+    held = HeldOut.drawn(source, plan, grown.transform, read_given(path))
     measured = tune(grown, held, source, plan.settings.recall)
     tuned = time.perf_counter()
     parameters = measured.pop("parameters")

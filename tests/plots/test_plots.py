@@ -12,7 +12,15 @@ import pytest
 from matplotlib.image import imread
 
 from bertfeat.errors import UserError
-from bertfeat.plots.charts import LayerScores, ScoreBar, plot_confusion, plot_layer_scores, plot_lines, plot_points
+from bertfeat.plots.charts import (
+    LayerScores,
+    ScoreBar,
+    draw_confusion,
+    draw_layer_scores,
+    plot_lines,
+    plot_points,
+    save,
+)
 from bertfeat.plots.tables import text_table, write_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -55,7 +63,7 @@ def test_csv_is_plain(tmp_path: Path) -> None:
 
 
 def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
-    png, svg = plot_layer_scores(SWEEP, tmp_path / "plot.v1")
+    png, svg = save(draw_layer_scores(SWEEP), tmp_path / "plot.v1")
     assert (png, svg) == (tmp_path / "plot.v1.png", tmp_path / "plot.v1.svg")
     assert imread(png).ndim == 3
     written = texts_of(svg)
@@ -67,7 +75,7 @@ def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
 def test_a_confusion_matrix_as_png_and_svg(tmp_path: Path) -> None:
     labels = ["NOUN", "PRP$", "$", "B-$x$"]
     matrix = np.diag([10, 217, 3, 0]) + np.eye(4, k=1, dtype=int) * 44
-    _, svg = plot_confusion(labels, matrix, tmp_path / "confusion")
+    _, svg = save(draw_confusion(labels, matrix), tmp_path / "confusion")
     written = texts_of(svg).splitlines()
     assert {"predicted", "true", "217", "44", *labels} <= {text.strip() for text in written}
 
@@ -112,20 +120,23 @@ def test_the_same_plot_gives_the_same_svg_whatever_the_users_style(
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"plots need matplotlib: pip install 'bertfeat\[probes\]'"):
-        plot_layer_scores(SWEEP, tmp_path / "plot")
+        save(draw_layer_scores(SWEEP), tmp_path / "plot")
 
 
 @pytest.mark.parametrize(
     ("draw", "said"),
     [
-        (lambda stem: plot_layer_scores(LayerScores("F1", {}), stem), "no scores to draw"),
-        (lambda stem: plot_confusion(["a"], [[1, 2]], stem), r"shape \(1, 2\) does not match 1 labels"),
+        (lambda stem: save(draw_layer_scores(LayerScores("F1", {})), stem), "no scores to draw"),
+        (lambda stem: save(draw_confusion(["a"], [[1, 2]]), stem), r"shape \(1, 2\) does not match 1 labels"),
         (lambda stem: plot_lines({}, stem, axis_names=("", "")), "needs points"),
         (lambda stem: plot_lines({"a": [(0, np.nan)]}, stem, axis_names=("", "")), "all of them finite"),
         (lambda stem: plot_points([[1, 2, 3]], ["a"], None, stem), r"points of shape \(1, 3\)"),
         (lambda stem: plot_points([[1, 2], [np.inf, 0]], ["a", "b"], None, stem), "all of them finite"),
         (lambda stem: plot_points(np.zeros((57, 2)), range(57), None, stem), "57 groups are more than the 56"),
-        (lambda stem: plot_confusion(["a"], [[1]], stem.parent / "nowhere" / "x"), "no folder .*nowhere; create it"),
+        (
+            lambda stem: save(draw_confusion(["a"], [[1]]), stem.parent / "nowhere" / "x"),
+            "no folder .*nowhere; create it",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path, draw: Any, said: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bertfeat
-from bertfeat.ann.folder import read_queries
+from bertfeat.ann.folder import read_given
 from bertfeat.errors import UserError
 from bertfeat.search import build as search_build
 from bertfeat.search.index import Index
@@ -60,7 +60,7 @@ class TestRecall:
         file = write_lines(tmp_path / "questions.txt", lines)
         asked = {"level": "word", "factory": "IVF4,SQ8", "recall": 0.9}
         with bertfeat.build_index(tiny, tmp_path / "index", tune_queries=file, **asked) as index:
-            queries = read_queries(index.path)
+            queries = read_given(index.path)
             assert sorted(queries.tolist()) == sorted(index.encode(lines).vectors.tolist())
             measured = index.description.measured
             assert measured["given"]["n_queries"] == len(TEXTS) // 2

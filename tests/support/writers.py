@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.backends.backend_agg
@@ -33,9 +34,8 @@ from bertfeat.heads.folder import save_probe
 from bertfeat.heads.linear import RidgeProbe
 from bertfeat.layers import result as layers_result
 from bertfeat.layers.result import LayerComparison, LayerRow
-from bertfeat.plots.charts import new_figure, save
+from bertfeat.plots.charts import new_figure
 from bertfeat.plots.tables import write_csv, write_report
-from bertfeat.probes import sweep as probes_sweep
 from bertfeat.probes.predictions import write_frames
 from bertfeat.probes.sweep import Sweep, SweepRow
 from bertfeat.search.build import build_index
@@ -106,7 +106,7 @@ def _sweep(root: Path, inputs: Path, new: bool) -> None:
     sweep = Sweep(**SWEEP, rows=(row,))
     with pytest.MonkeyPatch.context() as patch:
         # A whole plot takes a second to draw.
-        patch.setattr(probes_sweep, "plot_layer_scores", lambda _, stem: save(new_figure(1 + new, 1), stem))
+        patch.setattr(Sweep, "plot", lambda _: SimpleNamespace(figure=new_figure(1 + new, 1)))
         sweep.write(root / "sweep", overwrite=True)
 
 
