@@ -98,7 +98,8 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         """Yield the parameters that have no effect, with or without dev, and why."""
-        yield from ()
+        if self.task is Task.REGRESS and hasattr(self, "class_weight"):
+            yield "class_weight", "of numbers"
 
 
 def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:

@@ -21,7 +21,7 @@ from bertfeat.heads.base import penalties
 from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
 from bertfeat.heads.scores import DEV_METRICS
 from bertfeat.heads.targets import Targets, weights_of
-from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, standardized
 
@@ -112,6 +112,7 @@ class LinearProbe(RowProbe):
         self.intercept_ = point[:, -1].astype(np.float32)
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
+        yield from super()._ignored(has_dev=has_dev)
         if not has_dev:
             yield "metric", "without `dev`; add it"
 
@@ -141,33 +142,38 @@ class SearchedProbe(LinearProbe):
         return int(self.report_["n_iter"])
 
     @staticmethod
-    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the summed loss of rows, and its gradient by their scores (n_rows, n_outputs)."""
+    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows, and its gradient by their scores.
+
+        All are (n_rows, n_outputs): whether a row has the class or label of an output, its weight there, its score.
+        """
         raise NotImplementedError
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         # The settings of scikit-learn's LogisticRegression.
         options = {"maxiter": self.max_iter, "maxfun": 50 * self.max_iter, "maxls": 50, "gtol": self.tol}
         options["ftol"] = 64 * np.finfo(float).eps
+        # The weights of each output's rows, without and with its class or label, (n_outputs, 2).
+        of_outputs, total = weights, float(len(targets))
         if self.task is Task.CLASSIFY:
-            total, n_outputs = float(weights[targets].sum()), 1 if len(weights) == 2 else len(weights)
-        else:
-            total, n_outputs = float(len(targets)), len(weights)
+            total = float(weights[targets].sum())
+            # As in liblinear: the weight of a class counts in the score of that class, and for two classes always.
+            of_outputs = weights[None] if len(weights) == 2 else np.stack([np.ones(len(weights)), weights], axis=1)
         scaled = standardized(X, self.scaling_)
-        point = np.zeros(n_outputs * (X.shape[1] + 1))
+        point = np.zeros(len(of_outputs) * (X.shape[1] + 1))
         # Every search starts where the one before it ended.
         for value in values:
-            given = (scaled, targets, weights, 1 / (value * total), total)
+            given = (scaled, targets, of_outputs, 1 / (value * total), total)
             found = minimize(self.objective, point, given, method="L-BFGS-B", jac=True, options=options)
             point = found.x
-            yield Minimum(point.reshape(n_outputs, -1), bool(found.success), int(found.nit))
+            yield Minimum(point.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
     def objective(
         self,
         point: Float64Array,
         X: Vectors,
         targets: Targets,
-        class_weights: Float64Array,
+        weights: Float64Array,
         strength: float,
         total_weight: float,
     ) -> tuple[float, Float64Array]:
@@ -182,8 +188,9 @@ class SearchedProbe(LinearProbe):
         for rows, vectors in chunks_of(X):
             for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
                 block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
-                own = targets[rows.start + start :][: len(block)]
-                loss, slopes = self.loss_of_rows(own, class_weights, block @ table[:, :-1].T + table[:, -1])
+                is_own = _members(targets[rows.start + start :][: len(block)], len(self.classes_))
+                of_rows = np.where(is_own, weights[:, 1], weights[:, 0])
+                loss, slopes = self.loss_of_rows(is_own, of_rows, block @ table[:, :-1].T + table[:, -1])
                 total += loss
                 gradient[:, :-1] += slopes.T @ block
                 gradient[:, -1] += slopes.sum(axis=0)
@@ -224,21 +231,14 @@ class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[m
             yield minimum
 
     @staticmethod
-    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
         """Return the cross-entropy of the softmax, or of the logistic function for two classes; see `SearchedProbe`."""
-        weights = class_weights[codes]
         if scores.shape[1] == 1:
-            margins = scores[:, 0]
-            losses = np.logaddexp(0, margins) - codes * margins
-            slopes = (expit(margins) - codes)[:, None]
-        else:
-            own = (np.arange(len(codes)), codes)
-            normalizer = logsumexp(scores, axis=1, keepdims=True)
-            losses = normalizer[:, 0] - scores[own]
-            slopes = np.exp(scores - normalizer)
-            slopes[own] -= 1
-        slopes *= weights[:, None]
-        return float(weights @ losses), slopes
+            return _logistic_loss(is_own, weights, scores)
+        normalizer = logsumexp(scores, axis=1, keepdims=True)
+        of_rows = weights[is_own]
+        slopes = of_rows[:, None] * (np.exp(scores - normalizer) - is_own)
+        return float(of_rows @ (normalizer[:, 0] - scores[is_own])), slopes
 
     def _path_in_memory(self, X: FloatArray, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
@@ -246,14 +246,10 @@ class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[m
         )
         for value in values:
             with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+                warnings.filterwarnings("ignore", "The number of unique classes")
+                warnings.simplefilter("always", ConvergenceWarning)
                 model.set_params(C=value).fit(X, codes)
-            converged = True
-            for warning in caught:
-                if issubclass(warning.category, ConvergenceWarning):
-                    converged = False
-                elif "number of unique classes" not in str(warning.message):
-                    warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
             point = np.hstack([model.coef_, model.intercept_[:, None]]).astype(np.float64)
             yield Minimum(point, converged, int(model.n_iter_.max()))
 
@@ -270,35 +266,18 @@ class LinearSVMProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # s
     _penalizes_intercept = True
 
     @staticmethod
-    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the squared hinge of one class against the rest, summed over classes; see `SearchedProbe`."""
-        # As in liblinear: the weight of a class counts in the score of that class, and for two classes always.
-        if scores.shape[1] == 1:
-            signs = (2.0 * codes - 1)[:, None]
-            weights = class_weights[codes][:, None]
-        else:
-            own = (np.arange(len(codes)), codes)
-            signs = np.full(scores.shape, -1.0)
-            signs[own] = 1
-            weights = np.ones(scores.shape)
-            weights[own] = class_weights[codes]
+    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the squared hinge of one class or label against the rest, summed over them; see `SearchedProbe`."""
+        signs = np.where(is_own, 1.0, -1.0)
         gaps = np.maximum(0, 1 - signs * scores)
         pulls = weights * gaps
         return float((pulls * gaps).sum()), -2 * signs * pulls
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class MultilabelProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of the linear probes of several labels per row: one problem for each label, all solved at once."""
-
-    task = Task.MULTILABEL
-    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
-
-
-class MultilabelLogisticRegression(MultilabelProbe):
+class MultilabelLogisticRegression(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
     """A logistic regression for each label: OneVsRestClassifier(LogisticRegression()) of scikit-learn.
 
-    Parameters are those of `SearchedProbe`.
+    All labels are solved at once. Parameters are those of `SearchedProbe`.
 
     Examples:
         >>> X = np.array([[0.0, 1.0], [0.1, 0.0], [1.0, 0.1], [1.0, 1.0]])
@@ -308,34 +287,27 @@ class MultilabelLogisticRegression(MultilabelProbe):
     """
 
     head = "logreg"
+    task = Task.MULTILABEL
+    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
 
     def predict_proba(self, X: object) -> Float32Array:
         """Return the probability of each label, float32 (n_rows, n_classes)."""
         return self._walk(X, lambda vectors: expit(self._scores(vectors)), np.float32)
 
     @staticmethod
-    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
         """Return the cross-entropy of the logistic function, summed over labels; see `SearchedProbe`."""
-        weights = np.where(targets, class_weights[:, 1], class_weights[:, 0])
-        losses = np.logaddexp(0, scores) - targets * scores
-        return float((weights * losses).sum()), weights * (expit(scores) - targets)
+        return _logistic_loss(is_own, weights, scores)
 
 
-class MultilabelSVM(MultilabelProbe):
+class MultilabelSVM(LinearSVMProbe):
     """A linear support vector machine for each label: OneVsRestClassifier(LinearSVC()) of scikit-learn.
 
-    Parameters are those of `SearchedProbe`.
+    All labels are solved at once. Parameters are those of `SearchedProbe`.
     """
 
-    head = "svm"
-    _penalizes_intercept = True
-
-    @staticmethod
-    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the squared hinge, summed over labels; see `SearchedProbe`."""
-        weights, signs = np.where(targets, class_weights[:, 1], class_weights[:, 0]), 2.0 * targets - 1
-        gaps = np.maximum(0, 1 - signs * scores)
-        return float((weights * gaps * gaps).sum()), -2 * signs * weights * gaps
+    task = Task.MULTILABEL
+    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -390,10 +362,6 @@ class RidgeRegressor(RegressorMixin, LeastSquares):  # type: ignore[misc]  # sci
     task = Task.REGRESS
     choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.REGRESS])}
 
-    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
-        yield "class_weight", "of numbers"
-        yield from super()._ignored(has_dev=has_dev)
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
@@ -405,13 +373,10 @@ class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-l
 
     head = "mean"
     task = Task.REGRESS
+    # Not a parameter: the vectors do not matter.
+    standardize = False
     _arrays = ("means",)
     means_: Float64Array = field(init=False)
-
-    @property
-    def standardize(self) -> bool:  # type: ignore[override]
-        """Whether vectors are standardized first; they do not matter."""
-        return False
 
     def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
         self.means_ = targets.mean(axis=0)
@@ -425,28 +390,39 @@ def _normal_equations(
     X: Vectors, targets: Targets, scaling: Scaling, class_weights: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
     """Return the centered products that ridge needs: (dim, dim), (dim, n_outputs), and the means of both sides."""
-    dim, is_classes = X.shape[1], targets.dtype == np.int64
-    n_outputs = targets.shape[1] if not is_classes else 1 if len(class_weights) == 2 else len(class_weights)
+    is_classes = targets.dtype == np.int64
+    row_weights = class_weights[targets] if is_classes else np.ones(len(targets))
+    dim, n_outputs = X.shape[1], _members(targets[:1], len(class_weights)).shape[1]
     gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
     vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
     for rows, vectors in chunks_of(X):
         for start in range(0, len(vectors), _BLOCK_ROWS):
             block = scaling.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
-            own = targets[rows.start + start :][: len(block)]
-            roots = np.sqrt(class_weights[own])[:, None] if is_classes else np.ones((len(block), 1))
-            wanted = own
-            if is_classes:
-                wanted = np.where(own[:, None] == np.arange(n_outputs) + (n_outputs == 1), roots, -roots)
+            part = slice(rows.start + start, rows.start + start + len(block))
+            own, roots = _members(targets[part], len(class_weights)), np.sqrt(row_weights[part])[:, None]
+            wanted = np.where(own, roots, -roots) if is_classes else own
             block *= roots
             gram += block.T @ block
             products += block.T @ wanted
             vector_sum += roots[:, 0] @ block
             target_sum += roots[:, 0] @ wanted
-    total = class_weights[targets].sum() if is_classes else len(targets)
+    total = row_weights.sum()
     mean, target_mean = vector_sum / total, target_sum / total
     gram -= total * np.outer(mean, mean)
     products -= total * np.outer(mean, target_mean)
     return gram, products, mean, target_mean
+
+
+def _members(targets: Targets, n_classes: int) -> Targets:
+    """Return which rows have the class of each output, (n_rows, n_outputs), one of two classes; others as they are."""
+    if targets.dtype != np.int64:
+        return targets
+    return np.asarray(targets[:, None] == (np.arange(n_classes) if n_classes != 2 else 1))
+
+
+def _logistic_loss(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    losses = np.logaddexp(0, scores) - is_own * scores
+    return float((weights * losses).sum()), weights * (expit(scores) - is_own)
 
 
 def _probabilities(scores: Float32Array) -> Float64Array:

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.choices import Task
@@ -106,10 +105,6 @@ class RowProbe(Probe):
         # `concatenate` takes no empty list.
         pieces = pieces or [per_chunk(np.empty((0, self.n_features_in_), np.float32))]
         return np.concatenate(pieces, dtype=dtype, casting="same_kind")
-
-
-class RowClassifier(ClassifierMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of the probes that give each row one class."""
 
 
 def check_dev(X: object, y: Any, width: int, classes: Labels, task: Task = Task.CLASSIFY) -> Dev:

@@ -134,7 +134,11 @@ def score_labels(
 
     `classes` are the labels that training has seen. A row that is not `predicted`, bool (n_rows,), is O for entities.
     """
-    pairs = pair_labels(y_true, y_pred, lengths, predicted)
+    return score_pairs(pair_labels(y_true, y_pred, lengths, predicted), classes, lengths)
+
+
+def score_pairs(pairs: Pairs, classes: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Scores:
+    """Score pairs of labels; see `score_labels`."""
     known = np.unique(classes)
     require_same_kind(pairs.labels, "y_true", known, "the probe")
     is_tagged = lengths is not None and is_tag_scheme(known.tolist())
@@ -253,14 +257,6 @@ def label_statistic(metric: str, pairs: Pairs, lengths: npt.ArrayLike | None = N
     found = entity_sets(*tags_of(pairs), n_words)
     table = [[2 * len(both), len(one) + len(other)] for both, one, other in found]
     return mean_of_fractions(sparse.csr_matrix(np.array(table, np.float64)))
-
-
-def agreement(one: Labels, other: Labels) -> tuple[float, float | None]:
-    """Return the share of rows whose two labels are equal, and Cohen's kappa, None where all labels are one."""
-    from sklearn.metrics import cohen_kappa_score
-
-    n_labels = len(np.unique(np.concatenate([one, other])))
-    return float(np.mean(one == other)), float(cohen_kappa_score(one, other)) if n_labels > 1 else None
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:

@@ -78,13 +78,6 @@ def weights_of(targets: Targets, n_classes: int, how: object) -> Float64Array:
     return class_weights(targets, n_classes, how) if targets.dtype == np.int64 else np.ones(0)
 
 
-def label_sets(has: BoolArray, classes: Labels) -> Labels:
-    """Return the labels of each row as tuples, an object array (n_rows,)."""
-    found = np.empty(len(has), dtype=object)
-    found[:] = [tuple(classes[row].tolist()) for row in has]
-    return found
-
-
 #: What the scores of rows, (n_rows, n_outputs), say under a task, given the classes: see `Probe.predict`.
 DECIDE: Mapping[Task, Callable[[npt.NDArray[Any], Labels], npt.NDArray[Any]]] = {
     Task.CLASSIFY: lambda scores, classes: classes[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)],

@@ -18,7 +18,7 @@ from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, Pair, Statistic, number_statistic, ranking_statistic, set_statistic
 from bertfeat.heads.bootstrap import bootstrap as bootstrapped
 from bertfeat.heads.metrics import RANKING_METRICS, ScoreTable, title_of
-from bertfeat.heads.scores import Scores, label_statistic, pair_labels, score_labels
+from bertfeat.heads.scores import Scores, label_statistic, pair_labels, score_pairs
 from bertfeat.heads.sequences import Sequences
 from bertfeat.plots.charts import draw_confusion
 from bertfeat.plots.tables import text_table
@@ -225,8 +225,8 @@ def score_predicted(
         found = metrics.score_label_sets(sets, classes, n_missing)
         statistic = partial(set_statistic, true=sets[1], predicted=sets[2], lengths=n_rows)
     else:
-        found = score_labels(truth, guesses, classes, lengths=lengths, predicted=predicted)
         pairs = pair_labels(truth, guesses, lengths, predicted)
+        found = score_pairs(pairs, classes, lengths)
         statistic = partial(label_statistic, pairs=pairs, lengths=n_rows)
     rankings: dict[Any, Pair] = {}
     score = ProbeScore(found, {}, n_without_label)
