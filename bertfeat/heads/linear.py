@@ -23,7 +23,7 @@ from bertfeat.heads.scores import DEV_METRICS
 from bertfeat.heads.targets import Targets, weights_of
 from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
-from bertfeat.vectors.standardized import Scaling, standardized
+from bertfeat.vectors.standardized import standardized
 
 # Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
@@ -77,21 +77,19 @@ class LinearProbe(RowProbe):
         strongest_first = values[::-1] if self.larger_is_stronger else values
         weights = weights_of(targets, len(self.classes_), self.class_weight)
         metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
-        tried: list[dict[str, Any]] = []
-        kept: tuple[dict[str, Any], Float64Array] | None = None
+        tried = []
         for value, minimum in zip(strongest_first, self._path(X, targets, weights, strongest_first), strict=True):
             self._take(minimum.point)
             entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
             if dev is not None:
                 entry["dev_score"] = dev_score(self, dev, metric)
-            tried.append(entry)
-            if kept is None or entry["dev_score"] > kept[0]["dev_score"]:
-                kept = entry, minimum.point
-        assert kept is not None
-        self._take(kept[1])
-        report = dict(kept[0])
+            tried.append((entry, minimum.point))
+        # The first one of those with equal scores, which has the stronger penalty.
+        kept, point = max(tried, key=lambda one: one[0].get("dev_score", 0))
+        self._take(point)
+        report: dict[str, Any] = dict(kept)
         if dev is not None:
-            report |= {"metric": metric, "tried": tried}
+            report |= {"metric": metric, "tried": [entry for entry, _ in tried]}
         if not report["converged"]:
             where = f"{self.head} stopped after {report['n_iter']} iterations before it converged"
             what = f"at {self.penalty_name} {report[self.penalty_name]:g}"
@@ -160,45 +158,37 @@ class SearchedProbe(LinearProbe):
             # As in liblinear: the weight of a class counts in the score of that class, and for two classes always.
             of_outputs = weights[None] if len(weights) == 2 else np.stack([np.ones(len(weights)), weights], axis=1)
         scaled = standardized(X, self.scaling_)
-        point = np.zeros(len(of_outputs) * (X.shape[1] + 1))
+
+        def objective(flat: Float64Array, strength: float) -> tuple[float, Float64Array]:
+            """Return `strength` / 2 * |w|^2 + mean loss at a flat point, and its gradient.
+
+            It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance
+            means the same.
+            """
+            point = flat.reshape(len(of_outputs), -1)
+            loss, gradient = 0.0, np.zeros(point.shape)
+            for rows, vectors in chunks_of(scaled):
+                for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
+                    block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
+                    is_own = _members(targets[rows.start + start :][: len(block)], len(weights))
+                    of_rows = np.where(is_own, of_outputs[:, 1], of_outputs[:, 0])
+                    added, slopes = self.loss_of_rows(is_own, of_rows, block @ point[:, :-1].T + point[:, -1])
+                    loss += added
+                    gradient[:, :-1] += slopes.T @ block
+                    gradient[:, -1] += slopes.sum(axis=0)
+            n_penalized = point.shape[1] - (not self._penalizes_intercept)
+            penalized = point[:, :n_penalized]
+            gradient /= total
+            gradient[:, :n_penalized] += strength * penalized
+            return loss / total + strength / 2 * float((penalized**2).sum()), gradient.ravel()
+
+        flat = np.zeros(len(of_outputs) * (X.shape[1] + 1))
         # Every search starts where the one before it ended.
         for value in values:
-            given = (scaled, targets, of_outputs, 1 / (value * total), total)
-            found = minimize(self.objective, point, given, method="L-BFGS-B", jac=True, options=options)
-            point = found.x
-            yield Minimum(point.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
-
-    def objective(
-        self,
-        point: Float64Array,
-        X: Vectors,
-        targets: Targets,
-        weights: Float64Array,
-        strength: float,
-        total_weight: float,
-    ) -> tuple[float, Float64Array]:
-        """Return `strength` / 2 * |w|^2 + mean loss at a point, and its gradient, flat as the point is.
-
-        It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance means
-        the same. A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column. There
-        is one output for two classes, else one per class or label.
-        """
-        table = point.reshape(-1, X.shape[1] + 1)
-        total, gradient = 0.0, np.zeros(table.shape)
-        for rows, vectors in chunks_of(X):
-            for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
-                block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
-                is_own = _members(targets[rows.start + start :][: len(block)], len(self.classes_))
-                of_rows = np.where(is_own, weights[:, 1], weights[:, 0])
-                loss, slopes = self.loss_of_rows(is_own, of_rows, block @ table[:, :-1].T + table[:, -1])
-                total += loss
-                gradient[:, :-1] += slopes.T @ block
-                gradient[:, -1] += slopes.sum(axis=0)
-        n_penalized = table.shape[1] - (not self._penalizes_intercept)
-        penalized = table[:, :n_penalized]
-        gradient /= total_weight
-        gradient[:, :n_penalized] += strength * penalized
-        return total / total_weight + strength / 2 * float((penalized**2).sum()), gradient.ravel()
+            strength = 1 / (value * total)
+            found = minimize(objective, flat, (strength,), method="L-BFGS-B", jac=True, options=options)
+            flat = found.x
+            yield Minimum(flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
 
 class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
@@ -326,7 +316,26 @@ class LeastSquares(LinearProbe):
     alpha: float | Sequence[float] = 1.0
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        gram, products, mean, target_mean = _normal_equations(X, targets, self.scaling_, weights)
+        is_classes = self.task is Task.CLASSIFY
+        row_weights = weights[targets] if is_classes else np.ones(len(targets))
+        dim, n_outputs = X.shape[1], _members(targets[:1], len(weights)).shape[1]
+        gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
+        vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
+        for rows, vectors in chunks_of(X):
+            for start in range(0, len(vectors), _BLOCK_ROWS):
+                block = self.scaling_.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
+                part = slice(rows.start + start, rows.start + start + len(block))
+                own, roots = _members(targets[part], len(weights)), np.sqrt(row_weights[part])[:, None]
+                wanted = np.where(own, roots, -roots) if is_classes else own
+                block *= roots
+                gram += block.T @ block
+                products += block.T @ wanted
+                vector_sum += roots[:, 0] @ block
+                target_sum += roots[:, 0] @ wanted
+        total = row_weights.sum()
+        mean, target_mean = vector_sum / total, target_sum / total
+        gram -= total * np.outer(mean, mean)
+        products -= total * np.outer(mean, target_mean)
         for value in values:
             penalized = gram.copy()
             np.fill_diagonal(penalized, penalized.diagonal() + value)
@@ -384,33 +393,6 @@ class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-l
 
     def _scores(self, vectors: FloatArray) -> Float64Array:
         return np.tile(self.means_, (len(vectors), 1))
-
-
-def _normal_equations(
-    X: Vectors, targets: Targets, scaling: Scaling, class_weights: Float64Array
-) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """Return the centered products that ridge needs: (dim, dim), (dim, n_outputs), and the means of both sides."""
-    is_classes = targets.dtype == np.int64
-    row_weights = class_weights[targets] if is_classes else np.ones(len(targets))
-    dim, n_outputs = X.shape[1], _members(targets[:1], len(class_weights)).shape[1]
-    gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
-    vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
-    for rows, vectors in chunks_of(X):
-        for start in range(0, len(vectors), _BLOCK_ROWS):
-            block = scaling.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
-            part = slice(rows.start + start, rows.start + start + len(block))
-            own, roots = _members(targets[part], len(class_weights)), np.sqrt(row_weights[part])[:, None]
-            wanted = np.where(own, roots, -roots) if is_classes else own
-            block *= roots
-            gram += block.T @ block
-            products += block.T @ wanted
-            vector_sum += roots[:, 0] @ block
-            target_sum += roots[:, 0] @ wanted
-    total = row_weights.sum()
-    mean, target_mean = vector_sum / total, target_sum / total
-    gram -= total * np.outer(mean, mean)
-    products -= total * np.outer(mean, target_mean)
-    return gram, products, mean, target_mean
 
 
 def _members(targets: Targets, n_classes: int) -> Targets:

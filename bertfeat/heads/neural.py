@@ -19,10 +19,10 @@ from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.heads.base import Labels, Probe, codes_of, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
-from bertfeat.heads.row_probe import check_dev, check_width
+from bertfeat.heads.row_probe import check_dev, check_width, with_labels
 from bertfeat.heads.scores import DEV_METRICS, primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
-from bertfeat.heads.targets import DECIDE, Targets, check_truth, encode, indicators, weights_of
+from bertfeat.heads.targets import Targets, check_truth, decide, encode, indicators, weights_of
 from bertfeat.heads.training_loop import (
     BiLSTM,
     Body,
@@ -123,8 +123,7 @@ class NeuralProbe(Probe):
         data = self._sequences(X)
         truth = check_truth(self.task, flatten_labels(y, data.lengths) if self.task is Task.CLASSIFY else y)
         classes, targets = encode(self.task, truth)
-        if len(targets) != data.vectors.shape[0]:
-            raise UserError(f"X has {data.vectors.shape[0]} rows and y {len(targets)} labels; pass one label per row")
+        with_labels(data.vectors, targets, "X", "y")
         weights = weights_of(targets, len(classes), self.class_weight)
         # Numbers are learned as deviations from their mean, in units of their deviation.
         units = fit_scaling(as_vectors(targets)) if self.task is Task.REGRESS else None
@@ -208,7 +207,7 @@ class NeuralProbe(Probe):
         return flat
 
     def _labels(self, data: Sequences) -> Labels:
-        return np.asarray(DECIDE[self.task](self._scores(data), self.classes_))
+        return decide(self.task, self._scores(data), self.classes_)
 
     def _scores(self, data: Sequences) -> Float32Array:
         """Return the scores of the outputs, before a softmax, float32 (n_rows, n_outputs)."""

@@ -190,8 +190,7 @@ def _code_of_feature(
     """Return the code of the labels of the rows of train that have a vector, given a feature."""
     rows, config = train.with_vector, task.config
     classes, codes = encode_labels(rows.labels, what=rows.source.where)
-    given = {"seed": config.seed if task.head.is_random else None, "mix": choice.mix}
-    extra = {name: value for name, value in given.items() if value is not None}
+    seed = config.seed if task.head.is_random else None
     chosen = {name: value for name, value in report.items() if name == task.head.penalty_name}
     # All of it is in the store of train; dev has no part in it.
     alone = replace(task, dev=None, config=replace(config, params={**config.params, **chosen}))
@@ -205,7 +204,7 @@ def _code_of_feature(
             return probabilities
         data, following = alone.read(choice.feature, rows.only(seen), rows.only(coded))
         assert following is not None
-        probe: Any = alone.probe(**extra)
+        probe: Any = alone.probe(seed=seed, mix=choice.mix)
         found = probe.fit(data.vectors_for(probe), data.rows.labels).predict_proba(following.vectors_for(probe))
         probabilities[:, known] = np.concatenate(found) if probe.is_tagger else found
         return probabilities
@@ -275,9 +274,10 @@ def _with_random_weights(task: ProbeTask, named: Mapping[str, str]) -> ProbeTask
 def _require_twin(mine: Store, other: Store, level: Level, features: Sequence[str]) -> None:
     """Refuse a store that has other rows than mine, other features, or the same weights."""
     keys = list(LEVELS[level].names)
-    differ = f"{other.path}: its rows at level {level} are not those of {mine.path}; extract the same corpus alike"
     if level not in other.levels or not mine.polars(level, keys).equals(other.polars(level, keys)):
-        raise UserError(differ)
+        raise UserError(
+            f"{other.path}: its rows at level {level} are not those of {mine.path}; extract the same corpus alike"
+        )
     for feature in features:
         spec, found = FeatureSpec.of(mine, level, feature), FeatureSpec.of(other, level, feature)
         if spec.weights_sha256 == found.weights_sha256:
@@ -286,6 +286,4 @@ def _require_twin(mine: Store, other: Store, level: Level, features: Sequence[st
                 "that python -m bertfeat.pipelines.random_weights makes"
             )
         alike = replace(found.under_name_of(spec), weights_sha256=spec.weights_sha256)
-        if not np.array_equal(mine.valid(level, feature), other.valid(level, feature)):
-            raise UserError(differ)
         spec.require_same(alike, mine=f"store {mine.path.name}", theirs=f"store {other.path.name}")
