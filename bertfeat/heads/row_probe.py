@@ -66,9 +66,6 @@ class RowProbe(Probe):
 
         Numbers are float64 (n_rows,) or (n_rows, n_targets); several labels are bool (n_rows, n_classes).
 
-        Args:
-            X: Numbers (n_rows, dim), or `Vectors`.
-
         Raises:
             UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
         """

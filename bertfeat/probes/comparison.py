@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from scipy.stats import binomtest
-from sklearn.metrics import cohen_kappa_score
 
 from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
@@ -18,7 +16,7 @@ from bertfeat.display import facts, html_table
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
 from bertfeat.heads.bootstrap import Interval, Statistic, interval_of, resampled_scores
-from bertfeat.heads.scores import Scores, label_statistic, pair_labels, score_pairs
+from bertfeat.heads.scores import Scores, agreement, label_statistic, pair_labels, score_pairs
 from bertfeat.levels import LEVELS
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable
@@ -176,8 +174,7 @@ def compare_probes(
         mine, theirs = (label_statistic(name, pair, lengths) for pair in pairs)
         differences[name] = Difference.of(scores[0].value(name) - scores[1].value(name), mine, theirs, n_resamples)
     compared = frame.select(_FIRST, _SECOND).drop_nulls()
-    sides = [check_labels(compared[side].to_numpy()) for side in (_FIRST, _SECOND)]
-    kappa = float(cohen_kappa_score(*sides)) if len(np.unique(sides)) > 1 else None
+    share, kappa = agreement(*(check_labels(compared[side].to_numpy()) for side in (_FIRST, _SECOND)))
     examples = [frame.filter(rows).head(n_examples).with_columns(right=pl.lit(side)) for side, rows in only.items()]
     names = [f"{one.name} ({one.probe.head} on {one.spec.feature} of {one.spec.model})" for one in probes]
     return Comparison(
@@ -187,7 +184,7 @@ def compare_probes(
         second=names[1],
         scores=(scores[0], scores[1]),
         differences=differences,
-        agreement=float(np.mean(sides[0] == sides[1])),
+        agreement=share,
         kappa=kappa,
         n_compared=len(compared),
         right=right,
