@@ -191,6 +191,11 @@ class SearchedProbe(LinearProbe):
             yield Minimum(flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
 
+def _logistic_loss(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    losses = np.logaddexp(0, scores) - is_own * scores
+    return float((weights * losses).sum()), weights * (expit(scores) - is_own)
+
+
 class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
     """Multinomial logistic regression with an L2 penalty; the intercept is free.
 
@@ -284,10 +289,7 @@ class MultilabelLogisticRegression(ClassifierMixin, SearchedProbe):  # type: ign
         """Return the probability of each label, float32 (n_rows, n_classes)."""
         return self._walk(X, lambda vectors: expit(self._scores(vectors)), np.float32)
 
-    @staticmethod
-    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the cross-entropy of the logistic function, summed over labels; see `SearchedProbe`."""
-        return _logistic_loss(is_own, weights, scores)
+    loss_of_rows = staticmethod(_logistic_loss)
 
 
 class MultilabelSVM(LinearSVMProbe):
@@ -400,11 +402,6 @@ def _members(targets: Targets, n_classes: int) -> Targets:
     if targets.dtype != np.int64:
         return targets
     return np.asarray(targets[:, None] == (np.arange(n_classes) if n_classes != 2 else 1))
-
-
-def _logistic_loss(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-    losses = np.logaddexp(0, scores) - is_own * scores
-    return float((weights * losses).sum()), weights * (expit(scores) - is_own)
 
 
 def _probabilities(scores: Float32Array) -> Float64Array:

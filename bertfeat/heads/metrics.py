@@ -185,7 +185,8 @@ def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scor
     Labels that are not among `classes`, which training has seen, count as missed.
     """
     labels, true, predicted = sets
-    totals = zip(*(sets.sum(axis=0).tolist()[0] for sets in (true.multiply(predicted), true, predicted)), strict=True)
+    kinds = (true.multiply(predicted), true, predicted)
+    totals = zip(*(kind.sum(axis=0).tolist()[0] for kind in kinds), strict=True)
     rows = zip(labels.tolist(), totals, strict=True)
     per_class = {name: LabelScores.of(*of_label)._asdict() for name, of_label in rows if any(of_label)}
     notes = []

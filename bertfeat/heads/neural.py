@@ -157,13 +157,7 @@ class NeuralProbe(Probe):
         return self
 
     def predict(self, X: object) -> Any:
-        """Return the class of each row, (n_rows,), of the labels' own type; for taggers one array per sequence.
-
-        Numbers are float64 (n_rows,) or (n_rows, n_targets); several labels are bool (n_rows, n_classes).
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
-        """
+        """Return what `RowProbe.predict` returns, of the labels' own type; for taggers one array per sequence."""
         data = self._sequences(X)
         return self._shaped(self._labels(data), data)
 
@@ -198,13 +192,16 @@ class NeuralProbe(Probe):
         raise NotImplementedError
 
     def _sequences(self, X: object) -> Sequences:
-        """Return X as sequences."""
+        """Return X as sequences, of one row each unless the head is a tagger."""
+        if self.is_tagger:
+            return Sequences.of(X)
         source = as_vectors(X)
         return Sequences(source, np.ones(source.shape[0], dtype=np.int64))
 
-    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:  # noqa: ARG002
+    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:
         """Return results of rows in the shape in which the data came."""
-        return flat
+        # Without sequences, np.split still returns one empty piece.
+        return np.split(flat, data.starts[1:-1])[: len(data)] if self.is_tagger else flat
 
     def _labels(self, data: Sequences) -> Labels:
         return decide(self.task, self._scores(data), self.classes_)
@@ -346,13 +343,6 @@ class Tagger(NeuralProbe):
         data = self._sequences(X)
         truth, metric = flatten_labels(y, data.lengths), primary_metric(self.classes_.tolist())
         return score_by(metric, truth, self._labels(data), data.lengths)
-
-    def _sequences(self, X: object) -> Sequences:
-        return Sequences.of(X)
-
-    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:
-        # Without sequences, np.split still returns one empty piece.
-        return np.split(flat, data.starts[1:-1])[: len(data)]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -137,17 +137,8 @@ def sweep_probes(
 ) -> Sweep:
     """Fit and score one head on each layer of a store and on each combination of layers.
 
-    Args:
-        store: The store, or its folder; one extraction of all layers (`layers="all"`) serves the whole sweep. A list of
-            stores of the same documents compares models, on documents that are held out.
-        label: The column with the labels.
-        config: The settings as one object; or pass them by name in `settings`, not both.
-        progress: See `extract`.
-        **settings: The fields of `ProbeConfig`, and the head's parameters.
-
-    Raises:
-        UserError: A setting, a label column or the data cannot be used.
-        StoreError: A part is missing or damaged.
+    One extraction of all layers (`layers="all"`) serves the whole sweep. A list of stores of the same documents
+    compares models, on documents that are held out. All else, errors among it, is as for `fit_probe`.
 
     Examples:
         >>> from bertfeat import extract
