@@ -21,7 +21,7 @@ from bertfeat.heads.base import penalties
 from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
 from bertfeat.heads.scores import DEV_METRICS
 from bertfeat.heads.targets import Targets, weights_of
-from bertfeat.records import BoolArray, Float32Array, Float64Array, IntArray
+from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
 from bertfeat.vectors.standardized import standardized
 
@@ -140,10 +140,10 @@ class SearchedProbe(LinearProbe):
         return int(self.report_["n_iter"])
 
     @staticmethod
-    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the summed loss of rows, and its gradient by their scores.
+    def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows, and its gradient by their scores (n_rows, n_outputs).
 
-        All are (n_rows, n_outputs): whether a row has the class or label of an output, its weight there, its score.
+        `weights` are those of rows without and with the class or label of each output, (n_outputs, 2).
         """
         raise NotImplementedError
 
@@ -151,7 +151,6 @@ class SearchedProbe(LinearProbe):
         # The settings of scikit-learn's LogisticRegression.
         options = {"maxiter": self.max_iter, "maxfun": 50 * self.max_iter, "maxls": 50, "gtol": self.tol}
         options["ftol"] = 64 * np.finfo(float).eps
-        # The weights of each output's rows, without and with its class or label, (n_outputs, 2).
         of_outputs, total = weights, float(len(targets))
         if self.task is Task.CLASSIFY:
             total = float(weights[targets].sum())
@@ -170,9 +169,8 @@ class SearchedProbe(LinearProbe):
             for rows, vectors in chunks_of(scaled):
                 for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
                     block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
-                    is_own = _members(targets[rows.start + start :][: len(block)], len(weights))
-                    of_rows = np.where(is_own, of_outputs[:, 1], of_outputs[:, 0])
-                    added, slopes = self.loss_of_rows(is_own, of_rows, block @ point[:, :-1].T + point[:, -1])
+                    own = targets[rows.start + start :][: len(block)]
+                    added, slopes = self.loss_of_rows(own, of_outputs, block @ point[:, :-1].T + point[:, -1])
                     loss += added
                     gradient[:, :-1] += slopes.T @ block
                     gradient[:, -1] += slopes.sum(axis=0)
@@ -191,9 +189,11 @@ class SearchedProbe(LinearProbe):
             yield Minimum(flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
 
-def _logistic_loss(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+def _logistic_loss(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    is_own = _members(targets, scores.shape[1])
+    of_rows = np.where(is_own, weights[:, 1], weights[:, 0])
     losses = np.logaddexp(0, scores) - is_own * scores
-    return float((weights * losses).sum()), weights * (expit(scores) - is_own)
+    return float((of_rows * losses).sum()), of_rows * (expit(scores) - is_own)
 
 
 class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
@@ -226,14 +226,16 @@ class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[m
             yield minimum
 
     @staticmethod
-    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
         """Return the cross-entropy of the softmax, or of the logistic function for two classes; see `SearchedProbe`."""
         if scores.shape[1] == 1:
-            return _logistic_loss(is_own, weights, scores)
+            return _logistic_loss(targets, weights, scores)
         normalizer = logsumexp(scores, axis=1, keepdims=True)
-        of_rows = weights[is_own]
-        slopes = of_rows[:, None] * (np.exp(scores - normalizer) - is_own)
-        return float(of_rows @ (normalizer[:, 0] - scores[is_own])), slopes
+        own, of_rows = (np.arange(len(targets)), targets), weights[targets, 1]
+        slopes = np.exp(scores - normalizer)
+        slopes[own] -= 1
+        slopes *= of_rows[:, None]
+        return float(of_rows @ (normalizer[:, 0] - scores[own])), slopes
 
     def _path_in_memory(self, X: FloatArray, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
@@ -261,11 +263,12 @@ class LinearSVMProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # s
     _penalizes_intercept = True
 
     @staticmethod
-    def loss_of_rows(is_own: BoolArray, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
         """Return the squared hinge of one class or label against the rest, summed over them; see `SearchedProbe`."""
+        is_own = _members(targets, scores.shape[1])
         signs = np.where(is_own, 1.0, -1.0)
         gaps = np.maximum(0, 1 - signs * scores)
-        pulls = weights * gaps
+        pulls = np.where(is_own, weights[:, 1], weights[:, 0]) * gaps
         return float((pulls * gaps).sum()), -2 * signs * pulls
 
 
@@ -320,14 +323,15 @@ class LeastSquares(LinearProbe):
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         is_classes = self.task is Task.CLASSIFY
         row_weights = weights[targets] if is_classes else np.ones(len(targets))
-        dim, n_outputs = X.shape[1], _members(targets[:1], len(weights)).shape[1]
+        dim, n_outputs = X.shape[1], 1 if len(weights) == 2 else len(weights)
+        n_outputs = n_outputs if is_classes else targets.shape[1]
         gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
         vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
         for rows, vectors in chunks_of(X):
             for start in range(0, len(vectors), _BLOCK_ROWS):
                 block = self.scaling_.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
                 part = slice(rows.start + start, rows.start + start + len(block))
-                own, roots = _members(targets[part], len(weights)), np.sqrt(row_weights[part])[:, None]
+                own, roots = _members(targets[part], n_outputs), np.sqrt(row_weights[part])[:, None]
                 wanted = np.where(own, roots, -roots) if is_classes else own
                 block *= roots
                 gram += block.T @ block
@@ -397,11 +401,11 @@ class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-l
         return np.tile(self.means_, (len(vectors), 1))
 
 
-def _members(targets: Targets, n_classes: int) -> Targets:
-    """Return which rows have the class of each output, (n_rows, n_outputs), one of two classes; others as they are."""
+def _members(targets: Targets, n_outputs: int) -> Targets:
+    """Return which rows have the class of each output, (n_rows, n_outputs), one for two classes; others as they are."""
     if targets.dtype != np.int64:
         return targets
-    return np.asarray(targets[:, None] == (np.arange(n_classes) if n_classes != 2 else 1))
+    return np.asarray(targets[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1))
 
 
 def _probabilities(scores: Float32Array) -> Float64Array:
