@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 from bertfeat.choices import Task
 from bertfeat.errors import BertfeatWarning, UserError, require
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import IntArray
 
 try:
     from sklearn.base import BaseEstimator
-    from sklearn.utils.class_weight import compute_class_weight
     from sklearn.utils.validation import check_is_fitted
 except ModuleNotFoundError:
     require("sklearn")
@@ -98,7 +97,8 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         """Yield the parameters that have no effect, with or without dev, and why."""
-        yield from ()
+        if self.task is Task.REGRESS and hasattr(self, "class_weight"):
+            yield "class_weight", "of numbers"
 
 
 def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:
@@ -160,13 +160,6 @@ def codes_of(labels: Labels, classes: Labels) -> IntArray:
         return np.full(len(labels), -1, dtype=np.int64)
     places = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     return np.where(classes[places] == labels, places, -1).astype(np.int64)
-
-
-def class_weights(codes: IntArray, n_classes: int, how: object) -> Float64Array:
-    """Return the weight of each class, (n_classes,): None is 1 each, "balanced" n_rows / (n_classes * its rows)."""
-    if how not in (None, "balanced"):
-        raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")
-    return np.asarray(compute_class_weight(how, classes=np.arange(n_classes), y=codes), dtype=np.float64)
 
 
 def is_list(value: object) -> bool:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 
 import numpy as np
@@ -115,15 +116,10 @@ def _batch(data: Sequences, pool: _Pool, sequences: IntArray) -> Batch:
 
 def _pools(data: Sequences, order: IntArray, n_chunks: int) -> Iterator[_Pool]:
     """Yield a few chunks at a time; which ones follows from an order of all chunks."""
-    pool: _Pool = []
-    for first, array in _read_ahead(data.vectors, order.tolist()):
-        pool.append((first, array))
-        del array
-        if len(pool) == n_chunks:
-            yield sorted(pool, key=itemgetter(0))
-            pool = []
-    if pool:
+    chunks = _read_ahead(data.vectors, order.tolist())
+    while pool := list(islice(chunks, n_chunks)):
         yield sorted(pool, key=itemgetter(0))
+        del pool
 
 
 def _read_ahead(vectors: Vectors, order: Sequence[int]) -> Iterator[tuple[int, FloatArray]]:

@@ -33,6 +33,12 @@ class LabelScores(NamedTuple):
     f1: float
     support: int
 
+    @classmethod
+    def of(cls, n_right: int, n_true: int, n_predicted: int) -> LabelScores:
+        """Return the scores of counts."""
+        f1 = 2 * n_right / max(n_true + n_predicted, 1)
+        return cls(n_right / max(n_predicted, 1), n_right / max(n_true, 1), f1, n_true)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntityScores:
@@ -72,10 +78,11 @@ def entity_scores(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = N
     sets = entity_sets(y_true, y_pred, lengths)
     right, predicted, true = (Counter(name for found in sets for name, _, _ in found[side]) for side in range(3))
     types = sorted(predicted.keys() | true.keys())
-    per_type = {n: LabelScores(*_precision_recall_f1(right[n], predicted[n], true[n]), true[n]) for n in types}
-    totals = right.total(), predicted.total(), true.total()
+    per_type = {name: LabelScores.of(right[name], true[name], predicted[name]) for name in types}
+    n_right, n_predicted, n_true = right.total(), predicted.total(), true.total()
+    of_all = LabelScores.of(n_right, n_true, n_predicted)
     macro_f1 = sum(scores.f1 for scores in per_type.values()) / max(1, len(per_type))
-    return EntityScores(*_precision_recall_f1(*totals), macro_f1, *totals, per_type)
+    return EntityScores(*of_all[:3], macro_f1, n_right, n_predicted, n_true, per_type)
 
 
 def entity_sets(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = None) -> list[tuple[_Spans, ...]]:
@@ -83,15 +90,6 @@ def entity_sets(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = Non
     n_words = np.asarray([len(tags) for tags in y_true] if lengths is None else lengths, dtype=np.int64)
     truth, predicted = (_by_sequence(flatten_labels(y, n_words), n_words) for y in (y_true, y_pred))
     return [(t & p, p, t) for t, p in zip(truth, predicted, strict=True)]
-
-
-def _precision_recall_f1(n_right: int, n_predicted: int, n_true: int) -> tuple[float, float, float]:
-    """Return precision, recall and F1 of counts, each 0 where it is undefined."""
-    return (
-        n_right / n_predicted if n_predicted else 0.0,
-        n_right / n_true if n_true else 0.0,
-        2 * n_right / (n_predicted + n_true) if n_predicted + n_true else 0.0,
-    )
 
 
 def _by_sequence(tags: npt.NDArray[Any], lengths: IntArray) -> list[_Spans]:

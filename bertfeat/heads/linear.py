@@ -23,7 +23,7 @@ from bertfeat.heads.scores import DEV_METRICS
 from bertfeat.heads.targets import Targets, weights_of
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
-from bertfeat.vectors.standardized import Scaling, standardized
+from bertfeat.vectors.standardized import standardized
 
 # Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
@@ -77,21 +77,19 @@ class LinearProbe(RowProbe):
         strongest_first = values[::-1] if self.larger_is_stronger else values
         weights = weights_of(targets, len(self.classes_), self.class_weight)
         metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
-        tried: list[dict[str, Any]] = []
-        kept: tuple[dict[str, Any], Float64Array] | None = None
+        tried = []
         for value, minimum in zip(strongest_first, self._path(X, targets, weights, strongest_first), strict=True):
             self._take(minimum.point)
             entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
             if dev is not None:
                 entry["dev_score"] = dev_score(self, dev, metric)
-            tried.append(entry)
-            if kept is None or entry["dev_score"] > kept[0]["dev_score"]:
-                kept = entry, minimum.point
-        assert kept is not None
-        self._take(kept[1])
-        report = dict(kept[0])
+            tried.append((entry, minimum.point))
+        # The first one of those with equal scores, which has the stronger penalty.
+        kept, point = max(tried, key=lambda one: one[0].get("dev_score", 0))
+        self._take(point)
+        report: dict[str, Any] = dict(kept)
         if dev is not None:
-            report |= {"metric": metric, "tried": tried}
+            report |= {"metric": metric, "tried": [entry for entry, _ in tried]}
         if not report["converged"]:
             where = f"{self.head} stopped after {report['n_iter']} iterations before it converged"
             what = f"at {self.penalty_name} {report[self.penalty_name]:g}"
@@ -112,6 +110,7 @@ class LinearProbe(RowProbe):
         self.intercept_ = point[:, -1].astype(np.float32)
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
+        yield from super()._ignored(has_dev=has_dev)
         if not has_dev:
             yield "metric", "without `dev`; add it"
 
@@ -141,57 +140,60 @@ class SearchedProbe(LinearProbe):
         return int(self.report_["n_iter"])
 
     @staticmethod
-    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the summed loss of rows, and its gradient by their scores (n_rows, n_outputs)."""
+    def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the summed loss of rows, and its gradient by their scores (n_rows, n_outputs).
+
+        `weights` are those of rows without and with the class or label of each output, (n_outputs, 2).
+        """
         raise NotImplementedError
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         # The settings of scikit-learn's LogisticRegression.
         options = {"maxiter": self.max_iter, "maxfun": 50 * self.max_iter, "maxls": 50, "gtol": self.tol}
         options["ftol"] = 64 * np.finfo(float).eps
+        of_outputs, total = weights, float(len(targets))
         if self.task is Task.CLASSIFY:
-            total, n_outputs = float(weights[targets].sum()), 1 if len(weights) == 2 else len(weights)
-        else:
-            total, n_outputs = float(len(targets)), len(weights)
+            total = float(weights[targets].sum())
+            # As in liblinear: the weight of a class counts in the score of that class, and for two classes always.
+            of_outputs = weights[None] if len(weights) == 2 else np.stack([np.ones(len(weights)), weights], axis=1)
         scaled = standardized(X, self.scaling_)
-        point = np.zeros(n_outputs * (X.shape[1] + 1))
+
+        def objective(flat: Float64Array, strength: float) -> tuple[float, Float64Array]:
+            """Return `strength` / 2 * |w|^2 + mean loss at a flat point, and its gradient.
+
+            It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance
+            means the same.
+            """
+            point = flat.reshape(len(of_outputs), -1)
+            loss, gradient = 0.0, np.zeros(point.shape)
+            for rows, vectors in chunks_of(scaled):
+                for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
+                    block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
+                    own = targets[rows.start + start :][: len(block)]
+                    added, slopes = self.loss_of_rows(own, of_outputs, block @ point[:, :-1].T + point[:, -1])
+                    loss += added
+                    gradient[:, :-1] += slopes.T @ block
+                    gradient[:, -1] += slopes.sum(axis=0)
+            n_penalized = point.shape[1] - (not self._penalizes_intercept)
+            penalized = point[:, :n_penalized]
+            gradient /= total
+            gradient[:, :n_penalized] += strength * penalized
+            return loss / total + strength / 2 * float((penalized**2).sum()), gradient.ravel()
+
+        flat = np.zeros(len(of_outputs) * (X.shape[1] + 1))
         # Every search starts where the one before it ended.
         for value in values:
-            given = (scaled, targets, weights, 1 / (value * total), total)
-            found = minimize(self.objective, point, given, method="L-BFGS-B", jac=True, options=options)
-            point = found.x
-            yield Minimum(point.reshape(n_outputs, -1), bool(found.success), int(found.nit))
+            strength = 1 / (value * total)
+            found = minimize(objective, flat, (strength,), method="L-BFGS-B", jac=True, options=options)
+            flat = found.x
+            yield Minimum(flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
-    def objective(
-        self,
-        point: Float64Array,
-        X: Vectors,
-        targets: Targets,
-        class_weights: Float64Array,
-        strength: float,
-        total_weight: float,
-    ) -> tuple[float, Float64Array]:
-        """Return `strength` / 2 * |w|^2 + mean loss at a point, and its gradient, flat as the point is.
 
-        It is scikit-learn's objective, divided by C and the sum of the rows' weights, so that the same tolerance means
-        the same. A point is the flat form of (n_outputs, dim + 1): weights, and the intercept as the last column. There
-        is one output for two classes, else one per class or label.
-        """
-        table = point.reshape(-1, X.shape[1] + 1)
-        total, gradient = 0.0, np.zeros(table.shape)
-        for rows, vectors in chunks_of(X):
-            for start in range(0, len(vectors), _SEARCH_BLOCK_ROWS):
-                block = vectors[start : start + _SEARCH_BLOCK_ROWS].astype(np.float64)
-                own = targets[rows.start + start :][: len(block)]
-                loss, slopes = self.loss_of_rows(own, class_weights, block @ table[:, :-1].T + table[:, -1])
-                total += loss
-                gradient[:, :-1] += slopes.T @ block
-                gradient[:, -1] += slopes.sum(axis=0)
-        n_penalized = table.shape[1] - (not self._penalizes_intercept)
-        penalized = table[:, :n_penalized]
-        gradient /= total_weight
-        gradient[:, :n_penalized] += strength * penalized
-        return total / total_weight + strength / 2 * float((penalized**2).sum()), gradient.ravel()
+def _logistic_loss(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    is_own = _members(targets, scores.shape[1])
+    of_rows = np.where(is_own, weights[:, 1], weights[:, 0])
+    losses = np.logaddexp(0, scores) - is_own * scores
+    return float((of_rows * losses).sum()), of_rows * (expit(scores) - is_own)
 
 
 class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
@@ -224,21 +226,16 @@ class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[m
             yield minimum
 
     @staticmethod
-    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+    def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
         """Return the cross-entropy of the softmax, or of the logistic function for two classes; see `SearchedProbe`."""
-        weights = class_weights[codes]
         if scores.shape[1] == 1:
-            margins = scores[:, 0]
-            losses = np.logaddexp(0, margins) - codes * margins
-            slopes = (expit(margins) - codes)[:, None]
-        else:
-            own = (np.arange(len(codes)), codes)
-            normalizer = logsumexp(scores, axis=1, keepdims=True)
-            losses = normalizer[:, 0] - scores[own]
-            slopes = np.exp(scores - normalizer)
-            slopes[own] -= 1
-        slopes *= weights[:, None]
-        return float(weights @ losses), slopes
+            return _logistic_loss(targets, weights, scores)
+        normalizer = logsumexp(scores, axis=1, keepdims=True)
+        own, of_rows = (np.arange(len(targets)), targets), weights[targets, 1]
+        slopes = np.exp(scores - normalizer)
+        slopes[own] -= 1
+        slopes *= of_rows[:, None]
+        return float(of_rows @ (normalizer[:, 0] - scores[own])), slopes
 
     def _path_in_memory(self, X: FloatArray, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
@@ -246,14 +243,10 @@ class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[m
         )
         for value in values:
             with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+                warnings.filterwarnings("ignore", "The number of unique classes")
+                warnings.simplefilter("always", ConvergenceWarning)
                 model.set_params(C=value).fit(X, codes)
-            converged = True
-            for warning in caught:
-                if issubclass(warning.category, ConvergenceWarning):
-                    converged = False
-                elif "number of unique classes" not in str(warning.message):
-                    warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
             point = np.hstack([model.coef_, model.intercept_[:, None]]).astype(np.float64)
             yield Minimum(point, converged, int(model.n_iter_.max()))
 
@@ -270,35 +263,19 @@ class LinearSVMProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # s
     _penalizes_intercept = True
 
     @staticmethod
-    def loss_of_rows(codes: IntArray, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the squared hinge of one class against the rest, summed over classes; see `SearchedProbe`."""
-        # As in liblinear: the weight of a class counts in the score of that class, and for two classes always.
-        if scores.shape[1] == 1:
-            signs = (2.0 * codes - 1)[:, None]
-            weights = class_weights[codes][:, None]
-        else:
-            own = (np.arange(len(codes)), codes)
-            signs = np.full(scores.shape, -1.0)
-            signs[own] = 1
-            weights = np.ones(scores.shape)
-            weights[own] = class_weights[codes]
+    def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
+        """Return the squared hinge of one class or label against the rest, summed over them; see `SearchedProbe`."""
+        is_own = _members(targets, scores.shape[1])
+        signs = np.where(is_own, 1.0, -1.0)
         gaps = np.maximum(0, 1 - signs * scores)
-        pulls = weights * gaps
+        pulls = np.where(is_own, weights[:, 1], weights[:, 0]) * gaps
         return float((pulls * gaps).sum()), -2 * signs * pulls
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class MultilabelProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of the linear probes of several labels per row: one problem for each label, all solved at once."""
-
-    task = Task.MULTILABEL
-    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
-
-
-class MultilabelLogisticRegression(MultilabelProbe):
+class MultilabelLogisticRegression(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
     """A logistic regression for each label: OneVsRestClassifier(LogisticRegression()) of scikit-learn.
 
-    Parameters are those of `SearchedProbe`.
+    All labels are solved at once. Parameters are those of `SearchedProbe`.
 
     Examples:
         >>> X = np.array([[0.0, 1.0], [0.1, 0.0], [1.0, 0.1], [1.0, 1.0]])
@@ -308,34 +285,24 @@ class MultilabelLogisticRegression(MultilabelProbe):
     """
 
     head = "logreg"
+    task = Task.MULTILABEL
+    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
 
     def predict_proba(self, X: object) -> Float32Array:
         """Return the probability of each label, float32 (n_rows, n_classes)."""
         return self._walk(X, lambda vectors: expit(self._scores(vectors)), np.float32)
 
-    @staticmethod
-    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the cross-entropy of the logistic function, summed over labels; see `SearchedProbe`."""
-        weights = np.where(targets, class_weights[:, 1], class_weights[:, 0])
-        losses = np.logaddexp(0, scores) - targets * scores
-        return float((weights * losses).sum()), weights * (expit(scores) - targets)
+    loss_of_rows = staticmethod(_logistic_loss)
 
 
-class MultilabelSVM(MultilabelProbe):
+class MultilabelSVM(LinearSVMProbe):
     """A linear support vector machine for each label: OneVsRestClassifier(LinearSVC()) of scikit-learn.
 
-    Parameters are those of `SearchedProbe`.
+    All labels are solved at once. Parameters are those of `SearchedProbe`.
     """
 
-    head = "svm"
-    _penalizes_intercept = True
-
-    @staticmethod
-    def loss_of_rows(targets: Targets, class_weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the squared hinge, summed over labels; see `SearchedProbe`."""
-        weights, signs = np.where(targets, class_weights[:, 1], class_weights[:, 0]), 2.0 * targets - 1
-        gaps = np.maximum(0, 1 - signs * scores)
-        return float((weights * gaps * gaps).sum()), -2 * signs * weights * gaps
+    task = Task.MULTILABEL
+    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -354,7 +321,27 @@ class LeastSquares(LinearProbe):
     alpha: float | Sequence[float] = 1.0
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        gram, products, mean, target_mean = _normal_equations(X, targets, self.scaling_, weights)
+        is_classes = self.task is Task.CLASSIFY
+        row_weights = weights[targets] if is_classes else np.ones(len(targets))
+        dim, n_outputs = X.shape[1], 1 if len(weights) == 2 else len(weights)
+        n_outputs = n_outputs if is_classes else targets.shape[1]
+        gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
+        vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
+        for rows, vectors in chunks_of(X):
+            for start in range(0, len(vectors), _BLOCK_ROWS):
+                block = self.scaling_.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
+                part = slice(rows.start + start, rows.start + start + len(block))
+                own, roots = _members(targets[part], n_outputs), np.sqrt(row_weights[part])[:, None]
+                wanted = np.where(own, roots, -roots) if is_classes else own
+                block *= roots
+                gram += block.T @ block
+                products += block.T @ wanted
+                vector_sum += roots[:, 0] @ block
+                target_sum += roots[:, 0] @ wanted
+        total = row_weights.sum()
+        mean, target_mean = vector_sum / total, target_sum / total
+        gram -= total * np.outer(mean, mean)
+        products -= total * np.outer(mean, target_mean)
         for value in values:
             penalized = gram.copy()
             np.fill_diagonal(penalized, penalized.diagonal() + value)
@@ -390,10 +377,6 @@ class RidgeRegressor(RegressorMixin, LeastSquares):  # type: ignore[misc]  # sci
     task = Task.REGRESS
     choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.REGRESS])}
 
-    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
-        yield "class_weight", "of numbers"
-        yield from super()._ignored(has_dev=has_dev)
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
@@ -405,13 +388,10 @@ class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-l
 
     head = "mean"
     task = Task.REGRESS
+    # Not a parameter: the vectors do not matter.
+    standardize = False
     _arrays = ("means",)
     means_: Float64Array = field(init=False)
-
-    @property
-    def standardize(self) -> bool:  # type: ignore[override]
-        """Whether vectors are standardized first; they do not matter."""
-        return False
 
     def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:  # noqa: ARG002
         self.means_ = targets.mean(axis=0)
@@ -421,32 +401,11 @@ class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-l
         return np.tile(self.means_, (len(vectors), 1))
 
 
-def _normal_equations(
-    X: Vectors, targets: Targets, scaling: Scaling, class_weights: Float64Array
-) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """Return the centered products that ridge needs: (dim, dim), (dim, n_outputs), and the means of both sides."""
-    dim, is_classes = X.shape[1], targets.dtype == np.int64
-    n_outputs = targets.shape[1] if not is_classes else 1 if len(class_weights) == 2 else len(class_weights)
-    gram, products = np.zeros((dim, dim)), np.zeros((dim, n_outputs))
-    vector_sum, target_sum = np.zeros(dim), np.zeros(n_outputs)
-    for rows, vectors in chunks_of(X):
-        for start in range(0, len(vectors), _BLOCK_ROWS):
-            block = scaling.apply(vectors[start : start + _BLOCK_ROWS]).astype(np.float64)
-            own = targets[rows.start + start :][: len(block)]
-            roots = np.sqrt(class_weights[own])[:, None] if is_classes else np.ones((len(block), 1))
-            wanted = own
-            if is_classes:
-                wanted = np.where(own[:, None] == np.arange(n_outputs) + (n_outputs == 1), roots, -roots)
-            block *= roots
-            gram += block.T @ block
-            products += block.T @ wanted
-            vector_sum += roots[:, 0] @ block
-            target_sum += roots[:, 0] @ wanted
-    total = class_weights[targets].sum() if is_classes else len(targets)
-    mean, target_mean = vector_sum / total, target_sum / total
-    gram -= total * np.outer(mean, mean)
-    products -= total * np.outer(mean, target_mean)
-    return gram, products, mean, target_mean
+def _members(targets: Targets, n_outputs: int) -> Targets:
+    """Return which rows have the class of each output, (n_rows, n_outputs), one for two classes; others as they are."""
+    if targets.dtype != np.int64:
+        return targets
+    return np.asarray(targets[:, None] == (np.arange(n_outputs) if n_outputs > 1 else 1))
 
 
 def _probabilities(scores: Float32Array) -> Float64Array:

@@ -74,13 +74,18 @@ class ScoreTable:
     def lines(self) -> list[str]:
         """Return the scores of all rows and the notes as lines to read."""
         shown = {name: "undefined" if value is None else f"{value:.4f}" for name, value in self.scores.items()}
-        width = max([9, *(len(title_of(name)) for name in shown)])
-        return [*(f"{title_of(name):<{width}} {text}" for name, text in shown.items()), *self.notes]
+        return [*titled_lines(shown), *self.notes]
 
 
 def title_of(metric: str) -> str:
     """Return the name of a metric to read."""
     return _TITLES.get(metric, metric.replace("_", " ").replace("f1", "F1"))
+
+
+def titled_lines(texts: Mapping[str, str]) -> list[str]:
+    """Return a line for each text, after the title of its metric."""
+    width = max([9, *(len(title_of(metric)) for metric in texts)])
+    return [f"{title_of(metric):<{width}} {text}" for metric, text in texts.items()]
 
 
 def pair_numbers(y_true: Float64Array, y_pred: Float64Array) -> list[Pair]:
@@ -181,10 +186,9 @@ def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scor
     """
     labels, true, predicted = sets
     kinds = (true.multiply(predicted), true, predicted)
-    n_right, n_true, n_predicted = (np.asarray(kind.sum(axis=0)).ravel() for kind in kinds)
-    columns = (column.tolist() for column in label_scores(n_right, n_true, n_predicted))
-    rows = zip(labels.tolist(), n_predicted.tolist(), *columns, strict=True)
-    per_class = {name: LabelScores(*scores)._asdict() for name, n, *scores in rows if n or scores[-1]}
+    totals = zip(*(kind.sum(axis=0).tolist()[0] for kind in kinds), strict=True)
+    rows = zip(labels.tolist(), totals, strict=True)
+    per_class = {name: LabelScores.of(*of_label)._asdict() for name, of_label in rows if any(of_label)}
     notes = []
     if n_without_vector:
         notes.append(f"rows without a vector, counted as predicted without labels: {n_without_vector}")
@@ -193,14 +197,6 @@ def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scor
         notes.append(f"labels that training has not seen, counted as missed: {counts}")
     scores = {metric: set_score(metric, sets) for metric in SET_METRICS}
     return ScoreTable(true.shape[0], n_without_vector, scores, "class", per_class, notes)
-
-
-def label_scores(
-    right: IntArray, n_true: IntArray, n_predicted: IntArray
-) -> tuple[Float64Array, Float64Array, Float64Array, IntArray]:
-    """Return precision, recall and F1 of each label, 0 where undefined, and its true rows; (n_labels,) each."""
-    f1 = 2 * right / np.maximum(n_true + n_predicted, 1)
-    return right / np.maximum(n_predicted, 1), right / np.maximum(n_true, 1), f1, n_true
 
 
 def set_score(metric: str, sets: Sets) -> float:

@@ -11,7 +11,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.row_probe import Dev, RowClassifier, RowProbe
+from bertfeat.heads.row_probe import Dev, RowProbe
 from bertfeat.heads.targets import Targets
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
@@ -24,7 +24,7 @@ _COSINE_ROUNDING = 1e-12
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CentroidProbe(RowClassifier):
+class CentroidProbe(ClassifierMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
     """The class whose mean vector is nearest; with the Euclidean metric, scikit-learn's NearestCentroid.
 
     Args:

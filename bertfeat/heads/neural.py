@@ -19,10 +19,10 @@ from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.heads.base import Labels, Probe, codes_of, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
-from bertfeat.heads.row_probe import check_dev, check_width
+from bertfeat.heads.row_probe import check_dev, check_width, with_labels
 from bertfeat.heads.scores import DEV_METRICS, primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
-from bertfeat.heads.targets import DECIDE, Targets, encode, indicators, label_sets, weights_of
+from bertfeat.heads.targets import Targets, check_truth, decide, encode, indicators, weights_of
 from bertfeat.heads.training_loop import (
     BiLSTM,
     Body,
@@ -121,14 +121,14 @@ class NeuralProbe(Probe):
         self._check_parameters(dev)
         device = _training_device(self.device)
         data = self._sequences(X)
-        classes, targets = encode(self.task, flatten_labels(y, data.lengths) if self.task is Task.CLASSIFY else y)
-        if len(targets) != data.vectors.shape[0]:
-            raise UserError(f"X has {data.vectors.shape[0]} rows and y {len(targets)} labels; pass one label per row")
+        truth = check_truth(self.task, flatten_labels(y, data.lengths) if self.task is Task.CLASSIFY else y)
+        classes, targets = encode(self.task, truth)
+        with_labels(data.vectors, targets, "X", "y")
         weights = weights_of(targets, len(classes), self.class_weight)
         # Numbers are learned as deviations from their mean, in units of their deviation.
         units = fit_scaling(as_vectors(targets)) if self.task is Task.REGRESS else None
-        given = Examples(self.task, data, _in_units(targets, units), weights)
-        examples, split = self._split(given, classes, dev, units)
+        given = Examples(self.task, data, targets if units is None else units.apply(targets), weights)
+        examples, split = self._split(given, truth, classes, dev, units)
         scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
         first = _first_scores(self.task, targets, weights)
         best: tuple[dict[str, Any], Network] | None = None
@@ -157,13 +157,7 @@ class NeuralProbe(Probe):
         return self
 
     def predict(self, X: object) -> Any:
-        """Return the class of each row, (n_rows,), of the labels' own type; for taggers one array per sequence.
-
-        Numbers are float64 (n_rows,) or (n_rows, n_targets); several labels are bool (n_rows, n_classes).
-
-        Raises:
-            UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
-        """
+        """Return what `RowProbe.predict` returns, of the labels' own type; for taggers one array per sequence."""
         data = self._sequences(X)
         return self._shaped(self._labels(data), data)
 
@@ -198,16 +192,19 @@ class NeuralProbe(Probe):
         raise NotImplementedError
 
     def _sequences(self, X: object) -> Sequences:
-        """Return X as sequences."""
+        """Return X as sequences, of one row each unless the head is a tagger."""
+        if self.is_tagger:
+            return Sequences.of(X)
         source = as_vectors(X)
         return Sequences(source, np.ones(source.shape[0], dtype=np.int64))
 
-    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:  # noqa: ARG002
+    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:
         """Return results of rows in the shape in which the data came."""
-        return flat
+        # Without sequences, np.split still returns one empty piece.
+        return np.split(flat, data.starts[1:-1])[: len(data)] if self.is_tagger else flat
 
     def _labels(self, data: Sequences) -> Labels:
-        return np.asarray(DECIDE[self.task](self._scores(data), self.classes_))
+        return decide(self.task, self._scores(data), self.classes_)
 
     def _scores(self, data: Sequences) -> Float32Array:
         """Return the scores of the outputs, before a softmax, float32 (n_rows, n_outputs)."""
@@ -222,7 +219,7 @@ class NeuralProbe(Probe):
         return Network(scaling, self.mix, self._body(dim // n_layers, n_outputs))
 
     def _split(
-        self, train: Examples, classes: Labels, dev: tuple[Any, Any] | None, units: Scaling | None
+        self, train: Examples, truth: Labels, classes: Labels, dev: tuple[Any, Any] | None, units: Scaling | None
     ) -> tuple[Examples, DevSplit | None]:
         """Return the examples to learn from, and the dev split if there is one."""
         metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
@@ -230,29 +227,28 @@ class NeuralProbe(Probe):
             metric = primary_metric(classes.tolist())
         if dev is not None:
             held = self._sequences(dev[0])
-            truth = flatten_labels(dev[1], held.lengths) if self.task is Task.CLASSIFY else dev[1]
-            _, labels = check_dev(held.vectors, truth, train.data.dim, classes, self.task)
-            if self.task is Task.CLASSIFY:
-                targets: Targets = codes_of(labels, classes)
-            elif units is not None:
-                targets = labels = _in_units(labels.reshape(len(labels), -1), units)
-            else:
-                targets = indicators(labels, classes)
-            if metric == "loss" and self.task is Task.CLASSIFY and (targets < 0).all():
-                raise UserError("dev holds no label that train has seen, so it has no loss; pass another metric")
+            own = flatten_labels(dev[1], held.lengths) if self.task is Task.CLASSIFY else dev[1]
+            _, labels = check_dev(held.vectors, own, train.data.dim, classes, self.task)
         elif self.early_stopping:
             rng = np.random.default_rng(self.seed)
             strata = None if self.is_tagger or self.task is not Task.CLASSIFY else train.targets
             held, rows, taking_part = hold_out(train.data, self.validation_fraction, rng, strata)
-            labels = targets = train.targets[rows]
-            if self.task is not Task.REGRESS:
-                labels = classes[targets] if self.task is Task.CLASSIFY else label_sets(targets, classes)
-            train = replace(train, taking_part=taking_part)
+            labels, train = truth[rows], replace(train, taking_part=taking_part)
         else:
             return train, None
+        if units is not None:
+            labels = units.apply(labels.reshape(len(labels), -1))
+            targets: Targets = labels
+        elif self.task is Task.MULTILABEL:
+            targets = indicators(labels, classes)
+        else:
+            targets = codes_of(labels, classes)
+            if metric == "loss" and (targets < 0).all():
+                raise UserError("dev holds no label that train has seen, so it has no loss; pass another metric")
         return train, DevSplit(Examples(self.task, held, targets, train.class_weights), labels, classes, metric)
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
+        yield from super()._ignored(has_dev=has_dev)
         if has_dev:
             yield "validation_fraction", "with dev, so that nothing is held out"
         if not self.early_stopping:
@@ -309,10 +305,6 @@ class MLPRegressor(RegressorMixin, MLP):  # type: ignore[misc]  # scikit-learn h
     task = Task.REGRESS
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *DEV_METRICS[Task.REGRESS], "loss")}
 
-    def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:
-        yield "class_weight", "of numbers"
-        yield from super()._ignored(has_dev=has_dev)
-
 
 class MultilabelMLP(ClassifierMixin, MLP):  # type: ignore[misc]  # scikit-learn has no types
     """A multi-layer perceptron with a logistic function for each label; parameters are those of `MLP`."""
@@ -351,13 +343,6 @@ class Tagger(NeuralProbe):
         data = self._sequences(X)
         truth, metric = flatten_labels(y, data.lengths), primary_metric(self.classes_.tolist())
         return score_by(metric, truth, self._labels(data), data.lengths)
-
-    def _sequences(self, X: object) -> Sequences:
-        return Sequences.of(X)
-
-    def _shaped(self, flat: npt.NDArray[Any], data: Sequences) -> Any:
-        # Without sequences, np.split still returns one empty piece.
-        return np.split(flat, data.starts[1:-1])[: len(data)]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -401,10 +386,6 @@ class BiLSTMTagger(Tagger):
 
     def _body(self, dim: int, n_classes: int) -> Body:
         return BiLSTM(dim, self.hidden_size, self.n_layers, self.dropout, n_classes)
-
-
-def _in_units(targets: Targets, units: Scaling | None) -> Targets:
-    return targets if units is None else units.apply(targets)
 
 
 def _first_scores(task: Task, targets: Targets, weights: Float64Array) -> Float64Array:

@@ -7,14 +7,13 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Labels, Probe, require_same_kind
 from bertfeat.heads.scores import DEV_METRICS, score_by
-from bertfeat.heads.targets import DECIDE, Targets, check_truth, encode
+from bertfeat.heads.targets import Targets, check_truth, decide, encode
 from bertfeat.vectors.array import FloatArray, Vectors, as_vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, fit_scaling
 
@@ -51,7 +50,7 @@ class RowProbe(Probe):
         """
         self._check_parameters(dev)
         classes, targets = encode(self.task, y)
-        source = _labelled(X, targets, "X", "y")
+        source = with_labels(X, targets, "X", "y")
         dim = source.shape[1]
         dev_rows = None if dev is None else check_dev(*dev, dim, classes, self.task)
         self.scaling_ = fit_scaling(source) if self.standardize else Scaling.identity(dim)
@@ -67,13 +66,10 @@ class RowProbe(Probe):
 
         Numbers are float64 (n_rows,) or (n_rows, n_targets); several labels are bool (n_rows, n_classes).
 
-        Args:
-            X: Numbers (n_rows, dim), or `Vectors`.
-
         Raises:
             UserError: X has another width than it was fitted on, or a vector holds NaN or infinity.
         """
-        return self._walk(X, lambda vectors: DECIDE[self.task](self._scores(vectors), self.classes_), None)
+        return self._walk(X, lambda vectors: decide(self.task, self._scores(vectors), self.classes_), None)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the fitted arrays by name; see `Probe`."""
@@ -108,14 +104,10 @@ class RowProbe(Probe):
         return np.concatenate(pieces, dtype=dtype, casting="same_kind")
 
 
-class RowClassifier(ClassifierMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
-    """Base of the probes that give each row one class."""
-
-
 def check_dev(X: object, y: Any, width: int, classes: Labels, task: Task = Task.CLASSIFY) -> Dev:
     """Return the vectors and labels of a dev split; labels that train has not seen may be among them."""
     labels = check_truth(task, y, "dev's y")
-    source = _labelled(X, labels, "dev's X", "dev's y")
+    source = with_labels(X, labels, "dev's X", "dev's y")
     if len(labels) == 0:
         raise UserError("dev has no rows; give a dev split with labelled rows or none")
     check_width(source, width, "dev's X")
@@ -139,7 +131,8 @@ def check_width(X: Vectors, width: int, what: str) -> None:
         raise UserError(f"{what} has vectors {X.shape[1]} wide; the probe was fitted on vectors {width} wide")
 
 
-def _labelled(X: object, y: npt.NDArray[Any], name: str, labels_name: str) -> Vectors:
+def with_labels(X: object, y: npt.NDArray[Any], name: str, labels_name: str) -> Vectors:
+    """Return vectors, or raise a UserError if there are more or fewer labels."""
     source = as_vectors(X)
     if source.shape[0] != len(y):
         raise UserError(f"{name} has {source.shape[0]} rows and {labels_name} {len(y)} labels; pass one label per row")

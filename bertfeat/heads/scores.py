@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from sklearn.metrics import cohen_kappa_score
 
 from bertfeat.choices import Task
 from bertfeat.display import printable
@@ -78,8 +79,10 @@ class Scores:
         return values if self.entities is None else {**values, "entity_f1": self.entities.f1}
 
     def table(self) -> tuple[list[str], list[list[object]]]:
-        """Return headers and a row for each label."""
-        rows: list[list[object]] = [[label, *scores] for label, scores in self.per_class.items()]
+        """Return headers and a row for each label, after those for each type of entities."""
+        of_types = {} if self.entities is None else self.entities.per_type
+        rows: list[list[object]] = [[f"entity {name}", *scores] for name, scores in of_types.items()]
+        rows += [[label, *scores] for label, scores in self.per_class.items()]
         return ["label", "precision", "recall", "F1", "rows"], rows
 
     def value(self, metric: str) -> float:
@@ -104,21 +107,16 @@ class Scores:
         }
 
     def lines(self) -> list[str]:
-        """Return the scores as lines to read."""
-        lines = [f"rows      {self.n_rows}"]
-        if self.n_without_vector:
-            lines[0] += f", {self.n_without_vector} of them without a vector (counted as errors)"
-        lines += [f"accuracy  {self.accuracy:.4f}", f"macro F1  {self.macro_f1:.4f}"]
-        found = self.entities
-        if found is not None:
+        """Return the scores of all rows, and how rows were counted, as lines to read."""
+        missing = f", {self.n_without_vector} of them without a vector (counted as errors)"
+        lines = [f"rows      {self.n_rows}{missing if self.n_without_vector else ''}"]
+        lines += metrics.titled_lines({name: f"{value:.4f}" for name, value in self.values.items()})
+        if found := self.entities:
             counts = f"{found.n_correct} right of {found.n_predicted} predicted and {found.n_true} true"
-            ratios = f"precision {found.precision:.4f}, recall {found.recall:.4f}"
-            lines.append(f"entity F1 {found.f1:.4f}  {ratios}; {counts}")
-            lines += ["", *_label_lines("entity", found.per_type)]
-        lines += ["", *_label_lines("label", self.per_class)]
+            lines[-1] += f"  precision {found.precision:.4f}, recall {found.recall:.4f}; {counts}"
         if self.unseen_labels:
             counts = ", ".join(f"{printable(str(label))} ({count} rows)" for label, count in self.unseen_labels.items())
-            lines += ["", f"labels that training has not seen, counted as errors: {counts}"]
+            lines.append(f"labels that training has not seen, counted as errors: {counts}")
         return lines
 
 
@@ -134,22 +132,26 @@ def score_labels(
 
     `classes` are the labels that training has seen. A row that is not `predicted`, bool (n_rows,), is O for entities.
     """
-    pairs = pair_labels(y_true, y_pred, lengths, predicted)
+    return score_pairs(pair_labels(y_true, y_pred, lengths, predicted), classes, lengths)
+
+
+def score_pairs(pairs: Pairs, classes: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Scores:
+    """Score pairs of labels; see `score_labels`."""
     known = np.unique(classes)
     require_same_kind(pairs.labels, "y_true", known, "the probe")
     is_tagged = lengths is not None and is_tag_scheme(known.tolist())
     labels, counts = pairs.labels.tolist(), _counts(pairs)
-    *ratios, support = metrics.label_scores(*_totals(counts))
-    rows = zip(labels, *(values.tolist() for values in (*ratios, support)), strict=True)
-    is_unseen = codes_of(pairs.labels, known) < 0
+    totals = np.stack(_totals(counts), axis=1).tolist()
+    per_class = {label: LabelScores.of(*of_label) for label, of_label in zip(labels, totals, strict=True)}
+    unseen = set(pairs.labels[codes_of(pairs.labels, known) < 0].tolist())
     return Scores(
         n_rows=len(pairs.true),
         accuracy=float(np.mean(pairs.true == pairs.predicted)),
-        macro_f1=float(ratios[2].mean()),
-        per_class={label: LabelScores(*scores) for label, *scores in rows},
+        macro_f1=statistics.fmean(scores.f1 for scores in per_class.values()),
+        per_class=per_class,
         confusion=Confusion(tuple(labels), counts[:, :-1], counts[:, -1]),
         entities=entity_scores(*tags_of(pairs), lengths) if is_tagged else None,
-        unseen_labels={labels[i]: int(support[i]) for i in np.flatnonzero(is_unseen & (support > 0))},
+        unseen_labels={name: one.support for name, one in per_class.items() if name in unseen and one.support},
         n_without_vector=int(counts[:, -1].sum()),
     )
 
@@ -174,7 +176,8 @@ def score_by(
     if metric == "entity_f1":
         return entity_scores(truth, predicted, lengths).f1
     if metric == "macro_f1":
-        return float(metrics.label_scores(*_totals(_counts(pair_labels(truth, predicted))))[2].mean())
+        n_right, n_true, n_predicted = _totals(_counts(pair_labels(truth, predicted)))
+        return float((2 * n_right / (n_true + n_predicted)).mean())
     return float(np.mean(truth == predicted))
 
 
@@ -219,17 +222,6 @@ def _totals(counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     return counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)
 
 
-def _label_lines(heading: str, scores: Mapping[Any, LabelScores]) -> list[str]:
-    names = [printable(str(label)) for label in scores]
-    width = max([len(heading), *map(len, names)])
-    lines = [f"{heading:<{width}}  precision  recall      f1  support"]
-    lines += [
-        f"{name:<{width}}  {row.precision:>9.4f}  {row.recall:>6.4f}  {row.f1:>6.4f}  {row.support:>7}"
-        for name, row in zip(names, scores.values(), strict=True)
-    ]
-    return lines
-
-
 def bootstrap_interval(
     metric: str,
     y_true: npt.ArrayLike,
@@ -257,10 +249,8 @@ def label_statistic(metric: str, pairs: Pairs, lengths: npt.ArrayLike | None = N
 
 def agreement(one: Labels, other: Labels) -> tuple[float, float | None]:
     """Return the share of rows whose two labels are equal, and Cohen's kappa, None where all labels are one."""
-    from sklearn.metrics import cohen_kappa_score
-
-    n_labels = len(np.unique(np.concatenate([one, other])))
-    return float(np.mean(one == other)), float(cohen_kappa_score(one, other)) if n_labels > 1 else None
+    kappa = float(cohen_kappa_score(one, other)) if len(np.unique([one, other])) > 1 else None
+    return float(np.mean(one == other)), kappa
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:

@@ -60,12 +60,9 @@ class Sequences(Sequence[Any]):
         if not isinstance(self.vectors, ArrayVectors):
             raise UserError("sequences of a stream are read in chunks, not one by one")
         array = self.vectors.array
-        if isinstance(index, int | np.integer):
-            if not -len(self) <= index < len(self):
-                raise IndexError(index)
-            index = index % len(self)
-            return array[self.starts[index] : self.starts[index + 1]]
         chosen = np.arange(len(self))[index]
+        if not chosen.ndim:
+            return array[self.starts[chosen] : self.starts[chosen + 1]]
         return Sequences(array[ragged_arange(self.starts[chosen], self.lengths[chosen])], self.lengths[chosen])
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.class_weight import compute_class_weight
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, check_labels, class_weights, encode_labels
+from bertfeat.heads.base import Labels, check_labels, encode_labels
 from bertfeat.records import BoolArray, Float64Array
 
 # Of each row its class as an index, int64 (n_rows,); numbers, float64 (n_rows, n_targets); or which classes it has,
@@ -42,7 +43,7 @@ def check_truth(task: Task, y: Any, what: str = "y") -> Labels:
         if not isinstance(labels, list | tuple | set | frozenset | np.ndarray):
             raise UserError(f"{what}[{row}] is {labels!r}, not a list of labels")
         found[row] = tuple(labels)
-    check_labels(_flat(found), what=what)
+    check_labels(list(chain.from_iterable(found)), what=what)
     return found
 
 
@@ -55,7 +56,7 @@ def encode(task: Task, y: Any, *, what: str = "y") -> tuple[Labels, Targets]:
         raise UserError(f"{what} holds no labels; there is nothing to learn from")
     if task is Task.REGRESS:
         return np.empty(0), truth.reshape(len(truth), -1)
-    flat = _flat(truth)
+    flat = list(chain.from_iterable(truth))
     if not flat:
         raise UserError(f"{what} holds empty lists alone; there is nothing to learn from")
     classes = np.unique(check_labels(flat, what=what))
@@ -72,32 +73,24 @@ def indicators(truth: Labels, classes: Labels) -> BoolArray:
 
 
 def weights_of(targets: Targets, n_classes: int, how: object) -> Float64Array:
-    """Return the weight of each class, (n_classes,); of several labels those without and with it, (n_classes, 2)."""
+    """Return the weight of each class, (n_classes,); of several labels those without and with it, (n_classes, 2).
+
+    None is 1 each, "balanced" n_rows / (n_classes * its rows).
+    """
+    if targets.dtype == np.float64:
+        return np.ones(0)
+    if how not in (None, "balanced"):
+        raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")
     if targets.dtype == np.bool_:
-        return np.stack([class_weights(has.astype(np.int64), 2, how) for has in targets.T])
-    return class_weights(targets, n_classes, how) if targets.dtype == np.int64 else np.ones(0)
+        return np.stack([compute_class_weight(how, classes=np.array([False, True]), y=has) for has in targets.T])
+    return np.asarray(compute_class_weight(how, classes=np.arange(n_classes), y=targets), dtype=np.float64)
 
 
-def label_sets(has: BoolArray, classes: Labels) -> Labels:
-    """Return the labels of each row as tuples, an object array (n_rows,)."""
-    found = np.empty(len(has), dtype=object)
-    found[:] = [tuple(classes[row].tolist()) for row in has]
-    return found
-
-
-#: What the scores of rows, (n_rows, n_outputs), say under a task, given the classes: see `Probe.predict`.
-DECIDE: Mapping[Task, Callable[[npt.NDArray[Any], Labels], npt.NDArray[Any]]] = {
-    Task.CLASSIFY: lambda scores, classes: classes[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)],
-    Task.REGRESS: lambda scores, _: _numbers(scores),
-    Task.MULTILABEL: lambda scores, _: scores > 0,
-}
-
-
-def _numbers(scores: npt.NDArray[Any]) -> Float64Array:
-    """Return numbers (n_rows, n_targets), or (n_rows,) of one."""
-    numbers = scores.astype(np.float64)
-    return numbers[:, 0] if numbers.ndim == 2 and numbers.shape[1] == 1 else numbers
-
-
-def _flat(truth: Labels) -> list[Any]:
-    return [label for labels in truth for label in labels]
+def decide(task: Task, scores: npt.NDArray[Any], classes: Labels) -> npt.NDArray[Any]:
+    """Return what the scores of rows, (n_rows, n_outputs), or (n_rows,) of two classes, say: see `Probe.predict`."""
+    if task is Task.MULTILABEL:
+        return scores > 0
+    if task is Task.REGRESS:
+        numbers = scores.astype(np.float64)
+        return numbers[:, 0] if numbers.shape[1] == 1 else numbers
+    return np.asarray(classes[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)])

@@ -21,7 +21,7 @@ from bertfeat.heads.base import Labels
 from bertfeat.heads.batching import BatchSize, batches
 from bertfeat.heads.scores import score_by
 from bertfeat.heads.sequences import Sequences
-from bertfeat.heads.targets import DECIDE, Targets
+from bertfeat.heads.targets import Targets, decide
 from bertfeat.ragged import ragged_arange, run_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
 from bertfeat.vectors.standardized import Scaling
@@ -177,7 +177,7 @@ class DevSplit:
             loss = losses.mean(dtype=torch.float64).item()
         score = loss
         if self.metric != "loss":
-            found = DECIDE[task](scores.numpy(), self.classes)
+            found = decide(task, scores.numpy(), self.classes)
             classes = self.classes if task is Task.MULTILABEL else None
             score = score_by(self.metric, self.labels, found, data.lengths, classes=classes)
         return {"metric": self.metric, "dev_score": score, "dev_loss": loss}

@@ -16,7 +16,7 @@ from bertfeat.display import facts, html_table
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
 from bertfeat.heads.bootstrap import Interval, Statistic, interval_of, resampled_scores
-from bertfeat.heads.scores import Scores, agreement, label_statistic, pair_labels, score_labels
+from bertfeat.heads.scores import Scores, agreement, label_statistic, pair_labels, score_pairs
 from bertfeat.levels import LEVELS
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable
@@ -158,14 +158,13 @@ def compare_probes(
     truth, level = check_labels(frame[gold].to_numpy(), what=f"column {gold!r}"), probes[0].level
     require_same_kind(truth, f"column {gold!r}", probes[0].probe.classes_, f"probe {probes[0].name}")
     lengths = None if level is Level.SENTENCE else lengths_of(frame["doc_id"].rle_id().cast(pl.Int64).to_numpy())
-    pairs, scores = [], []
-    for probe, side in zip(probes, (_FIRST, _SECOND), strict=True):
-        guesses, has_guess = frame[side].to_numpy(), frame[side].is_not_null().to_numpy()
-        pairs.append(pair_labels(truth, guesses, lengths, has_guess))
-        scores.append(score_labels(truth, guesses, probe.probe.classes_, lengths=lengths, predicted=has_guess))
+    guesses = [frame[side] for side in (_FIRST, _SECOND)]
+    pairs = [pair_labels(truth, side.to_numpy(), lengths, side.is_not_null().to_numpy()) for side in guesses]
+    scores = [score_pairs(pair, probe.probe.classes_, lengths) for pair, probe in zip(pairs, probes, strict=True)]
     first, second = (pair.true == pair.predicted for pair in pairs)
     only = {_FIRST: first & ~second, _SECOND: second & ~first}
     groups = {"both": first & second, "only_first": only[_FIRST], "only_second": only[_SECOND]}
+    groups["neither"] = ~(first | second)
     right = {name: int(rows.sum()) for name, rows in groups.items()}
     n_differ, mcnemar_p = right["only_first"] + right["only_second"], None
     if level is Level.SENTENCE:
@@ -188,7 +187,7 @@ def compare_probes(
         agreement=share,
         kappa=kappa,
         n_compared=len(compared),
-        right={**right, "neither": len(frame) - sum(right.values())},
+        right=right,
         mcnemar_p=mcnemar_p,
         examples=pl.concat(examples),
     )

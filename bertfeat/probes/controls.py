@@ -96,14 +96,8 @@ def measure(
 ) -> dict[str, float]:
     """Return the values of a sweep's controls for one feature, by the names of their columns.
 
-    Args:
-        task: The settings and stores of the sweep.
-        choice: The feature.
-        rows: Those to learn from and those to score on.
-        trials: The fits of the feature.
-        metric: The score that features are compared by.
-        fit: Fits the same head to the same feature, with other labels or stores.
-        reports: The progress.
+    `rows` are those to learn from and to score on, `trials` the fits of the feature; `fit` fits the same head to the
+    same feature, with other labels or stores.
     """
     values, config, named = dict[str, float](), task.config, baselines_of(task.config.baselines)
     # What there is to warn of was said when the feature was fitted.
@@ -135,24 +129,24 @@ def control_labels(types: Iterable[str], labels: Labels, seed: int) -> Labels:
         ['NOUN', 'VERB', 'DET', 'NOUN', 'VERB']
     """
     ordered, words = np.sort(labels), list(types)
-    places = {word: _hash(f"{seed} {word}") * len(ordered) >> 64 for word in set(words)}
+    places = {}
+    for word in set(words):
+        digest = hashlib.blake2b(f"{seed} {word}".encode(), digest_size=8).digest()
+        places[word] = int.from_bytes(digest, "big") * len(ordered) >> 64
     return ordered[[places[word] for word in words]]
 
 
 def baseline_rows(task: ProbeTask, train: LabelledRows, dev: LabelledRows, metric: str) -> tuple[SweepRow, ...]:
     """Return the scores of predictions without features: the most frequent label, of all rows or of each word type."""
     rows = []
-    for name in baselines_of(task.config.baselines):
-        if name == "majority":
-            types, others = [""] * len(train.labels), [""] * len(dev.labels)
-        elif name == "type":
+    for name in [one for one in baselines_of(task.config.baselines) if one in ("majority", "type")]:
+        types, others = [""] * len(train.labels), [""] * len(dev.labels)
+        if name == "type":
             types, others = _types(task.store, train), _types(task.dev or task.store, dev)
-        else:
-            continue
-        guesses, classes = frequent_labels(types, train.labels, others), np.unique(train.labels)
-        predicted = np.ones(len(guesses), np.bool_)
+        guesses, has_guess = frequent_labels(types, train.labels, others), np.ones(len(dev.labels), np.bool_)
+        classes = np.unique(train.labels)
         score = score_predicted(
-            dev.labels, guesses, classes, lengths=dev.lengths, predicted=predicted, bootstrap=[metric]
+            dev.labels, guesses, classes, lengths=dev.lengths, predicted=has_guess, bootstrap=[metric]
         )
         value, interval = score.values[metric], score.intervals[metric]
         is_coded = task.config.mdl and name == "majority"
@@ -172,20 +166,15 @@ def frequent_labels(types: Sequence[str], labels: Labels, others: Iterable[str])
         ['V', 'V']
     """
     classes, codes = np.unique(labels, return_inverse=True)
-    counts = pl.DataFrame({"type": types, "code": codes}).group_by("type", "code").len()
-    best = counts.sort("len", "code", descending=[True, False]).unique("type", keep="first", maintain_order=True)
-    usual, most = dict(best.select("type", "code").iter_rows()), int(np.bincount(codes).argmax())
+    best = pl.DataFrame({"type": types, "code": codes}).group_by("type").agg(pl.col("code").mode().min())
+    usual, most = dict(best.iter_rows()), int(np.bincount(codes).argmax())
     return np.asarray(classes[[usual.get(name, most) for name in others]])
 
 
 def online_code(codes: IntArray, portions: IntArray, predict: Predict) -> dict[str, float]:
     """Return the codelength of classes in the online code (Voita and Titov 2020), in kbits, and their compression.
 
-    Args:
-        codes: The class of each row, int64 (n_rows,); each of 0 to n_classes - 1 occurs.
-        portions: The portion of each row; see `portions_of`.
-        predict: Given which rows are seen and which are to be coded, bool (n_rows,) each, it returns probabilities
-            (n_coded, n_classes) that follow from the rows seen alone; see `mixture_bits`.
+    Of `codes`, the class of each row, int64 (n_rows,), each of 0 to n_classes - 1 occurs; see `portions_of`, `Predict`.
     """
     uniform = float(np.log2(codes.max() + 1))
     bits = uniform * int((portions == 0).sum())
@@ -201,8 +190,7 @@ def _code_of_feature(
     """Return the code of the labels of the rows of train that have a vector, given a feature."""
     rows, config = train.with_vector, task.config
     classes, codes = encode_labels(rows.labels, what=rows.source.where)
-    given = {"seed": config.seed if task.head.is_random else None, "mix": choice.mix}
-    extra = {name: value for name, value in given.items() if value is not None}
+    seed = config.seed if task.head.is_random else None
     chosen = {name: value for name, value in report.items() if name == task.head.penalty_name}
     # All of it is in the store of train; dev has no part in it.
     alone = replace(task, dev=None, config=replace(config, params={**config.params, **chosen}))
@@ -216,7 +204,7 @@ def _code_of_feature(
             return probabilities
         data, following = alone.read(choice.feature, rows.only(seen), rows.only(coded))
         assert following is not None
-        probe: Any = alone.probe(**extra)
+        probe: Any = alone.probe(seed=seed, mix=choice.mix)
         found = probe.fit(data.vectors_for(probe), data.rows.labels).predict_proba(following.vectors_for(probe))
         probabilities[:, known] = np.concatenate(found) if probe.is_tagger else found
         return probabilities
@@ -272,11 +260,6 @@ def _mean(trials: Sequence[Trial], metric: str) -> float:
     return fmean(trial.score.values[metric] for trial in trials if trial.score is not None)
 
 
-def _hash(text: str) -> int:
-    """Return 64 bits that depend on a text alone, on all machines."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
 def _types(store: Store, rows: LabelledRows) -> list[str]:
     """Return the word or token of each row."""
     surface = LEVELS[rows.level].surface
@@ -291,9 +274,10 @@ def _with_random_weights(task: ProbeTask, named: Mapping[str, str]) -> ProbeTask
 def _require_twin(mine: Store, other: Store, level: Level, features: Sequence[str]) -> None:
     """Refuse a store that has other rows than mine, other features, or the same weights."""
     keys = list(LEVELS[level].names)
-    differ = f"{other.path}: its rows at level {level} are not those of {mine.path}; extract the same corpus alike"
     if level not in other.levels or not mine.polars(level, keys).equals(other.polars(level, keys)):
-        raise UserError(differ)
+        raise UserError(
+            f"{other.path}: its rows at level {level} are not those of {mine.path}; extract the same corpus alike"
+        )
     for feature in features:
         spec, found = FeatureSpec.of(mine, level, feature), FeatureSpec.of(other, level, feature)
         if spec.weights_sha256 == found.weights_sha256:
@@ -302,6 +286,4 @@ def _require_twin(mine: Store, other: Store, level: Level, features: Sequence[st
                 "that python -m bertfeat.pipelines.random_weights makes"
             )
         alike = replace(found.under_name_of(spec), weights_sha256=spec.weights_sha256)
-        if not np.array_equal(mine.valid(level, feature), other.valid(level, feature)):
-            raise UserError(differ)
         spec.require_same(alike, mine=f"store {mine.path.name}", theirs=f"store {other.path.name}")

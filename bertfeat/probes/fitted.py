@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
@@ -41,7 +42,7 @@ from bertfeat.probes.predictions import (
 from bertfeat.probes.rows import IS_FIRST_TOKEN, LabelSource, select_rows
 from bertfeat.probes.scoring import ProbeScore, predict_rows, score_rows
 from bertfeat.progress import Progress
-from bertfeat.records import BoolArray, IntArray
+from bertfeat.records import BoolArray
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import ObjectPath, as_path, local_path
 from bertfeat.store.parts import frame_of
@@ -255,13 +256,9 @@ class FittedProbe:
     def _predict_store(self, store: Store, shown: OutputColumns, *, only_errors: bool) -> Iterator[pl.DataFrame]:
         """Yield the predictions of each shard, or only those that are not the gold label."""
         for entry in store.manifest.shards:
-            shard = store.shard(entry.shard)
-
-            def vectors(rows: IntArray, documents: IntArray | None, shard: Store = shard) -> Vectors:
-                return StoreVectors(shard, self.level, self.spec.feature, rows=rows, documents=documents)
-
+            shard, at = store.shard(entry.shard), (self.level, self.spec.feature)
             frame = shown.read(shard, self._columns)
-            found = self._labelled(frame, shard.valid(self.level, self.spec.feature), vectors)
+            found = self._labelled(frame, shard.valid(*at), partial(StoreVectors, shard, *at))
             found = found.select(*shown.shown, PREDICTION, PROBABILITY)
             yield shown.errors(found, self.probe.classes_, self._mine) if only_errors else found
         if shown.gold is not None and only_errors and not shown.n_gold:
@@ -284,20 +281,18 @@ class FittedProbe:
         frame = frame_of(table, flow.schemas[self.level], flow.config.store_dtype).select(self._columns)
         has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
         vectors = self.spec.vectors_in(table)
-        found = self._labelled(frame, has_vector, lambda rows, _: ArrayVectors(vectors[rows]))
+        found = self._labelled(frame, has_vector, lambda rows, **_: ArrayVectors(vectors[rows]))
         return found.select(*LEVELS[self.level].names, PREDICTION, PROBABILITY)
 
-    def _labelled(
-        self, frame: pl.DataFrame, has_vector: BoolArray, vectors: Callable[[IntArray, IntArray | None], Vectors]
-    ) -> pl.DataFrame:
-        """Add predictions to a frame of rows, null without a vector; `vectors` takes rows and their documents."""
+    def _labelled(self, frame: pl.DataFrame, has_vector: BoolArray, vectors: Callable[..., Vectors]) -> pl.DataFrame:
+        """Add predictions to a frame of rows, null without a vector; `vectors` takes `rows` and their `documents`."""
         if self.training.first_tokens:
             has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
         rows = np.flatnonzero(has_vector)
         is_document = self.level is Level.SENTENCE
         documents = None if is_document else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
         lengths = None if documents is None else lengths_of(documents)
-        labels, probabilities = predict_rows(self.probe, vectors(rows, documents), lengths)
+        labels, probabilities = predict_rows(self.probe, vectors(rows=rows, documents=documents), lengths)
         predicted, probability = shown_predictions(self.probe, labels, probabilities)
         places = pl.Series(np.full(frame.height, -1)).scatter(rows, np.arange(len(rows))).replace(-1, None)
         predicted, probability = predicted.gather(places), probability.gather(places)

@@ -113,7 +113,9 @@ def fit_probe(
         seeds=tuple(trial.seed for trial in trials if trial.seed is not None),
         seed=best.get_params().get("seed"),
         n_seeds_asked=config.seeds,
-        trials=tuple(trial.record() for trial in trials),
+        trials=tuple(
+            {"seed": seed, "dev": score and score.values, "fit_report": report} for seed, score, report in trials
+        ),
         fit_report=best.fit_report(),
         metric=metric,
         scores=means,
@@ -135,17 +137,8 @@ def sweep_probes(
 ) -> Sweep:
     """Fit and score one head on each layer of a store and on each combination of layers.
 
-    Args:
-        store: The store, or its folder; one extraction of all layers (`layers="all"`) serves the whole sweep. A list of
-            stores of the same documents compares models, on documents that are held out.
-        label: The column with the labels.
-        config: The settings as one object; or pass them by name in `settings`, not both.
-        progress: See `extract`.
-        **settings: The fields of `ProbeConfig`, and the head's parameters.
-
-    Raises:
-        UserError: A setting, a label column or the data cannot be used.
-        StoreError: A part is missing or damaged.
+    One extraction of all layers (`layers="all"`) serves the whole sweep. A list of stores of the same documents
+    compares models, on documents that are held out. All else, errors among it, is as for `fit_probe`.
 
     Examples:
         >>> from bertfeat import extract
@@ -215,10 +208,6 @@ class Trial(NamedTuple):
     score: ProbeScore | None
     report: Mapping[str, Any]
 
-    def record(self) -> dict[str, Any]:
-        """Return the fit as JSON values."""
-        return {"seed": self.seed, "dev": self.score and self.score.values, "fit_report": dict(self.report)}
-
 
 @dataclass(frozen=True, slots=True)
 class ProbeTask:
@@ -257,8 +246,9 @@ class ProbeTask:
         return cls(replace(config, head=name), store, dev, level, task, told_by, kind)
 
     def probe(self, **params: Any) -> Probe:
-        """Return an unfitted probe."""
-        return make_head(self.head.head, self.task, **self.config.params, **params)
+        """Return an unfitted probe with further parameters, those that are not None."""
+        given = {name: value for name, value in params.items() if value is not None}
+        return make_head(self.head.head, self.task, **self.config.params, **given)
 
     def spec(self, feature: str) -> FeatureSpec:
         """Return a feature, which dev must have too."""
@@ -316,8 +306,7 @@ class ProbeTask:
             count = "" if seed is None else f", seed {seed} ({len(trials) + 1} of {config.seeds})"
             stage = f"{row_title or ''}fitting {config.head}{count}"
             reports.stage(stage)
-            extra = {name: value for name, value in (("seed", seed), ("mix", mix)) if value is not None}
-            probe = self.probe(**extra)
+            probe = self.probe(seed=seed, mix=mix)
             watch = {"on_epoch": partial(_report_epoch, reports, stage)} if is_random else {}
             dev_pair = None if dev is None else (dev.vectors_for(probe), dev.rows.labels)
             probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)

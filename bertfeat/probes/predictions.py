@@ -86,13 +86,11 @@ def shown_predictions(
 ) -> tuple[pl.Series, pl.Series]:
     """Return predictions and probabilities as columns: a list for each row if it has several numbers or labels."""
     probability: Any = np.full(len(labels), None) if probabilities is None else probabilities
-    if probe.task is Task.REGRESS:
-        is_one = labels.ndim == 1
-        kind: Any = pl.Float64 if is_one else pl.List(pl.Float64)
-        return pl.Series(labels if is_one else labels.tolist(), dtype=kind), pl.Series(probability, dtype=pl.Float32)
-    own = _TYPES[probe.classes_.dtype.kind]
-    if probe.task is Task.CLASSIFY:
+    own: Any = pl.Float64 if probe.task is Task.REGRESS else _TYPES[probe.classes_.dtype.kind]
+    if labels.ndim == 1:
         return pl.Series(labels, dtype=own), pl.Series(probability, dtype=pl.Float32)
+    if probe.task is Task.REGRESS:
+        return pl.Series(labels.tolist(), dtype=pl.List(own)), pl.Series(probability, dtype=pl.Float32)
     names = [probe.classes_[has].tolist() for has in labels]
     if probabilities is not None:
         probability = [values[has].tolist() for values, has in zip(probabilities, labels, strict=True)]

@@ -18,7 +18,7 @@ from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, Pair, Statistic, number_statistic, ranking_statistic, set_statistic
 from bertfeat.heads.bootstrap import bootstrap as bootstrapped
 from bertfeat.heads.metrics import RANKING_METRICS, ScoreTable, title_of
-from bertfeat.heads.scores import Scores, label_statistic, pair_labels, score_labels
+from bertfeat.heads.scores import Scores, label_statistic, pair_labels, score_pairs
 from bertfeat.heads.sequences import Sequences
 from bertfeat.plots.charts import draw_confusion
 from bertfeat.plots.tables import text_table
@@ -102,8 +102,9 @@ class ProbeScore:
         lines = self.scores.lines()
         if isinstance(self.scores, ScoreTable):
             lines = [f"rows      {self.scores.n_rows}", *lines]
-            if len(self.scores.per_part) > 1:
-                lines += ["", *text_table(*self.scores.table()).splitlines()]
+        headers, parts = self.scores.table()
+        if len(parts) > 1:
+            lines += ["", *text_table(headers, parts).splitlines()]
         if self.ranking is not None:
             lines += ["", *self.ranking.lines()]
         if self.n_without_label:
@@ -111,11 +112,12 @@ class ProbeScore:
         if self.intervals:
             some = next(iter(self.intervals.values()))
             lines += ["", f"{some.level:.0%} intervals ({some.n_resamples} resamples of {some.n_units} documents)"]
-            width = max([9, *(len(title_of(name)) for name in self.intervals)])
+            shown = {}
             for name, i in self.intervals.items():
                 is_same = (i.n_resamples, i.n_units) == (some.n_resamples, some.n_units)
                 drawn = "" if is_same else f" ({i.n_resamples} resamples of {i.n_units})"
-                lines.append(f"{title_of(name):<{width}} {i.low:.4f} to {i.high:.4f}{drawn}")
+                shown[name] = f"{i.low:.4f} to {i.high:.4f}{drawn}"
+            lines += metrics.titled_lines(shown)
         return lines
 
 
@@ -225,8 +227,8 @@ def score_predicted(
         found = metrics.score_label_sets(sets, classes, n_missing)
         statistic = partial(set_statistic, true=sets[1], predicted=sets[2], lengths=n_rows)
     else:
-        found = score_labels(truth, guesses, classes, lengths=lengths, predicted=predicted)
         pairs = pair_labels(truth, guesses, lengths, predicted)
+        found = score_pairs(pairs, classes, lengths)
         statistic = partial(label_statistic, pairs=pairs, lengths=n_rows)
     rankings: dict[Any, Pair] = {}
     score = ProbeScore(found, {}, n_without_label)

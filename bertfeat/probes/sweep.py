@@ -108,9 +108,6 @@ class Sweep:
         what = f"{self.head} on {self.label!r}, level {self.level}"
         return f"Sweep({what}, {len(self.rows)} rows, best {best.name}: {best.metric} {best.score:.4f})"
 
-    def __str__(self) -> str:
-        return self.table()
-
     def _repr_html_(self) -> str:
         return html_table(repr(self), *self._table())
 
@@ -126,6 +123,8 @@ class Sweep:
     def table(self) -> str:
         """Return the scores as a table of plain text."""
         return text_table(*self._table())
+
+    __str__ = table
 
     def mix_lines(self) -> list[str]:
         """Return the weights of the mixes of the first seed, the norms of their layers, and a caution; or nothing."""
