@@ -82,7 +82,8 @@ def weights_of(targets: Targets, n_classes: int, how: object) -> Float64Array:
     if how not in (None, "balanced"):
         raise UserError(f"class_weight {how!r} is neither None nor 'balanced'")
     if targets.dtype == np.bool_:
-        return np.stack([compute_class_weight(how, classes=np.array([False, True]), y=has) for has in targets.T])
+        counts = np.stack([(~targets).sum(axis=0), targets.sum(axis=0)], axis=1)
+        return np.ones(counts.shape) if how is None else len(targets) / (2 * np.maximum(counts, 1))
     return np.asarray(compute_class_weight(how, classes=np.arange(n_classes), y=targets), dtype=np.float64)
 
 

@@ -121,11 +121,17 @@ class ProbeScore:
         return lines
 
 
-def score_rows(probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool | Sequence[str]) -> ProbeScore:
-    """Score a probe on labelled rows by the vectors `X` (n_with_vector, dim); see `score_predicted`."""
+def score_rows(
+    probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool | Sequence[str], ranks: bool = True
+) -> ProbeScore:
+    """Score a probe on labelled rows by the vectors `X` (n_with_vector, dim); see `score_predicted`.
+
+    `ranks` is whether to score rankings too.
+    """
     classes = np.zeros(0) if probe.task is Task.REGRESS else probe.classes_
     n_scores = X.shape[0] * len(classes)
-    found, scores = _outputs(probe, X, rows.with_vector.lengths, with_scores=n_scores <= MOST_SCORES)
+    with_scores = ranks and n_scores <= MOST_SCORES
+    found, scores = _outputs(probe, X, rows.with_vector.lengths, with_scores=with_scores)
     guesses = np.zeros((len(rows.labels), *found.shape[1:]), found.dtype)
     guesses[rows.has_vector] = found
     score = score_predicted(
@@ -139,7 +145,7 @@ def score_rows(probe: Probe, X: Vectors, rows: LabelledRows, *, bootstrap: bool 
         n_without_label=rows.n_without_label,
         bootstrap=bootstrap,
     )
-    if n_scores <= MOST_SCORES:
+    if n_scores <= MOST_SCORES or not ranks:
         return score
     note = f"AUROC and average precision are left out: {n_scores} scores of classes are more than {MOST_SCORES}"
     return replace(score, ranking=ScoreTable(0, 0, {}, "class", {}, [note]))

@@ -79,6 +79,12 @@ def test_one_problem_per_label_is_one_vs_rest(given, head, estimator, class_weig
     assert (probe.predict(DIGITS) != there.predict(DIGITS)).mean() < 1e-3
 
 
+def test_a_label_of_every_row_can_be_balanced():
+    said = [(*labels, "digit") for labels in SAID[:200]]
+    probe = make_head("logreg", Task.MULTILABEL, class_weight="balanced").fit(DIGITS[:200], said)
+    assert probe.predict(DIGITS[:200])[:, probe.classes_.tolist().index("digit")].all()
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_networks_learn_numbers_and_label_sets(given):
     numbers = make_head("mlp", Task.REGRESS, max_epochs=60, lr=0.003).fit(given(X), NUMBERS)
