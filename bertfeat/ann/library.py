@@ -19,8 +19,9 @@ _AVX2 = {"AVX2", "X86_V3"}
 if TYPE_CHECKING or _VARIABLE in os.environ:
     import faiss
 else:
-    simd = np.show_config(mode="dicts")["SIMD Extensions"]
-    if _AVX2 & {*simd["baseline"], *simd["found"]}:
+    # NumPy leaves out lists that are empty.
+    simd = np.show_config(mode="dicts").get("SIMD Extensions", {})
+    if _AVX2 & {*simd.get("baseline", ()), *simd.get("found", ())}:
         os.environ[_VARIABLE] = "Haswell"
     try:
         import faiss

@@ -143,7 +143,7 @@ def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> Written:
             predicted = frame[PREDICTION]
             n_rows, n_without = n_rows + frame.height, n_without + predicted.null_count()
             if predicted.dtype not in (pl.Float64, pl.List(pl.Float64)):
-                labels = predicted.explode(empty_as_null=False) if predicted.dtype.is_nested() else predicted
+                labels = predicted.explode() if predicted.dtype.is_nested() else predicted
                 counts.update(labels.drop_nulls().to_list())
             write(frame)
     return Written(path, n_rows, n_without, dict(counts))

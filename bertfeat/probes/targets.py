@@ -27,8 +27,7 @@ def choose_task(values: pl.Series, where: str) -> tuple[Task, str | None]:
     """Return the task of a column by its type and values, and why (not for texts); an error asks if both are likely."""
     values = values.filter(is_given(values))
     if values.dtype.is_nested():
-        inner = values.explode(empty_as_null=False).dtype if len(values) else pl.String()
-        if inner.is_float():
+        if isinstance(values.dtype, pl.List | pl.Array) and values.dtype.inner.is_float():
             return Task.REGRESS, f"{where} holds lists of decimals"
         return Task.MULTILABEL, f"{where} holds lists"
     numbers = values if values.dtype.is_numeric() else values.cast(pl.Float64, strict=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,15 @@ import pytest
 import torch
 
 from bertfeat.ann.library import faiss
-from tests.support.cpus import ONEDNN_NAMES, OPENBLAS_NAMES, features, numeric_files, openblas_kernels
+from tests.support.cpus import (
+    ONEDNN_NAMES,
+    OPENBLAS_NAMES,
+    SETTINGS,
+    VARIABLES,
+    features,
+    numeric_files,
+    openblas_kernels,
+)
 from tests.support.places import TESTS
 
 pytestmark = pytest.mark.numeric
@@ -57,6 +67,26 @@ def test_the_settings_of_the_environment_take_effect(capfd: pytest.CaptureFixtur
     if wanted := os.environ.get("FAISS_SIMD_LEVEL"):
         assert level == wanted
     assert not {*on} & {*os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()}
+
+
+KERNEL = """
+import os, threadpoolctl
+from bertfeat.ann.library import faiss
+found = [lib.get("architecture") for lib in threadpoolctl.threadpool_info() if "faiss" in lib["filepath"]]
+print("OPENBLAS_CORETYPE" in os.environ, *filter(None, found))
+"""
+
+
+@pytest.mark.parametrize("without", ["", " ".join(SETTINGS[-1].numpy)], ids=["all instructions", "none"])
+def test_faiss_gets_kernels_that_the_processor_can_run(without: str) -> None:
+    names = [name for name in without.split() if name in features()]
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    environment["NPY_DISABLE_CPU_FEATURES"] = " ".join(names)
+    done = subprocess.run([sys.executable, "-c", KERNEL], env=environment, capture_output=True, text=True, check=True)
+    is_left, *kernels = done.stdout.split()
+    assert is_left == "False"
+    if kernels and not without and {"AVX2", "X86_V3"} & features():
+        assert kernels[-1] == "Haswell"
 
 
 def test_every_file_that_compares_within_a_tolerance_is_numeric_or_named_here() -> None:
