@@ -17,7 +17,7 @@ from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.heads import metrics
 from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
-from bertfeat.heads.bootstrap import Interval, Statistic, bootstrap, mean_of_fractions, set_statistic
+from bertfeat.heads.bootstrap import Statistic, mean_of_fractions, set_statistic
 from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, entity_sets, is_tag_scheme
 from bertfeat.heads.sequences import flatten_labels
 from bertfeat.records import BoolArray, IntArray
@@ -220,19 +220,6 @@ def _counts(pairs: Pairs) -> IntArray:
 def _totals(counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return how often each label is right, true and predicted, (n_labels,) each."""
     return counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)
-
-
-def bootstrap_interval(
-    metric: str,
-    y_true: npt.ArrayLike,
-    y_pred: npt.ArrayLike,
-    *,
-    lengths: npt.ArrayLike | None = None,
-    predicted: BoolArray | None = None,
-    n_resamples: int = 1000,
-) -> Interval:
-    """Return the bootstrap interval of a score of labels, of whole sequences; see `bootstrap` and `score_labels`."""
-    return bootstrap(label_statistic(metric, pair_labels(y_true, y_pred, lengths, predicted), lengths), n_resamples)
 
 
 def label_statistic(metric: str, pairs: Pairs, lengths: npt.ArrayLike | None = None) -> Statistic:

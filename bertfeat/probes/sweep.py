@@ -145,8 +145,8 @@ class Sweep:
     def reuse_line(self) -> str:
         """Return what the fits had in common: `21 fits used one encoding of 41 s`; empty if the time is not known."""
         n_fits = counted(sum(len(row.values) for row in self.rows), "fit")
-        n_stores = len({row.store for row in self.rows})
-        encodings = "one encoding" if n_stores == 1 else f"{n_stores} encodings"
+        n_encoded = len({row.store for row in self.rows}) + (self.dev is not None)
+        encodings = "one encoding" if n_encoded == 1 else f"{n_encoded} encodings"
         return f"{n_fits} used {encodings} of {human_time(self.encoding_s)}" if self.encoding_s else ""
 
     def plot(self) -> Axes:

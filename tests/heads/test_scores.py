@@ -15,13 +15,8 @@ from sklearn import metrics as sk
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels
-from bertfeat.heads.bootstrap import resamples
-from bertfeat.heads.scores import (
-    METRICS,
-    bootstrap_interval,
-    score_by,
-    score_labels,
-)
+from bertfeat.heads.bootstrap import bootstrap, resamples
+from bertfeat.heads.scores import METRICS, label_statistic, pair_labels, score_by, score_labels
 
 pytestmark = pytest.mark.promise("probes")
 
@@ -141,7 +136,7 @@ SKLEARN: dict[str, Callable[[Any, Any], float]] = {
 @pytest.mark.parametrize("metric", METRICS)
 def test_intervals_of_sequences_draw_whole_sequences(metric: str) -> None:
     truth, guesses, lengths = random_tags(40, seed=4)
-    found = bootstrap_interval(metric, truth, guesses, lengths=lengths, n_resamples=60)
+    found = bootstrap(label_statistic(metric, pair_labels(truth, guesses, lengths), lengths), n_resamples=60)
     true_parts, pred_parts = ([part for part in nested(flat, lengths) if part] for flat in (truth, guesses))
 
     def score(units: np.ndarray) -> float:
