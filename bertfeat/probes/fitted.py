@@ -55,6 +55,7 @@ from bertfeat.vectors.store import StoreVectors, lengths_of
 
 if TYPE_CHECKING:
     from bertfeat.extraction.flow import Flow
+    from bertfeat.shipping.ship import Shipped
 
 
 @dataclass(eq=False)
@@ -228,6 +229,29 @@ class FittedProbe:
         target = local_path(folder, "a probe")
         save_head(self.probe, target, self.training, overwrite=overwrite)
         self.name = target.absolute().name
+
+    def ship(self, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
+        """Write it, with the blocks of the model that it needs, as a model folder that works without bertfeat.
+
+        Standardization and weights of a linear head are folded into the classifier of the folder. The folder is
+        run on a few texts, and refused if it does not give the probe's scores.
+
+        Args:
+            output: A folder that is not there yet.
+            to: The library that loads the folder: `transformers`, or `sentence-transformers`.
+            overwrite: Replace a model that was shipped before.
+
+        Returns:
+            The folder, its blocks and its size, beside those of the whole model.
+
+        Raises:
+            UserError: The library cannot express the probe (the message names what can), the model has changed, or
+                something is already there.
+            RunError: The system refused a write.
+        """
+        from bertfeat.shipping.ship import ship
+
+        return ship(self, output, to=to, overwrite=overwrite)
 
     def summary(self) -> dict[str, Any]:
         """Return the probe's head, parameters and classes, and the record of its training, as JSON values."""
