@@ -39,7 +39,7 @@ class FastaReader(TextReader):
         check_columns(self.file.path, self.columns, config)
 
     def rows(self, start: FileSlice) -> Iterator[Row]:
-        """Yield one row per record, from a record on; what stands before the first header is a row, too."""
+        """Yield one row per record, from a record on; lines before the first header are a row, too."""
         record: list[bytes] = []
         begun = (start.offset, start.row)
         for at, number, line in self.lines(start):
