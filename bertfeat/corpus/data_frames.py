@@ -137,7 +137,7 @@ def _kind_of_items(inputs: Any, config: ExtractConfig) -> Frame | Paths:
             n_rows, n_bytes = n_rows + more.num_rows, n_bytes + more.nbytes
             if config.limit is None and (n_rows > MAX_ITERATED_ROWS or n_bytes > MAX_ITERATED_BYTES):
                 most = f"{MAX_ITERATED_ROWS:,} rows or {human_bytes(MAX_ITERATED_BYTES)}"
-                raise InputError(f"goes on after {most}; pass `limit`, the most rows to read", path=FRAME)
+                raise InputError(f"has more than {most}; pass `limit`, the most rows to read", path=FRAME)
             if n_rows >= (config.limit or sys.maxsize) or not (chunk := [*islice(rest, _GROUP_ROWS)]):
                 return
             if not are_rows:

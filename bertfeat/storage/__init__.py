@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from bertfeat.storage.filesystems import HUB
 from bertfeat.storage.object_path import ObjectInfo, ObjectPath, ObjectReader
 from bertfeat.storage.paths import AnyPath, as_path, is_url, local_path
 
-__all__ = [
-    "HUB",
-    "AnyPath",
-    "ObjectInfo",
-    "ObjectPath",
-    "ObjectReader",
-    "as_path",
-    "is_url",
-    "local_path",
-    "object_path",
-]
+__all__ = ["AnyPath", "ObjectInfo", "ObjectPath", "ObjectReader", "as_path", "is_url", "local_path", "object_path"]

@@ -68,6 +68,11 @@ class ObjectPath:
         return ObjectPath(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
     @property
+    def is_on_hub(self) -> bool:
+        """Whether this is in a data set of a hub, which is only read."""
+        return self.scheme == HUB
+
+    @property
     def filesystem(self) -> AbstractFileSystem:
         """The fsspec file system, one per process."""
         return open_filesystem(self.scheme)
@@ -132,7 +137,7 @@ class ObjectPath:
 
     def pinned(self) -> ObjectPath:
         """Return a place in a data set of a hub at the commit that its revision has now; another place as it is."""
-        if self.scheme != HUB:
+        if not self.is_on_hub:
             return self
         from huggingface_hub import HfApi
 

@@ -24,7 +24,7 @@ from bertfeat.durable.publication import publish_file, unfinished
 from bertfeat.durable.steps import step
 from bertfeat.errors import StorageError, StoreError
 from bertfeat.records import PartInfo, QuarantineFile
-from bertfeat.storage import HUB, ObjectPath, as_path
+from bertfeat.storage import ObjectPath, as_path
 from bertfeat.storage.object_path import ObjectInfo, concurrently
 from bertfeat.store import layout
 
@@ -315,7 +315,7 @@ Folder = _LocalFolder | _ObjectFolder
 def folder_at(place: str | Path | ObjectPath) -> Folder:
     """Return a store's folder."""
     path = as_path(place)
-    if isinstance(path, ObjectPath) and path.scheme == HUB:
+    if isinstance(path, ObjectPath) and path.is_on_hub:
         remedy = "write the store to a folder, then run bertfeat card and hf upload"
         raise StorageError(f"{place}: data sets of a hub are read as a corpus only; {remedy}")
     return _ObjectFolder(path) if isinstance(path, ObjectPath) else _LocalFolder(path)

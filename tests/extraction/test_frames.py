@@ -275,7 +275,7 @@ def test_an_iterator_that_never_ends_is_one_line_and_a_limit_bounds_it(tmp_path,
         with monkeypatch.context() as patch:
             patch.setattr(f"bertfeat.corpus.data_frames.{name}", bound)
             n_read = 0
-            with pytest.raises(InputError, match=r"^<frame>: goes on after .*; pass `limit`, the most rows to read$"):
+            with pytest.raises(InputError, match=r"^<frame>: has more than .*; pass `limit`, the most rows to read$"):
                 extract(endless, tmp_path / "s", **plain)
             assert n_read < 20_000
             assert list(tmp_path.iterdir()) == []
