@@ -16,6 +16,7 @@ from bertfeat.encoder.hub import TOKENIZER_FILES
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.extraction.resolution import check_model
 from bertfeat.shipping.card import CARD, is_shipped, model_card
+from bertfeat.shipping.one_layer import NotExpressed
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
@@ -66,7 +67,10 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
     if reason is not None:
         raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, to)}")
     with publish_folder(folder, check) as new:
-        target.write(probe, checkpoint, new)
+        try:
+            target.write(probe, checkpoint, new)
+        except NotExpressed as error:
+            raise UserError(f"{mine}: {error}{_remedy(probe, checkpoint, to)}") from None
         (new / CARD).write_text(model_card(probe, checkpoint, to), encoding="utf-8")
     whole = [*checkpoint.weights_files, *map(checkpoint.folder.joinpath, ("config.json", *TOKENIZER_FILES))]
     return Shipped(

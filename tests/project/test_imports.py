@@ -72,7 +72,8 @@ METHODS = {
 FRAMES = "store corpus exports layers probes search map serve cli pipelines encoder"
 # library -> floors that may import it
 HOMES = {
-    "transformers": {"encoder", "text", "pipelines"},
+    # A shipped model is one of transformers' classes with a classifier.
+    "transformers": {"encoder", "text", "shipping", "pipelines"},
     "huggingface_hub": {"encoder", "exports"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
