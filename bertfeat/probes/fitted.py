@@ -17,6 +17,7 @@ from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.corpus.corpus import may_be_file
+from bertfeat.corpus.data_frames import hold_texts
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.records import to_values
@@ -360,5 +361,6 @@ def _texts_of(what: Store | Inputs) -> list[str] | None:
     """Return a list of texts; None for a list of files or rows, and anything else."""
     if not isinstance(what, list | tuple) or isinstance(what, Paths):
         return None
-    is_corpus = [isinstance(item, Path | Mapping) or (isinstance(item, str) and may_be_file(item)) for item in what]
-    return None if is_corpus and all(is_corpus) else list(what)
+    if all(isinstance(item, str | Path) for item in what):
+        return [*what] if not what or hold_texts(what) else None
+    return None if all(isinstance(item, Mapping) for item in what) else [*what]
