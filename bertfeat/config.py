@@ -398,7 +398,7 @@ def _layers_text(value: str | int | Iterable[int]) -> str:
     return text
 
 
-def _positions(value: str | int | Iterable[int | str]) -> tuple[int, ...]:
+def _positions(value: Any) -> tuple[int, ...]:
     """Return the positions of rows in a document in order, each once; those from the end are negative."""
     text = ",".join(map(str, value)) if isinstance(value, Iterable) and not isinstance(value, str) else str(value)
     parts = ["-1" if part == "last" else part for part in names_in(text)]

@@ -46,7 +46,7 @@ class ExtractSettings(EncodeSettings, total=False):
     levels: str | Sequence[str]
     layers: str | int | Iterable[int]
     rows: str | None
-    positions: str | int | Iterable[int | str]
+    positions: str | Sequence[int]
     combine: str | Sequence[str]
     pooling: str
     document_context: bool
