@@ -52,7 +52,7 @@ FLOORS = [
     ["runners"],
     ["extraction"],
     ["layers", "probes", "search"],
-    ["map", "serve", "shipping"],
+    ["audits", "map", "serve", "shipping"],
     ["cli"],
     ["__main__"],
     # The package itself, with its lazy names.
