@@ -18,7 +18,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.corpus import STDIN, shown_path
 from bertfeat.corpus.data_frames import Paths, resolve_kind, write_frame
-from bertfeat.corpus.formats import check_text_column, has_words
+from bertfeat.corpus.formats import check_text_column, has_words, own_id_column
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
@@ -135,6 +135,8 @@ def open_job(
         check_ray(config.ray_address)
     # An append has this setting from its store, whose files may have columns.
     check_text_column(files, config)
+    if config.id_column is None:
+        config = dataclasses.replace(config, id_column=own_id_column(files))
     corpus = Corpus(files, config)
     corpus.check_head()
     checkpoint = open_checkpoint(config.model, config.revision)
