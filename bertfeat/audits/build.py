@@ -10,7 +10,7 @@ import polars as pl
 
 from bertfeat._version import __version__
 from bertfeat.audits.duplicates import find_duplicates, find_neighbors, find_outliers
-from bertfeat.audits.label_errors import LabelJudge, class_table, confusions
+from bertfeat.audits.label_errors import LabelJudge
 from bertfeat.audits.result import Audit
 from bertfeat.audits.shift import find_shift
 from bertfeat.audits.side import Side
@@ -97,8 +97,7 @@ def _findings(sides: list[Side], label: str | None, seed: int, reports: Progress
         judge = LabelJudge(sides[0], seed, reports)
         judged, recalls = judge.of_train()
         tables, unjudged = [judge.table(sides[0], judged)], int(np.isnan(judged.own).sum())
-        found = {"classes": class_table(judge.classes, judged, recalls)}
-        found["confusions"] = confusions(sides[0], judge.classes, judged)
+        found = {"classes": judge.class_table(judged, recalls), "confusions": judge.confusions(judged)}
         if len(sides) == 2:
             of_test = judge.of_test(sides[1])
             unjudged += int(np.isnan(of_test.own).sum())

@@ -36,8 +36,8 @@ class Neighbors(NamedTuple):
 class Duplicates:
     """The documents of groups of duplicates.
 
-    Nearly equal texts share `threshold` of their trigrams of characters; of random pairs of texts that are no neighbors,
-    `false_alarms` do.
+    Nearly equal texts share `threshold` of their trigrams of characters; of random pairs of texts that are no
+    neighbors, `false_alarms` do.
     """
 
     table: pl.DataFrame
@@ -74,7 +74,7 @@ def find_duplicates(documents: pl.DataFrame, neighbors: Neighbors, seed: int) ->
     pairs = np.unique(np.sort(pairs, axis=1), axis=0)
     random = np.sort(np.random.default_rng(seed).integers(0, len(equal), (_N_RANDOM, 2)), axis=1)
     # In a small corpus with many duplicates, random pairs are duplicates too often.
-    is_far = ~np.isin(*(side @ [len(equal), 1] for side in (random, pairs)))
+    is_far = ~np.isin(random @ [len(equal), 1], pairs @ [len(equal), 1])
     by_chance = _shared(grams, random[is_far & (equal[random[:, 0]] != equal[random[:, 1]])])
     threshold = max(_LEAST_SHARED, float(np.quantile(by_chance, _CHANCE)) if len(by_chance) else 0.0)
     pairs = pairs[(equal[pairs[:, 0]] != equal[pairs[:, 1]]) & has_text[pairs].all(axis=1)]
@@ -136,12 +136,10 @@ def find_outliers(documents: pl.DataFrame, neighbors: Neighbors) -> pl.DataFrame
     low, high = np.quantile(logs, [0.25, 0.75]) if len(logs) else (0.0, 0.0)
     median = float(np.exp(np.median(logs))) if len(logs) else 1.0
     far = np.log(distances, where=~np.isnan(distances), out=np.full(len(distances), -np.inf)) > high + 3 * (high - low)
-    reasons = pl.when(pl.col("n_tokens") == 0).then(pl.lit("empty"))
-    if "truncated" in documents.columns:
-        reasons = reasons.when(pl.col("truncated")).then(pl.lit("cut"))
-    reasons = reasons.when(pl.Series(far)).then(pl.lit("unlike all others"))
-    frame = documents.with_columns(
-        reasons.alias("reason"), pl.Series("times_median", distances / median).fill_nan(None)
-    )
+    is_cut = pl.col("truncated") if "truncated" in documents.columns else pl.lit(False)
+    cases: dict[str, Any] = {"empty": pl.col("n_tokens") == 0, "cut": is_cut, "unlike all others": pl.Series(far)}
+    reason = pl.coalesce([pl.when(is_one).then(pl.lit(name)) for name, is_one in cases.items()])
+    times = pl.Series("times_median", distances / median).fill_nan(None)
+    frame = documents.with_columns(times, reason=reason)
     frame = frame.filter(pl.col("reason").is_not_null()).sort("times_median", descending=True, nulls_last=True)
     return frame.select("side", "doc_id", "reason", "times_median", "label", "text")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,7 +24,7 @@ N_FOLDS, N_NEIGHBORS = 5, 10
 # What a class gets that the probe, or no neighbor, has a chance for: neither alone can rule a label out.
 _LEAST_CHANCE, _LEAST_VOTE = 1e-3, 2e-2
 _PENALTIES = [0.001, 0.01, 0.1]
-_N_SHOWN = 3
+_N_SHOWN, _MOST_PAIRS = 3, 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +67,7 @@ class LabelJudge:
                 f"{self.rows.source.where} has {len(self.classes)} classes in {len(names)} labelled documents; "
                 f"an audit of labels needs two or more in {N_FOLDS} or more"
             )
+        self.names = pl.Series("label", self.classes).cast(pl.String)
         folds = np.random.default_rng(seed).permutation(len(names)) % N_FOLDS
         self.folds: IntArray = folds[np.searchsorted(names, self.rows.documents)]
         reports.stage("finding neighbors")
@@ -116,27 +116,50 @@ class LabelJudge:
         rows = self.suspected(judged)
         rows = rows[np.argsort(judged.own[rows], kind="stable")]
         vectors = side.store.take(side.level, side.feature, side.rows.rows[rows])
-        positions = self._nearest.of(vectors, N_NEIGHBORS, rows if side is self.train else None)[1]
-        found, labels = [], [str(label) for label in self.classes.tolist()]
-        for row, near in zip(rows, positions, strict=True):
-            found.append(near[self.codes[near] != judged.codes[row]][:_N_SHOWN])
-        lengths = [len(near) for near in found]
-        flat = np.concatenate([*found, np.empty(0, np.int64)]).astype(np.int64)
-        texts = self.train.shown(self.rows.rows[flat])["text"].to_list()
-        ends, against = np.cumsum(lengths), []
-        for end, length in zip(ends, lengths, strict=True):
-            spans = range(end - length, end)
-            against.append([{"label": labels[self.codes[flat[n]]], "text": texts[n]} for n in spans])
-        neighbors = pl.List(pl.Struct({"label": pl.String, "text": pl.String}))
-        return side.shown(side.rows.rows[rows]).select(
+        near = self._nearest.of(vectors, N_NEIGHBORS, rows if side is self.train else None)[1]
+        pairs = pl.DataFrame({"of": np.repeat(np.arange(len(rows)), near.shape[1]), "near": near.ravel()})
+        disagree = self.codes[near.ravel()] != np.repeat(judged.codes[rows], near.shape[1])
+        pairs = pairs.filter(disagree).group_by("of", maintain_order=True).head(_N_SHOWN)
+        shown = with_examples(self.train, pairs, self.names, self.codes, pairs["near"].to_numpy())
+        found = side.shown(side.rows.rows[rows]).select(
             pl.lit(side.name).alias("side"),
             pl.all(),
-            pl.Series("label", [str(label) for label in side.rows.labels[rows].tolist()], dtype=pl.String),
-            pl.Series("suggested", [labels[code] for code in judged.best[rows]], dtype=pl.String),
-            pl.Series("probability", judged.own[rows]),
-            pl.Series("probability_suggested", judged.chance[rows]),
-            pl.Series("neighbors", against, dtype=neighbors),
+            pl.Series("label", side.rows.labels[rows]).cast(pl.String),
+            suggested=self.names.gather(judged.best[rows]),
+            probability=pl.Series(judged.own[rows]),
+            probability_suggested=pl.Series(judged.chance[rows]),
+            of=pl.int_range(len(rows)),
         )
+        against = shown.group_by("of").agg(pl.col("example").alias("neighbors"))
+        return found.join(against, on="of", how="left", maintain_order="left").drop("of")
+
+    def confusions(self, judged: Judged) -> pl.DataFrame:
+        """Return the pairs of classes that are taken for each other, the most often first, with examples of both."""
+        wrong = np.flatnonzero((judged.best != judged.codes) & ~np.isnan(judged.own))
+        pairs = np.sort(np.stack([judged.codes[wrong], judged.best[wrong]]), axis=0)
+        frame = pl.DataFrame({"first": pairs[0], "second": pairs[1], "place": wrong})
+        counted = frame.group_by("first", "second", maintain_order=True)
+        found = counted.agg(n_confused=pl.len(), place=pl.col("place").head(_N_SHOWN))
+        found = found.sort("n_confused", descending=True, maintain_order=True).head(_MOST_PAIRS)
+        sizes = pl.Series(np.bincount(judged.codes, minlength=len(self.classes)))
+        each = found.with_row_index("of").explode("place")
+        shown = with_examples(self.train, each, self.names, self.codes, each["place"].to_numpy())
+        examples = shown.group_by("of", maintain_order=True).agg("example")["example"]
+        return found.select(
+            label=self.names.gather(found["first"]),
+            other=self.names.gather(found["second"]),
+            n_confused="n_confused",
+            n_rows=sizes.gather(found["first"]) + sizes.gather(found["second"]),
+            examples=examples,
+        )
+
+    def class_table(self, judged: Judged, recalls: Float64Array) -> pl.DataFrame:
+        """Return a row for each class: its rows, its recall, and the recall from half of the rows and from all."""
+        columns = {"recall": recall_of(judged.codes, judged.best, len(self.classes))}
+        columns |= {"recall_from_half": recalls[0], "recall_from_all": recalls[1]}
+        sizes = np.bincount(judged.codes, minlength=len(self.classes))
+        frame = pl.DataFrame({"label": self.names, "n_rows": sizes, **columns})
+        return frame.with_columns(pl.col(pl.Float64).fill_nan(None))
 
     def suspected(self, judged: Judged) -> IntArray:
         """Return the rows whose label may be wrong, by confident learning (Northcutt et al. 2021).
@@ -185,7 +208,8 @@ class LabelJudge:
         weights = np.square(np.maximum(0, cosines)) + 1e-6
         votes = np.zeros((len(vectors), len(self.classes)))
         np.add.at(votes, (np.arange(len(votes))[:, None], self.codes[positions]), weights)
-        return votes / np.maximum(votes.sum(axis=1, keepdims=True), 1e-12)
+        shares: Float64Array = votes / np.maximum(votes.sum(axis=1, keepdims=True), 1e-12)
+        return shares
 
 
 def recall_of(codes: IntArray, guessed: IntArray, n_classes: int) -> Float64Array:
@@ -195,38 +219,9 @@ def recall_of(codes: IntArray, guessed: IntArray, n_classes: int) -> Float64Arra
     return np.where(counts > 0, right / np.maximum(1, counts), np.nan)
 
 
-def class_table(classes: Labels, judged: Judged, recalls: Float64Array) -> pl.DataFrame:
-    """Return a row for each class: its rows, its recall, and whether more rows would help."""
-    n_rows = np.bincount(judged.codes, minlength=len(classes))
-    return pl.DataFrame(
-        {
-            "label": [str(label) for label in classes.tolist()],
-            "n_rows": n_rows,
-            "recall": recall_of(judged.codes, judged.best, len(classes)),
-            "recall_from_half": recalls[0],
-            "recall_from_all": recalls[1],
-        }
-    ).with_columns(pl.col(pl.Float64).fill_nan(None))
-
-
-def confusions(side: Side, classes: Labels, judged: Judged, n_examples: int = 3) -> pl.DataFrame:
-    """Return the pairs of classes that are taken for each other, the most often first, with examples of both."""
+def with_examples(side: Side, frame: pl.DataFrame, names: pl.Series, codes: IntArray, places: IntArray) -> pl.DataFrame:
+    """Return a frame with the label and the text of the labelled row of each line, as a struct `example`."""
     assert side.rows is not None
-    wrong = np.flatnonzero((judged.best != judged.codes) & ~np.isnan(judged.own))
-    pairs = np.sort(np.stack([judged.codes[wrong], judged.best[wrong]], axis=1), axis=1)
-    kinds, which, counts = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-    sizes = np.bincount(judged.codes, minlength=len(classes))
-    rows: list[dict[str, Any]] = []
-    for place in np.argsort(-counts, kind="stable")[:100]:
-        first, second = kinds[place].tolist()
-        of_pair = wrong[which.ravel() == place]
-        examples = side.shown(side.rows.rows[of_pair[:n_examples]])["text"].to_list()
-        given = [str(label) for label in side.rows.labels[of_pair[:n_examples]].tolist()]
-        n_pair = int(sizes[first] + sizes[second])
-        named = {"label": str(classes[first]), "other": str(classes[second])}
-        shares = {"n_confused": int(counts[place]), "n_rows": n_pair, "share": int(counts[place]) / n_pair}
-        shown = [{"label": label, "text": text} for label, text in zip(given, examples, strict=True)]
-        rows.append({**named, **shares, "examples": shown})
-    struct = pl.List(pl.Struct({"label": pl.String, "text": pl.String}))
-    kinds_of = {"label": pl.String, "other": pl.String, "n_confused": pl.Int64, "n_rows": pl.Int64, "share": pl.Float64}
-    return pl.DataFrame(rows, schema={**kinds_of, "examples": struct}, orient="row")
+    texts = side.shown(side.rows.rows[places])["text"]
+    example = pl.DataFrame({"label": names.gather(codes[places]), "text": texts}).to_struct("example")
+    return frame.with_columns(example)
