@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe, sweep_probes
     from bertfeat.probes.scoring import ProbeScore
+    from bertfeat.probes.slim import Slim, slim_probe
     from bertfeat.probes.sweep import Sweep
     from bertfeat.progress import Progress
     from bertfeat.search.build import build_index
@@ -45,10 +46,10 @@ if sys.platform == "win32":
 
 __all__ = [
     "Audit", "BertFeatures", "BertfeatError", "Comparison", "Encoder", "ExportResult", "ExtractConfig",
-    "FittedProbe", "Index", "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Store", "StoreMap",
+    "FittedProbe", "Index", "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Slim", "Store", "StoreMap",
     "Sweep", "__version__", "append", "audit", "build_index", "compact", "compare_probes", "convert", "embed",
     "errors", "export", "exports", "extract", "fit_probe", "heads", "import_vectors", "load_probe", "open_index",
-    "open_store", "plots", "search", "sweep_probes", "verify",
+    "open_store", "plots", "search", "slim_probe", "sweep_probes", "verify",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -68,6 +69,7 @@ _HOMES = {
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe sweep_probes",
     "probes.scoring": "ProbeScore",
+    "probes.slim": "Slim slim_probe",
     "probes.sweep": "Sweep",
     "progress": "Progress",
     "search.index": "Index open_index",
