@@ -1,1 +1,1 @@
-"""Audits: what is wrong with the labels, the splits and the texts of stores, told by their features."""
+"""Audits of stores by their features: what is wrong with labels, splits and texts."""

@@ -36,7 +36,7 @@ class Neighbors(NamedTuple):
 class Duplicates:
     """The documents of groups of duplicates.
 
-    Nearly equal texts share `threshold` of their trigrams of characters; of random pairs of texts that are no
+    Nearly equal texts share `threshold` of their trigrams of characters; of random pairs of texts that are not
     neighbors, `false_alarms` do.
     """
 

@@ -136,7 +136,7 @@ class Audit:
             yield "label_errors", text
             pair = next(self.confusions.iter_rows(named=True), None)
             if pair is not None:
-                which = f"{pair['label']} and {pair['other']} ({pair['n_confused']} of {pair['n_rows']} rows)"
+                which = f"{pair['label']} and {pair['other']} ({pair['n_confused']:,} of {pair['n_rows']:,} rows)"
                 yield "confusions", f"classes that are most often taken for each other: {which}"
             if grow := self._to_grow()["label"].to_list():
                 yield "classes", f"classes that learn more from more rows: {len(grow)}, {', '.join(grow[:5])}"

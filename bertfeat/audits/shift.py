@@ -1,4 +1,4 @@
-"""How far the texts of test are from those of train: a probe that tells them apart, and what gives them away."""
+"""Distance of test from train: a probe that separates their texts, and what gives a side away."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _UNKNOWN = ("[UNK]", "<unk>")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shift:
-    """How well documents of test and train are told apart.
+    """How well a probe separates documents of test from those of train.
 
     `accuracy` is that of a probe on `n_documents`, as many of each side, on documents that it has not seen: 0.5 is
-    chance; `low` and `high` are its 95 % interval (Wilson). `documents` are those that are told apart most surely,
+    chance; `low` and `high` are its 95 % interval (Wilson). `documents` are those that it is most sure of,
     `words` those that are more frequent in one side than chance allows, with z-scores. `unknown` is the share of
     unknown pieces of the tokenizer in each side, where token rows are stored.
     """
