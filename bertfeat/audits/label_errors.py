@@ -12,8 +12,8 @@ import polars as pl
 
 from bertfeat.audits.side import Nearest, Side
 from bertfeat.errors import UserError
+from bertfeat.heads import LogisticRegressionProbe
 from bertfeat.heads.base import Labels, codes_of
-from bertfeat.heads.linear import LogisticRegressionProbe
 from bertfeat.memory import free_memory
 from bertfeat.probes.rows import read_vectors
 from bertfeat.progress import Progress

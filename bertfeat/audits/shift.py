@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from bertfeat.audits.side import Joined, Side
 from bertfeat.choices import Level
-from bertfeat.heads.linear import LogisticRegressionProbe
+from bertfeat.heads import LogisticRegressionProbe
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 
