@@ -101,9 +101,7 @@ class PartReader:
             _put_together(source, decode, found, out[chosen])
 
     def table(self, rows: range, names: Sequence[str]) -> pa.Table:
-        """Return columns of consecutive rows, one or more, in the types of the file; reads nothing without columns."""
-        if not names:
-            return pa.table({})
+        """Return columns of consecutive rows, one or more, in the types of the file."""
         first, last = self._starts.searchsorted([rows.start, rows.stop - 1], side="right") - 1
         found = read_groups(self._file, range(first, last + 1), names)
         return found.slice(rows.start - int(self._starts[first]), len(rows))

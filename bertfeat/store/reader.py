@@ -79,8 +79,7 @@ class Store(StoreDescription):
 
     Vectors of a local part are copied from the places that the manifest lists; only the size of the part is checked.
     Parts without such places (parts with null vectors) are decoded. A read that decodes checks size, rows and columns
-    against the manifest and, for vectors of a local part, the digest.
-    `verify` checks every digest.
+    against the manifest and, for vectors of a local part, the digest. `verify` checks every digest.
 
     Raises:
         UserError: From each method: a level, feature, column, row or shard does not exist, a feature cannot be made
@@ -220,9 +219,8 @@ class Store(StoreDescription):
     ) -> Iterator[FeatureBatch]:
         """Yield the vectors of a feature in random batches: each row once, in an order that the arguments decide.
 
-        Vectors that fit into `buffer` come in a uniformly random order. More are mixed in two steps, because single
-        rows take 20 times as long to read as blocks: blocks of up to 2 MB, in random order, fill a buffer, and the
-        rows of a buffer are permuted. So rows of one block come from the same buffer.
+        Vectors that fit into `buffer` come in a uniformly random order. Of more, blocks of up to 2 MB in random order
+        fill a buffer, and its rows are permuted: single rows would take 20 times as long to read.
 
         Args:
             level: The level.
@@ -263,9 +261,8 @@ class Store(StoreDescription):
         """
         from bertfeat.store.torch_dataset import FeatureDataset
 
-        where = self.schema(level).level
-        labels = None if label is None else read_columns(self, where, [label])[label]
-        return FeatureDataset(self, where, feature, labels)
+        labels = None if label is None else read_columns(self, self.schema(level).level, [label])[label]
+        return FeatureDataset(self, level, feature, labels)
 
     def feature(self, level: str, feature: str | int) -> FeatureColumn:
         """Describe a feature, stored or made from stored layers: its name, its layers, how they combine, its width."""
@@ -446,11 +443,9 @@ class Store(StoreDescription):
         """Return the name of a column or feature, or of a layer that is given by its number."""
         return feature_name(feature, self.manifest.model.n_layers)
 
-    def _known_columns(self, level: str, columns: Sequence[str | int] | None) -> list[str]:
-        there = self.columns(level)
-        # Each once: layers by their numbers and by their names may be the same.
-        names = list(there if columns is None else dict.fromkeys(self.name(column) for column in columns))
-        check_known(self.path, names, there, f" at level {level}")
+    def _known_columns(self, level: str, columns: Sequence[str | int]) -> Sequence[str]:
+        names = LevelView(self, level, columns).columns
+        check_known(self.path, names, self.columns(level), f" at level {level}")
         return names
 
 

@@ -78,8 +78,8 @@ def arrow_fields(
 ) -> pa.Schema:
     """Return the Arrow schema of a level whose vectors have this layout; for `kept`, see `kept_types`."""
     fields = [pa.field(c.name, _stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
-    about = {feature.name: field_metadata(feature, schema.level, metadata) for feature in schema.features}
-    fields += [pa.field(f.name, vectors.arrow(f.dim), metadata=about[f.name]) for f in schema.features]
+    of = schema.level, metadata
+    fields += [pa.field(f.name, vectors.arrow(f.dim), metadata=field_metadata(f, *of)) for f in schema.features]
     return pa.schema(fields)
 
 

@@ -73,7 +73,11 @@ def read_vectors(
         with opened(part, kept) as file:
             file.read(source, rows, block)
         if block is not target:
-            target[:] = to_dtype(block, dtype)
+            try:
+                with np.errstate(over="raise"):
+                    target[:] = block
+            except FloatingPointError:
+                raise UserError(f"dtype {dtype} does not hold a value of these vectors; pass float32") from None
 
     pieces = []
     for number, places, found in split_rows(rows, starts_of(parts)):
@@ -90,15 +94,6 @@ def read_vectors(
         with ThreadPoolExecutor(n_threads) as pool:
             list(pool.map(lambda piece: read(*piece), pieces))
     return out
-
-
-def to_dtype(vectors: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return vectors in another float type; UserError if it does not hold one of the values."""
-    try:
-        with np.errstate(over="raise"):
-            return vectors.astype(dtype, copy=False)
-    except FloatingPointError:
-        raise UserError(f"dtype {dtype} does not hold a value of these vectors; pass float32") from None
 
 
 def take_vectors(

@@ -27,10 +27,7 @@ def shuffled_batches(
     block_rows: int,
     buffer_rows: int,
 ) -> Iterator[FeatureBatch]:
-    """Yield the batches that begin at some places of the order, a range; buffers before them are not read.
-
-    `key`, seed and epoch, decides the order of the blocks and that of the rows of each buffer.
-    """
+    """Yield the batches at some places of the order that `key`, seed and epoch, decides; no earlier buffer is read."""
 
     def random(number: int) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=(key[1], number)))
@@ -55,8 +52,8 @@ def shuffled_batches(
     with ThreadPoolExecutor(1) as pool:
         for first in batches:
             places = range(first, min(first + batches.step, batches.stop))
-            rows, vectors = np.empty(len(places), np.int64), np.empty((len(places), source.dim), dtype)
-            frames = []
+            rows, frames = np.empty(len(places), np.int64), list[pl.DataFrame]()
+            vectors = np.empty((len(places), source.dim), dtype)
             for number, target, found in split_rows(places, ends):
                 # While a buffer is used, the next one is read.
                 ahead = range(number, min(number + 2, len(buffers)))

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 class FeatureDataset(torch.utils.data.Dataset[Any]):
-    """Rows of a level with a vector and a label; made by `store.torch_dataset`.
-
-    `rows`, int64 (n_items,), are their numbers in the level, and `classes` the labels that stand for 0, 1, ...; None if
-    labels are numbers.
-    """
+    """Rows of a level with a vector and a label: `rows`, int64 (n_items,), and texts as labels: `classes`, or None."""
 
     def __init__(self, store: Store, level: str, feature: str | int, labels: pl.Series | None) -> None:
         self._store, self._level, self._feature = store, level, feature

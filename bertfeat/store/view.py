@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from bertfeat.store.offsets import Rows
 from bertfeat.store.part_reader import PartReader, opened
 from bertfeat.store.parts import vector_array
 from bertfeat.store.schema import field_metadata, row_group_rows
-from bertfeat.store.selection import to_dtype
 from bertfeat.store.vector_layout import VectorLayout
 from bertfeat.store.vectors import VectorSource, opened_part
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 # A row of a block while a filter is applied.
 _ROW = "_bertfeat_row"
-_Block = TypeVar("_Block", pa.Table, pl.DataFrame)
 
 
 class LevelView:
@@ -45,8 +43,7 @@ class LevelView:
     ) -> None:
         there = store.columns(level)
         # Each once: layers by their numbers and by their names may be the same.
-        names = there if columns is None else dict.fromkeys(map(store.name, columns))
-        self.columns: tuple[str, ...] = tuple(names)
+        self.columns = tuple(there if columns is None else dict.fromkeys(map(store.name, columns)))
         self._store, self._level = store, store.schema(level).level
         plain = {column.name for column in store.schema(level).columns}
         self._sources: dict[str, VectorSource] = {}
@@ -62,16 +59,15 @@ class LevelView:
 
         Args:
             *columns: Stored columns, and features as for `Store.numpy`; without any, the columns stay.
-            dtype: The type of the vectors, `float16` or `float32`; by default the stored one.
+            dtype: The type of the vectors, float32 or the stored one, which is the default.
 
         Raises:
             UserError: There is no such column or feature, or vectors have no such type.
         """
-        try:
-            kind = self._layout.dtype if dtype is None else StoreDtype(np.dtype(dtype).name)
-        except (TypeError, ValueError):
-            raise UserError(f"dtype {dtype!r} must be float16 or float32") from None
-        return LevelView(self._store, self._level, columns or self.columns, kind)
+        kind = self._layout.dtype if dtype is None else np.dtype(dtype).name
+        if kind not in (stored := self._store.manifest.vectors.dtype, StoreDtype.FLOAT32):
+            raise UserError(f"dtype {kind} must be float32, or {stored} as stored")
+        return LevelView(self._store, self._level, columns or self.columns, StoreDtype(kind))
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
@@ -88,15 +84,11 @@ class LevelView:
     def __len__(self) -> int:
         return self._store.n_rows(self._level)
 
-    def __repr__(self) -> str:
-        return f"LevelView({str(self._level)!r}, {len(self)} rows: {', '.join(self.columns)})"
-
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
-        return reader.__arrow_c_stream__(requested_schema)
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(requested_schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order as record batches of some MB."""
@@ -108,8 +100,7 @@ class LevelView:
         from polars.io.plugins import register_io_source
 
         check_polars()
-        schema = cast("pl.DataFrame", pl.from_arrow(self.schema.empty_table())).schema
-        return register_io_source(self._frames, schema=schema, is_pure=True)
+        return register_io_source(self._frames, schema=pl.DataFrame(self.schema.empty_table()).schema, is_pure=True)
 
     def _frames(
         self, columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch_size: int | None
@@ -132,9 +123,7 @@ class LevelView:
 
         return self._blocks(read, {*names, *asked}, n_rows)
 
-    def _blocks(
-        self, read: Callable[[PartReader, range], _Block], names: Collection[str], n_rows: int | None = None
-    ) -> Iterator[_Block]:
+    def _blocks(self, read: Callable[..., Any], names: Collection[str], n_rows: int | None = None) -> Iterator[Any]:
         """Yield what is read of each block of the first `n_rows` rows; a block is about a row group."""
         features = tuple(self._store.feature(self._level, name) for name in self._sources if name in names)
         step, left = row_group_rows(features, self._layout), len(self) if n_rows is None else n_rows
@@ -147,7 +136,8 @@ class LevelView:
 
     def _table(self, file: PartReader, rows: Any, names: Sequence[str]) -> pa.Table:
         """Return columns of a range of rows of a part."""
-        table = file.table(rows, [name for name in names if name not in self._sources])
+        plain = [name for name in names if name not in self._sources]
+        table = file.table(rows, plain) if plain else {}
         columns = [
             self._vectors(file, rows, self._sources[name]) if name in self._sources else table[name] for name in names
         ]
@@ -159,4 +149,4 @@ class LevelView:
             file.read(source, rows, values)
         # Stored values are finite.
         valid = ~np.isnan(values[:, 0])
-        return vector_array(to_dtype(values, self._layout.numpy), None if valid.all() else valid, self._layout)
+        return vector_array(values.astype(self._layout.numpy, copy=False), None if valid.all() else valid, self._layout)
