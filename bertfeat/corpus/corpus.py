@@ -55,7 +55,10 @@ def resolve_inputs(
 
 def may_be_file(item: str | Path) -> bool:
     """Return whether a string names a file, an object or standard input, or ends as files do, as in `.csv` or `.gz`."""
-    if isinstance(item, Path) or item == STDIN or is_url(item) or os.path.lexists(item):
+    if isinstance(item, Path) or item == STDIN or os.path.lexists(item):
+        return True
+    # A text may be the URL of a page.
+    if is_url(item) and not item.lower().startswith(("http://", "https://")):
         return True
     ending, compression = endings_of(item)
     if compression is not None or (ending and ending in readers_by_ending(ending)):
@@ -133,6 +136,7 @@ def _expand(argument: str) -> list[str]:
     place = as_path(argument)
     is_pattern = glob.has_magic(argument)
     if isinstance(place, ObjectPath):
+        place = place.pinned()
         paths = [str(path) for path in place.glob()] if is_pattern and not place.is_file() else [str(place)]
     # A name with brackets is not a pattern if there is such a file.
     elif os.path.lexists(argument) or not is_pattern:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -21,10 +22,14 @@ from bertfeat.corpus.formats import reader_named
 from bertfeat.corpus.line_streams import first_line
 from bertfeat.corpus.parquet import ParquetReader, column_at, find_field, nested_names
 from bertfeat.corpus.tabular import check_columns, needed_columns
+from bertfeat.display import human_bytes
 from bertfeat.errors import InputError
 
 # The rows of a row group, and those that are converted at once.
 _GROUP_ROWS = 4096
+# The most that is taken from an iterator, which may never end, without a limit of its own.
+MAX_ITERATED_ROWS = 20_000_000
+MAX_ITERATED_BYTES = 20_000_000_000
 _TABLES = "a data frame (polars, pandas, pyarrow or DuckDB: anything with __arrow_c_stream__) or a datasets.Dataset"
 # Of each library, the types whose values reach Arrow changed, as bytes of its own or not at all, and what to do.
 _LOST = {
@@ -37,7 +42,9 @@ _LOST = {
     ),
 }
 _QUOTED = re.compile("""\"[^"]*"|'[^']*'""")
-_SPACE, _ENDING = re.compile(r"\s"), re.compile(r"\.\w{1,8}$")
+# A slash, an ending, or a wildcard in a string without whitespace.
+_LIKE_A_PATH = re.compile(r"/|\.\w{1,8}\Z|\A\S*[*?[]\S*\Z")
+_BOTH_WAYS = "pass texts as pl.DataFrame({'text': [...]}) or {'text': [...]}, and paths as Path(...)"
 
 
 class ArrowStream(Protocol):
@@ -47,7 +54,7 @@ class ArrowStream(Protocol):
         """Return the table as a PyCapsule with an Arrow C stream."""
 
 
-# A `datasets.Dataset` is one too, with the rows and the order of its indices.
+# A `datasets.Dataset` is one too, with the rows and the order of its indices; an `IterableDataset` is an iterator.
 Frame: TypeAlias = ArrowStream | pl.LazyFrame
 # Paths, a frame, a column (of polars, pandas or pyarrow), a dict of columns, rows, or texts.
 Inputs: TypeAlias = str | Path | Iterable[str | Path] | Frame | Mapping[str, Any] | Iterable[Mapping[str, Any]]
@@ -67,14 +74,16 @@ def resolve_kind(inputs: Inputs, config: ExtractConfig) -> Frame | Paths:
     if isinstance(inputs, Paths):
         return inputs
     if isinstance(inputs, str | Path):
+        if config.format is CorpusFormat.AUTO and not may_be_file(inputs):
+            raise InputError(f"no such file (read from {Path.cwd()}); {_BOTH_WAYS}", path=f"{inputs:.200}")
         return Paths([inputs])
     kind = type(inputs).__name__
-    if kind in ("DatasetDict", "IterableDataset", "IterableDatasetDict"):
-        raise InputError(f"inputs is a {kind}; pass one split that is loaded, a datasets.Dataset: ds['train']")
+    if kind in ("DatasetDict", "IterableDatasetDict"):
+        raise InputError(f"inputs is a {kind}; pass one split: ds['train']")
     if isinstance(inputs, pa.Array | pa.ChunkedArray):
-        return _table({config.text_column: inputs})
+        return cast("Frame", _table({config.text_column: inputs}))
     if isinstance(inputs, Mapping):
-        return _table(inputs)
+        return cast("Frame", _table(inputs))
     if isinstance(inputs, pl.Series) or _is_from("pandas", "Series", inputs):
         return cast("Frame", cast("Any", inputs).to_frame(config.text_column))
     if (
@@ -85,35 +94,81 @@ def resolve_kind(inputs: Inputs, config: ExtractConfig) -> Frame | Paths:
         return cast("Frame", inputs)
     if not isinstance(inputs, Iterable):
         raise InputError(f"inputs is a {kind}; pass paths, {_TABLES}")
-    return _kind_of_items([*inputs], config)
+    return _kind_of_items(inputs, config)
 
 
-def _kind_of_items(items: list[Any], config: ExtractConfig) -> Frame | Paths:
-    """Return rows or texts as a table, and paths as they are."""
-    if not items:
+def hold_texts(items: Sequence[str | Path]) -> bool:
+    """Return whether strings are texts: none may be a file, and at least one does not look like a path.
+
+    They are paths if all may be files; other lists are refused.
+    """
+    may_be = [may_be_file(item) for item in items]
+    if all(may_be):
+        return False
+    unclear = str(items[may_be.index(False)])
+    if any(may_be):
+        file = items[may_be.index(True)]
+        raise InputError(f"{unclear!r:.60} names no file, and {str(file)!r:.60} is or may be one; {_BOTH_WAYS}")
+    if all(_LIKE_A_PATH.search(str(item)) for item in items):
+        raise InputError(f"no such file (read from {Path.cwd()}); {_BOTH_WAYS}", path=f"{unclear:.200}")
+    return True
+
+
+def _kind_of_items(inputs: Any, config: ExtractConfig) -> Frame | Paths:
+    """Return rows or texts as a table, and paths as they are. An iterator of rows or texts is read with the table."""
+    if _is_from("datasets", "IterableDataset", inputs):
+        inputs = inputs.with_format(None)
+        if names := inputs.column_names:
+            inputs = inputs.select_columns(_held_columns("datasets", names, (), config))
+    rest, is_held = iter(inputs), isinstance(inputs, Sized)
+    head = [*(rest if is_held else islice(rest, _GROUP_ROWS))]
+    if not head:
         raise InputError("no input; name files, a glob, or - for standard input")
-    if all(isinstance(item, Mapping) for item in items):
-        names = dict.fromkeys(name for item in items for name in item)
-        return _table({name: [item.get(name) for item in items] for name in names})
+    are_rows = isinstance(head[0], Mapping)
+    if not are_rows and not (config.format is CorpusFormat.AUTO and hold_texts(_strings(head))):
+        return Paths(_strings([*head, *rest]))
+    table = _rows(head) if are_rows else _table({config.text_column: head})
+    schema = table.schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        more, n_rows, n_bytes = table, 0, 0
+        while True:
+            yield from more.to_batches()
+            n_rows, n_bytes = n_rows + more.num_rows, n_bytes + more.nbytes
+            if config.limit is None and (n_rows > MAX_ITERATED_ROWS or n_bytes > MAX_ITERATED_BYTES):
+                most = f"{MAX_ITERATED_ROWS:,} rows or {human_bytes(MAX_ITERATED_BYTES)}"
+                raise InputError(f"has more than {most}; pass `limit`, the most rows to read", path=FRAME)
+            if n_rows >= (config.limit or sys.maxsize) or not (chunk := [*islice(rest, _GROUP_ROWS)]):
+                return
+            if not are_rows:
+                hold_texts(_strings([head[0], *chunk]))
+            more = _rows(chunk, schema) if are_rows else _table({config.text_column: chunk})
+
+    return cast("Frame", table if is_held else pa.RecordBatchReader.from_batches(schema, batches()))
+
+
+def _rows(items: Sequence[Any], schema: pa.Schema | None = None) -> Any:
+    """Return rows as a table; without a schema, with the columns and the types that they have."""
+    for item in items:
+        if not isinstance(item, Mapping):
+            raise InputError(f"inputs holds a {type(item).__name__} beside rows; {_BOTH_WAYS}")
+    names = dict.fromkeys(name for item in items for name in item) if schema is None else schema.names
+    return _table({name: [item.get(name) for item in items] for name in names}, schema)
+
+
+def _strings(items: list[Any]) -> list[str | Path]:
     for item in items:
         if not isinstance(item, str | Path):
-            raise InputError(f"inputs holds a {type(item).__name__}, which is not a path; pass paths or {_TABLES}")
-    if config.format is CorpusFormat.AUTO and any(map(_is_no_file, items)) and not any(map(may_be_file, items)):
-        return _table({config.text_column: items})
-    return Paths(items)
+            raise InputError(f"inputs holds a {type(item).__name__}, which is neither a text nor a path; {_BOTH_WAYS}")
+    return items
 
 
-def _table(columns: Mapping[str, Any]) -> Frame:
+def _table(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> Any:
     for name, values in columns.items():
         if isinstance(values, str | bytes | Mapping):
             raise InputError(f"column {name!r} is a {type(values).__name__}; pass a list of values", path=FRAME)
     with _reading(columns):
-        return cast("Frame", pa.table({str(name): values for name, values in columns.items()}))
-
-
-def _is_no_file(item: str | Path) -> bool:
-    """Return whether a string has a space, and neither a slash nor an ending, which every input file has."""
-    return isinstance(item, str) and bool(_SPACE.search(item)) and "/" not in item and not _ENDING.search(item)
+        return pa.table({str(name): values for name, values in columns.items()}, schema)
 
 
 def reader_of(inputs: Frame | Paths, corpus_format: CorpusFormat) -> type[Reader]:
@@ -185,7 +240,8 @@ def _opened(frame: Any, config: ExtractConfig) -> tuple[pa.Schema, Iterable[pa.T
         frame = frame.loc[:, [name in held for name in names]].reset_index(drop=True)
     if _is_from("duckdb", "DuckDBPyRelation", frame):
         _held_columns("duckdb", frame.columns, frame.types, config)
-    reader = pa.RecordBatchReader.from_stream(frame)
+    # A generator behind a reader raises its own errors, which a stream would change.
+    reader = frame if isinstance(frame, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(frame)
     return reader.schema, (pa.Table.from_batches([batch]) for batch in reader)
 
 

@@ -23,7 +23,7 @@ from bertfeat.heads.scores import DEV_METRICS
 from bertfeat.heads.targets import Targets, weights_of
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
-from bertfeat.vectors.standardized import standardized
+from bertfeat.vectors.standardized import Moments, Projection, Scaling, principal_axes, standardized
 
 # Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
@@ -50,6 +50,8 @@ class LinearProbe(RowProbe):
         standardize: Whether vectors are standardized first.
         metric: The score on dev; "auto" is the first of those of the task: accuracy and macro_f1; for numbers r2,
             pearson and spearman; for several labels macro_f1, micro_f1 and subset_accuracy.
+        n_components: The number of principal axes of the standardized vectors to fit to, as after scikit-learn's PCA;
+            `coef_` is of the vectors themselves again. None is without PCA.
 
     Attributes:
         coef_: float32 (n_outputs, dim): an output for each class, or one for two; for each number; or for each label.
@@ -65,6 +67,7 @@ class LinearProbe(RowProbe):
     class_weight: str | None = None
     standardize: bool = True
     metric: str = "auto"
+    n_components: int | None = None
     coef_: Float32Array = field(init=False)
     intercept_: Float32Array = field(init=False)
 
@@ -78,7 +81,7 @@ class LinearProbe(RowProbe):
         weights = weights_of(targets, len(self.classes_), self.class_weight)
         metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
         tried = []
-        for value, minimum in zip(strongest_first, self._path(X, targets, weights, strongest_first), strict=True):
+        for value, minimum in zip(strongest_first, self._minima(X, targets, weights, strongest_first), strict=True):
             self._take(minimum.point)
             entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
             if dev is not None:
@@ -95,6 +98,30 @@ class LinearProbe(RowProbe):
             what = f"at {self.penalty_name} {report[self.penalty_name]:g}"
             report["warnings"] = [f"{where} {what}; raise max_iter, or use a stronger penalty"]
         return report
+
+    def _minima(
+        self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]
+    ) -> Iterator[Minimum]:
+        """Yield what `_path` does; of a fit to principal axes as weights of all dimensions."""
+        if self.n_components is None:
+            yield from self._path(X, targets, weights, values)
+            return
+        if self.n_components > min(X.shape):
+            raise UserError(f"n_components {self.n_components} is too many for {X.shape[0]} vectors {X.shape[1]} wide")
+        scaling, moments = self.scaling_, Moments(X.shape[1], "scatter")
+        for _, vectors in chunks_of(X):
+            moments.add(vectors)
+        scale = scaling.scale.astype(np.float64)
+        moments.squares /= np.outer(scale, scale)
+        axes = principal_axes(moments, self.n_components)[1]
+        projected = standardized(X, Projection(moments.mean, (axes / scale[:, None]).astype(np.float32)))
+        self.scaling_ = Scaling.identity(self.n_components)
+        minima = list(self._path(projected, targets, weights, values))
+        self.scaling_ = scaling
+        center = (moments.mean - scaling.mean) / scale
+        for minimum in minima:
+            coef = minimum.point[:, :-1] @ axes.T
+            yield minimum._replace(point=np.column_stack([coef, minimum.point[:, -1] - coef @ center]))
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         """Yield the solution for each value of the penalty, the strongest first, given the weights of classes."""
@@ -215,7 +242,8 @@ class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[m
         return self._walk(X, lambda vectors: _probabilities(self._scores(vectors)), np.float32)
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        if isinstance(X, ArrayVectors):
+        # A few components take float64, in which scikit-learn would need a copy of them.
+        if isinstance(X, ArrayVectors) and self.n_components is None:
             minima = self._path_in_memory(self.scaling_.apply(X.whole()), targets, values)
         else:
             minima = super()._path(X, targets, weights, values)

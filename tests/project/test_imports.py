@@ -52,7 +52,7 @@ FLOORS = [
     ["runners"],
     ["extraction"],
     ["layers", "probes", "search"],
-    ["map", "serve"],
+    ["map", "serve", "shipping"],
     ["cli"],
     ["__main__"],
     # The package itself, with its lazy names.
@@ -63,6 +63,7 @@ FLOORS = [
 METHODS = {
     ("bertfeat.store.reader", "bertfeat.layers.measures"),
     ("bertfeat.store.reader", "bertfeat.map.build"),
+    ("bertfeat.probes.fitted", "bertfeat.shipping.ship"),
     ("bertfeat.search.index", "bertfeat.search.evaluation"),
     ("bertfeat.search.index", "bertfeat.search.update"),
 }
@@ -71,8 +72,9 @@ METHODS = {
 FRAMES = "store corpus exports layers probes search map serve cli pipelines encoder"
 # library -> floors that may import it
 HOMES = {
-    "transformers": {"encoder", "text", "pipelines"},
-    "huggingface_hub": {"encoder", "exports"},
+    # A shipped model is one of its classes with a classifier, or one of sentence-transformers with it inside.
+    "transformers": {"encoder", "text", "shipping", "pipelines"},
+    "huggingface_hub": {"encoder", "exports", "storage"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann"},
@@ -87,7 +89,7 @@ HOMES = {
     "h5py": {"exports", "pipelines"},
     "matplotlib": {"plots"},
     "umap": {"map"},
-    "sentence_transformers": set(),
+    "sentence_transformers": {"shipping"},
     "ray": {"runners"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},

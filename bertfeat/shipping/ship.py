@@ -1,0 +1,92 @@
+"""`ship`: a fitted probe becomes a model folder of another library, with the blocks that the probe needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfeat.durable.files import os_errors
+from bertfeat.durable.output_check import check_folder
+from bertfeat.durable.publication import publish_folder, recover
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.hub import TOKENIZER_FILES
+from bertfeat.errors import UserError, did_you_mean
+from bertfeat.extraction.resolution import check_model
+from bertfeat.shipping.card import CARD, is_shipped, model_card
+from bertfeat.shipping.one_layer import NotExpressed
+from bertfeat.storage import local_path
+
+if TYPE_CHECKING:
+    from bertfeat.probes.fitted import FittedProbe
+
+#: The targets, and the module of each: `refusal(probe, checkpoint)` is why it cannot express a probe, or None, and
+#: `write(probe, checkpoint, folder)` writes all files but the model card.
+TARGETS = {
+    "transformers": "bertfeat.shipping.transformers_folder",
+    "sentence-transformers": "bertfeat.shipping.sentence_folder",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A shipped model: its folder, the blocks that it keeps, and its size beside that of the whole base model."""
+
+    target: str
+    path: Path
+    model: str
+    n_blocks: int
+    n_blocks_of_model: int
+    n_bytes: int
+    n_bytes_of_model: int
+    labels: tuple[Any, ...]
+
+
+def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
+    """Write a probe and the blocks that it needs as a model folder; see `FittedProbe.ship`."""
+    folder, mine = local_path(output, "a model"), f"probe {probe.name}"
+    if to not in TARGETS:
+        raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
+    recover(folder)
+    check = partial(_check, folder, overwrite=overwrite)
+    check()
+    probe.spec.require_known_model()
+    checkpoint, target = open_checkpoint(probe.spec.model, probe.spec.revision), import_module(TARGETS[to])
+    check_model(probe.spec, checkpoint, mine=mine)
+    if (reason := target.refusal(probe, checkpoint)) is not None:
+        raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, (name for name in TARGETS if name != to))}")
+    with publish_folder(folder, check) as new:
+        try:
+            target.write(probe, checkpoint, new)
+        except NotExpressed as error:
+            raise UserError(f"{mine}: {error}{_remedy(probe, checkpoint, ['onnx'])}") from None
+        (new / CARD).write_text(model_card(probe, checkpoint, to, folder.name), encoding="utf-8")
+    whole = [*checkpoint.weights_files, *map(checkpoint.folder.joinpath, ("config.json", *TOKENIZER_FILES))]
+    return Shipped(
+        target=to,
+        path=folder,
+        model=probe.spec.model,
+        n_blocks=max(probe.spec.layers),
+        n_blocks_of_model=checkpoint.n_layers,
+        n_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        n_bytes_of_model=sum(file.stat().st_size for file in whole if file.is_file()),
+        labels=tuple(probe.probe.classes_.tolist()),
+    )
+
+
+def _remedy(probe: FittedProbe, checkpoint: Checkpoint, others: Iterable[str]) -> str:
+    """Return the end of a refusal: the first of other targets that can express the probe, if there is one."""
+    known = ((name, import_module(TARGETS[name])) for name in others if name in TARGETS)
+    return next((f"; pass `to='{name}'`" for name, other in known if other.refusal(probe, checkpoint) is None), "")
+
+
+@os_errors(UserError)
+def _check(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds anything but a model that was shipped before."""
+    if not is_shipped(folder):
+        check_folder(folder, "a shipped model", (CARD,), overwrite=False)
+    elif not overwrite:
+        raise UserError(f"{folder}: there is a shipped model already; choose another `output`, or pass `overwrite`")
