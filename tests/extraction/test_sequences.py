@@ -78,6 +78,8 @@ def test_residues_have_the_vectors_of_transformers(kind: str, tmp_path: Path) ->
     found, _ = rows(store, "insulin")
     assert found["token"].to_list() == ["<cls>", *SEQUENCES["insulin"], "<eos>"]
     assert found["char_start"].to_list() == [None, *range(21), None]
+    grown = bertfeat.append(store, fasta(tmp_path / "b.fa", {"later": "MKV"}))
+    assert rows(grown, "later")[0]["token"].to_list() == ["<cls>", *"MKV", "<eos>"]
     found, _ = rows(store, "long")
     residues = found.filter(~pl.col("is_special"))
     assert (residues["char_start"].to_list(), residues["token"].str.join("").item()) == ([*range(3_000)], PLAIN)
