@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "KNNRegressor", "LinearSVMProbe", "LinearTagger",
     "LogisticRegressionProbe", "MLPProbe", "MLPRegressor", "MeanRegressor", "MultilabelLogisticRegression",
-    "MultilabelMLP", "MultilabelSVM", "RidgeProbe", "RidgeRegressor", "base", "bootstrap", "folder", "metrics",
-    "registry", "scores", "sequences", "targets",
+    "MultilabelMLP", "MultilabelSVM", "RidgeProbe", "RidgeRegressor", "base", "bootstrap", "entities", "folder",
+    "metrics", "registry", "scores", "sequences", "targets",
 ]  # fmt: skip
 
 
