@@ -111,8 +111,8 @@ class PackEncoder:
     @property
     def n_bytes(self) -> int:
         """Bytes of the loaded weights; parameters leave out packed layers."""
-        own = (one for module in self._model.modules() for one in vars(module).values())
-        weights = [*self._model.parameters(), *(one for one in own if isinstance(one, torch.Tensor))]
+        own = (one for module in self.model.modules() for one in vars(module).values())
+        weights = [*self.model.parameters(), *(one for one in own if isinstance(one, torch.Tensor))]
         return sum(one.nbytes for one in weights)
 
     def encode(self, pack: Pack) -> HiddenStates:
