@@ -8,5 +8,4 @@ needs it.
 __all__ = [
     "attention", "checkpoint", "comparison", "conversion", "device_copies", "encoder", "entry_points", "families",
     "hub", "layers", "loading", "packaged", "sentence_model", "sentence_steps", "static_vectors", "weights",
-] "weights",
 ]  # fmt: skip

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "mix of tokens": ("bert", "two", {**TOKENS, "layers": "1,2"}, {**MLP, "mix": "1,2"}),
 }
 # Those that are exported too; the others in the long tests.
-QUICK = ("max of sums", "mix", "words", "max of words", "lasttoken")
+QUICK = ("max of sums", "mix", "words")
 # A process that has neither torch nor transformers nor bertfeat.
 ALONE = """
 import json, sys
