@@ -238,7 +238,7 @@ class FittedProbe:
 
         Args:
             output: A folder that is not there yet.
-            to: The library that loads the folder: `transformers`, or `sentence-transformers`.
+            to: The library that loads the folder: `transformers`, `sentence-transformers`, or `onnx`.
             overwrite: Replace a model that was shipped before.
 
         Returns:
