@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from scipy.stats import binomtest
+from sklearn.metrics import cohen_kappa_score
 
 from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
@@ -16,7 +18,8 @@ from bertfeat.display import facts, html_table
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
 from bertfeat.heads.bootstrap import Interval, Statistic, interval_of, resampled_scores
-from bertfeat.heads.scores import Scores, agreement, label_statistic, pair_labels, score_pairs
+from bertfeat.heads.metrics import Scores
+from bertfeat.heads.scores import label_statistic, pair_labels, score_pairs
 from bertfeat.levels import LEVELS
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable
@@ -164,8 +167,7 @@ def compare_probes(
     first, second = (pair.true == pair.predicted for pair in pairs)
     only = {_FIRST: first & ~second, _SECOND: second & ~first}
     groups = {"both": first & second, "only_first": only[_FIRST], "only_second": only[_SECOND]}
-    groups["neither"] = ~(first | second)
-    right = {name: int(rows.sum()) for name, rows in groups.items()}
+    right = {name: int(rows.sum()) for name, rows in {**groups, "neither": ~(first | second)}.items()}
     n_differ, mcnemar_p = right["only_first"] + right["only_second"], None
     if level is Level.SENTENCE:
         mcnemar_p = float(binomtest(right["only_first"], n_differ).pvalue) if n_differ else 1.0
@@ -174,7 +176,7 @@ def compare_probes(
         mine, theirs = (label_statistic(name, pair, lengths) for pair in pairs)
         differences[name] = Difference.of(scores[0].value(name) - scores[1].value(name), mine, theirs, n_resamples)
     compared = frame.select(_FIRST, _SECOND).drop_nulls()
-    share, kappa = agreement(*(check_labels(compared[side].to_numpy()) for side in (_FIRST, _SECOND)))
+    labels_of = [check_labels(compared[side].to_numpy()) for side in (_FIRST, _SECOND)]
     examples = [frame.filter(rows).head(n_examples).with_columns(right=pl.lit(side)) for side, rows in only.items()]
     names = [f"{one.name} ({one.probe.head} on {one.spec.feature} of {one.spec.model})" for one in probes]
     return Comparison(
@@ -184,8 +186,8 @@ def compare_probes(
         second=names[1],
         scores=(scores[0], scores[1]),
         differences=differences,
-        agreement=share,
-        kappa=kappa,
+        agreement=float(np.mean(labels_of[0] == labels_of[1])),
+        kappa=float(cohen_kappa_score(*labels_of)) if len(np.unique(labels_of)) > 1 else None,
         n_compared=len(compared),
         right=right,
         mcnemar_p=mcnemar_p,
