@@ -153,6 +153,7 @@ class CorpusFormat(Choice):
     PARQUET = "parquet"
     CONLL = "conll"
     CONLLU = "conllu"
+    FASTA = "fasta"
 
 
 class BadRows(Choice):

@@ -15,7 +15,7 @@ from bertfeat.errors import UserError
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric, unit_length
-from bertfeat.vectors.standardized import Moments
+from bertfeat.vectors.standardized import Moments, principal_axes
 
 # Below this part of the largest variance a direction holds only rounding errors: LayerNorm makes one direction empty,
 # and float16 fills it with noise. It is scaled as if its variance were this part, which keeps it small.
@@ -202,14 +202,3 @@ def prepared_chunks(
             if at == stop:
                 yield chunk[: at - first]
                 first, stop = at, next(cuts, at)
-
-
-def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64Array]:
-    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes); equal vectors are a UserError."""
-    variances, axes = np.linalg.eigh(moments.squares / (moments.n_rows - 1))
-    if variances[-1] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
-        raise UserError(f"all {moments.n_rows} vectors are the same")
-    variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
-    # The sign of an axis is arbitrary: its largest component is made positive.
-    largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
-    return variances, axes * np.where(largest < 0, -1.0, 1.0)

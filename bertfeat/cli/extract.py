@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from bertfeat.choices import Runner
 from bertfeat.cli import options
 from bertfeat.config import ExtractConfig
+from bertfeat.display import facts
 
 
 @click.command(
@@ -23,6 +24,9 @@ from bertfeat.config import ExtractConfig
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @options.option("Run", "-o", "--output", metavar="STORE", help="Folder of the store.")
 @options.switch("Run", "--dry-run", "Estimate rows, tokens, bytes and seconds; write nothing.")
+@options.option(
+    "Run", "--price", type=click.FloatRange(0), metavar="N", help="With --dry-run: of an hour, for the cost."
+)
 @options.switch("Run", "--append", "Add INPUT to a finished store; settings are the store's.")
 @options.switch("Run", "--overwrite", "Replace a store, or with --append an unfinished append.")
 @options.prints
@@ -38,8 +42,8 @@ def extract(inputs: tuple[str, ...], output: str | None, append: bool, **values:
     """Run an encoder over a corpus once and keep its hidden states as Parquet.
 
     INPUT is one or more files or globs, or - for standard input: .txt, .jsonl, .json, .csv, .tsv, .parquet, .conll,
-    .conllu; text formats also as .gz or .zst. A line of .txt is a document. INPUT and STORE may be URLs in an object
-    store, s3:// or gs://. Run the same command again to resume; on a finished store it does nothing.
+    .conllu, .fasta; text formats also as .gz or .zst. A line of .txt is a document. INPUT and STORE may be URLs in an
+    object store, s3:// or gs://. Run the same command again to resume; on a finished store it does nothing.
 
     \b
     Examples:
@@ -50,7 +54,7 @@ def extract(inputs: tuple[str, ...], output: str | None, append: bool, **values:
     from bertfeat.corpus import Paths
 
     context = click.get_current_context()
-    dry_run, overwrite, verbose = (values.pop(name) for name in ("dry_run", "overwrite", "verbose"))
+    dry_run, overwrite, verbose, price = map(values.pop, ("dry_run", "overwrite", "verbose", "price"))
     progress = values.pop("progress") or options.watched()
     settings = {name: value for name, value in values.items() if value is not None}
     # An append takes all settings that are not on the command line from the store.
@@ -62,7 +66,9 @@ def extract(inputs: tuple[str, ...], output: str | None, append: bool, **values:
     if dry_run:
         from bertfeat.extraction.estimation import estimate
 
-        return options.Printed(asdict(estimate(Paths(inputs), config, progress=progress)))
+        found = asdict(estimate(Paths(inputs), config, progress=progress))
+        return options.Printed(found) if price is None else _with_cost(found, price)
+    options.refuse_given(("price",), "goes with --dry-run; add it")
     if not output:
         said = "no --output" if output is None else "--output ''"
         raise click.UsageError(f"{said}; name the folder of the store: -o STORE", context)
@@ -81,6 +87,13 @@ def extract(inputs: tuple[str, ...], output: str | None, append: bool, **values:
         else:
             store = run.extract(Paths(inputs), output, config, overwrite=overwrite, progress=log)
     return run_result(store, log, config, before)
+
+
+def _with_cost(values: dict[str, Any], price: float) -> options.Printed:
+    cost = values["seconds"] / 3600 * price
+    shown = f"{cost:,.2f}" if cost >= 0.1 else f"{cost:.2g}"
+    text = facts({**values, "cost": f"{shown} at {price:g} per hour"})
+    return options.Printed({**values, "cost": cost, "price_per_hour": price}, text)
 
 
 @click.command(name="import", cls=options.GroupedCommand)

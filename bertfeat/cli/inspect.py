@@ -21,8 +21,9 @@ from bertfeat.errors import BertfeatError, CheckFailed, CheckpointError, UserErr
 
 @click.command(name="inspect", cls=GroupedCommand)
 @click.argument("what", metavar="WHAT")
+@switch("Run", "--methods", "Of a store: a paragraph for a paper, and BibTeX entries.", "as_methods")
 @prints
-def inspect(what: str) -> Printed:
+def inspect(what: str, as_methods: bool) -> Printed:
     """Show what is in a store, a probe, a sweep or an index, or what a model is.
 
     WHAT is a folder, which its files identify, the URL of a store, or the name of a model, a folder, a hub id (which is
@@ -30,7 +31,15 @@ def inspect(what: str) -> Printed:
     loaded. An unfinished store is shown with the shards that are done.
     """
     readers = {"store": _store, "probe": _probe, "index": _index, "sweep": _sweep, "model": _model}
-    found = readers[kind := _kind_of(what)](what)
+    kind = _kind_of(what)
+    if as_methods:
+        if kind != "store":
+            raise UserError(f"{what}: a {kind}; --methods takes a store")
+        from bertfeat.exports.methods import methods
+
+        paragraph, bibtex = methods(what)
+        return Printed({"kind": kind, "methods": paragraph, "bibtex": bibtex}, f"{paragraph}\n\n{bibtex}")
+    found = readers[kind](what)
     return Printed({"kind": kind, **found.values}, found.text or facts(found.values))
 
 

@@ -250,6 +250,32 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
     return options.Printed({"output": output, **found.to_dict()}, text)
 
 
+@probe.command(name="ship", cls=options.GroupedCommand, short_help="Write a probe as a model folder without bertfeat.")
+@click.argument("probe", metavar="PROBE")
+@options.writes("FOLDER", "Folder of the model.")
+@options.value("Target", "--to", "LIBRARY", "transformers or sentence-transformers.", "transformers")
+def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
+    """Write PROBE, with the blocks of its model that it needs, as a model folder that works without bertfeat.
+
+    Standardization and weights of a linear head are folded into the folder's classifier. The folder is run on a
+    few texts, and refused if it does not give the probe's scores.
+
+    \b
+    Examples:
+      bertfeat probe ship ner -o ner-model
+      bertfeat probe ship intents -o intent-model --to sentence-transformers
+    """  # noqa: D301
+    _check(None, probe=probe)
+    from bertfeat.durable.records import to_values
+    from bertfeat.probes.fitted import load_probe
+
+    found = load_probe(probe).ship(output, to=to, overwrite=overwrite)
+    values = {"probe": probe, "output": output, **to_values(found)}
+    shown = {**values, "n_blocks": f"{found.n_blocks} of {found.n_blocks_of_model}"}
+    names = ("output", "target", "model", "n_blocks", "n_bytes", "n_bytes_of_model", "labels")
+    return options.Printed(values, facts(shown, names))
+
+
 def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str, Any] | None = None) -> None:
     """Report a wrong probe, store, level or head before scikit-learn loads, which takes a second."""
     from bertfeat.probes.description import describe_probe

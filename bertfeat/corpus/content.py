@@ -63,6 +63,7 @@ class Reader(ABC):
         has_documents: Rows say which document they belong to, without a column for it.
         has_words: Documents are always given as words.
         own_columns: Columns that come from the format itself, without a setting.
+        own_id: The column with the ids, if no setting names one.
         annotations: The names of the word columns; None in a file without words.
         types: The Arrow types of the columns; None if rows have columns of their own.
         columns: The names of the columns, as the file has them; a name may occur twice.
@@ -75,6 +76,7 @@ class Reader(ABC):
     has_words: ClassVar[bool] = False
     settings: ClassVar[tuple[str, ...]] = ()
     own_columns: ClassVar[tuple[str, ...]] = ()
+    own_id: ClassVar[str | None] = None
 
     annotations: tuple[str, ...] | None = ()
     types: Mapping[str, Any] | None = NOTHING

@@ -55,7 +55,10 @@ def resolve_inputs(
 
 def may_be_file(item: str | Path) -> bool:
     """Return whether a string names a file, an object or standard input, or ends as files do, as in `.csv` or `.gz`."""
-    if isinstance(item, Path) or item == STDIN or is_url(item) or os.path.lexists(item):
+    if isinstance(item, Path) or item == STDIN or os.path.lexists(item):
+        return True
+    # A text may be the URL of a page.
+    if is_url(item) and not item.lower().startswith(("http://", "https://")):
         return True
     ending, compression = endings_of(item)
     if compression is not None or (ending and ending in readers_by_ending(ending)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -37,7 +38,9 @@ _LOST = {
     ),
 }
 _QUOTED = re.compile("""\"[^"]*"|'[^']*'""")
-_SPACE, _ENDING = re.compile(r"\s"), re.compile(r"\.\w{1,8}$")
+# A slash, an ending, or a wildcard in a string without whitespace.
+_LIKE_A_PATH = re.compile(r"/|\.\w{1,8}\Z|\A\S*[*?[]\S*\Z")
+_BOTH_WAYS = "pass texts as pl.DataFrame({'text': [...]}) or {'text': [...]}, and paths as Path(...)"
 
 
 class ArrowStream(Protocol):
@@ -67,14 +70,16 @@ def resolve_kind(inputs: Inputs, config: ExtractConfig) -> Frame | Paths:
     if isinstance(inputs, Paths):
         return inputs
     if isinstance(inputs, str | Path):
+        if config.format is CorpusFormat.AUTO and not may_be_file(inputs):
+            raise InputError(f"no such file (read from {Path.cwd()}); {_BOTH_WAYS}", path=f"{inputs:.200}")
         return Paths([inputs])
     kind = type(inputs).__name__
     if kind in ("DatasetDict", "IterableDataset", "IterableDatasetDict"):
         raise InputError(f"inputs is a {kind}; pass one split that is loaded, a datasets.Dataset: ds['train']")
     if isinstance(inputs, pa.Array | pa.ChunkedArray):
-        return _table({config.text_column: inputs})
+        return cast("Frame", _table({config.text_column: inputs}))
     if isinstance(inputs, Mapping):
-        return _table(inputs)
+        return cast("Frame", _table(inputs))
     if isinstance(inputs, pl.Series) or _is_from("pandas", "Series", inputs):
         return cast("Frame", cast("Any", inputs).to_frame(config.text_column))
     if (
@@ -85,35 +90,70 @@ def resolve_kind(inputs: Inputs, config: ExtractConfig) -> Frame | Paths:
         return cast("Frame", inputs)
     if not isinstance(inputs, Iterable):
         raise InputError(f"inputs is a {kind}; pass paths, {_TABLES}")
-    return _kind_of_items([*inputs], config)
+    return _kind_of_items(inputs, config)
 
 
-def _kind_of_items(items: list[Any], config: ExtractConfig) -> Frame | Paths:
-    """Return rows or texts as a table, and paths as they are."""
-    if not items:
+def hold_texts(items: Sequence[str | Path]) -> bool:
+    """Return whether strings are texts: none may be a file, and at least one does not look like a path.
+
+    They are paths if all may be files; other lists are refused.
+    """
+    may_be = [may_be_file(item) for item in items]
+    if all(may_be):
+        return False
+    unclear = str(items[may_be.index(False)])
+    if any(may_be):
+        file = items[may_be.index(True)]
+        raise InputError(f"{unclear!r:.60} names no file, and {str(file)!r:.60} is or may be one; {_BOTH_WAYS}")
+    if all(_LIKE_A_PATH.search(str(item)) for item in items):
+        raise InputError(f"no such file (read from {Path.cwd()}); {_BOTH_WAYS}", path=f"{unclear:.200}")
+    return True
+
+
+def _kind_of_items(inputs: Iterable[Any], config: ExtractConfig) -> Frame | Paths:
+    """Return rows or texts as a table, and paths as they are. An iterator of rows or texts is read with the table."""
+    rest, is_held = iter(inputs), isinstance(inputs, Sized)
+    head = [*(rest if is_held else islice(rest, _GROUP_ROWS))]
+    if not head:
         raise InputError("no input; name files, a glob, or - for standard input")
-    if all(isinstance(item, Mapping) for item in items):
-        names = dict.fromkeys(name for item in items for name in item)
-        return _table({name: [item.get(name) for item in items] for name in names})
+    are_rows = isinstance(head[0], Mapping)
+    if not are_rows and not (config.format is CorpusFormat.AUTO and hold_texts(_strings(head))):
+        return Paths(_strings([*head, *rest]))
+    table = _rows(head) if are_rows else _table({config.text_column: head})
+    schema = table.schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from table.to_batches()
+        while chunk := [*islice(rest, _GROUP_ROWS)]:
+            if not are_rows:
+                hold_texts(_strings([head[0], *chunk]))
+            yield from (_rows(chunk, schema) if are_rows else _table({config.text_column: chunk})).to_batches()
+
+    return cast("Frame", table if is_held else pa.RecordBatchReader.from_batches(schema, batches()))
+
+
+def _rows(items: Sequence[Any], schema: pa.Schema | None = None) -> Any:
+    """Return rows as a table; without a schema, with the columns and the types that they have."""
+    for item in items:
+        if not isinstance(item, Mapping):
+            raise InputError(f"inputs holds a {type(item).__name__} beside rows; {_BOTH_WAYS}")
+    names = dict.fromkeys(name for item in items for name in item) if schema is None else schema.names
+    return _table({name: [item.get(name) for item in items] for name in names}, schema)
+
+
+def _strings(items: list[Any]) -> list[str | Path]:
     for item in items:
         if not isinstance(item, str | Path):
-            raise InputError(f"inputs holds a {type(item).__name__}, which is not a path; pass paths or {_TABLES}")
-    if config.format is CorpusFormat.AUTO and any(map(_is_no_file, items)) and not any(map(may_be_file, items)):
-        return _table({config.text_column: items})
-    return Paths(items)
+            raise InputError(f"inputs holds a {type(item).__name__}, which is neither a text nor a path; {_BOTH_WAYS}")
+    return items
 
 
-def _table(columns: Mapping[str, Any]) -> Frame:
+def _table(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> Any:
     for name, values in columns.items():
         if isinstance(values, str | bytes | Mapping):
             raise InputError(f"column {name!r} is a {type(values).__name__}; pass a list of values", path=FRAME)
     with _reading(columns):
-        return cast("Frame", pa.table({str(name): values for name, values in columns.items()}))
-
-
-def _is_no_file(item: str | Path) -> bool:
-    """Return whether a string has a space, and neither a slash nor an ending, which every input file has."""
-    return isinstance(item, str) and bool(_SPACE.search(item)) and "/" not in item and not _ENDING.search(item)
+        return pa.table({str(name): values for name, values in columns.items()}, schema)
 
 
 def reader_of(inputs: Frame | Paths, corpus_format: CorpusFormat) -> type[Reader]:
@@ -185,7 +225,8 @@ def _opened(frame: Any, config: ExtractConfig) -> tuple[pa.Schema, Iterable[pa.T
         frame = frame.loc[:, [name in held for name in names]].reset_index(drop=True)
     if _is_from("duckdb", "DuckDBPyRelation", frame):
         _held_columns("duckdb", frame.columns, frame.types, config)
-    reader = pa.RecordBatchReader.from_stream(frame)
+    # A generator behind a reader raises its own errors, which a stream would change.
+    reader = frame if isinstance(frame, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(frame)
     return reader.schema, (pa.Table.from_batches([batch]) for batch in reader)
 
 

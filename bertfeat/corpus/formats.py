@@ -10,6 +10,7 @@ from bertfeat.config import ExtractConfig
 from bertfeat.corpus.conll import ConllReader, ConlluReader
 from bertfeat.corpus.content import Reader
 from bertfeat.corpus.delimited import CsvReader, LineReader, TsvReader
+from bertfeat.corpus.fasta import FastaReader
 from bertfeat.corpus.json_files import JsonlReader, JsonReader
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
@@ -24,6 +25,7 @@ READERS: tuple[type[Reader], ...] = (
     ParquetReader,
     ConllReader,
     ConlluReader,
+    FastaReader,
 )
 _READER_OF = {str(reader.format): reader for reader in READERS}
 _SETTINGS = dict.fromkeys(name for reader in READERS for name in reader.settings)
@@ -85,6 +87,12 @@ def check_text_column(files: Sequence[InputFile], config: ExtractConfig) -> None
     have_columns = any(reader_named(file.format).has_columns for file in files)
     if config.text_column != ExtractConfig.text_column and not have_columns:
         raise InputError(f"has no columns for `text_column` {config.text_column!r}; leave it out", path=files[0].path)
+
+
+def own_id_column(files: Sequence[InputFile]) -> str | None:
+    """Return the column with the ids that the formats of all files give without a setting, if there is one."""
+    found = {reader_named(file.format).own_id for file in files}
+    return found.pop() if len(found) == 1 else None
 
 
 def own_columns(files: Iterable[InputFile]) -> list[str]:

@@ -66,7 +66,8 @@ FAMILIES = (
     # Old configs name no limit; the model was trained on 2,048 tokens.
     Family("bloom", unlimited=2_048),
     Family("electra", "layer 0 is taken after the projection to the hidden size"),
-    Family("esm", "embeddings are scaled by the share of masked tokens", unused=("contact_head",)),
+    # ESM-2 was trained on 1,024 tokens, which its config does not say.
+    Family("esm", "embeddings are scaled by the share of masked tokens", unused=("contact_head",), window=1_024),
     # The other form of the same transform takes texts of one length only.
     Family("fnet", overrides={"use_tpu_fourier_optimizations": False}, in_float32=("fourier.self",)),
     Family("jina_embeddings_v3", "no task adapter"),

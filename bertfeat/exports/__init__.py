@@ -9,6 +9,6 @@ from bertfeat.lazy_names import lazy_names
 if TYPE_CHECKING:
     from bertfeat.exports.card import dataset_card
 
-__all__ = ["card", "dataset_card", "exporting", "frame_files", "word_types"]
+__all__ = ["card", "dataset_card", "exporting", "frame_files", "methods", "word_types"]
 
 __getattr__ = lazy_names(__name__, {"exports.card": "dataset_card"})

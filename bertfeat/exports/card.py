@@ -44,7 +44,7 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     most = max(opened.n_rows(level) for level in levels)
     default = Level.SENTENCE if Level.SENTENCE in levels else levels[0]
     head = DatasetCardData(
-        pretty_name=f"Features of {printable(_model(opened))}",
+        pretty_name=f"Features of {printable(model_name(opened))}",
         license=None if license is None else printable(license),
         tags=["bertfeat", "embeddings"],
         size_categories=[_SIZES[min(max(len(str(most)) - 3, 0), len(_SIZES) - 1)]],
@@ -54,12 +54,12 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
             for level in levels
         ],
     )
-    given = {"model": _model(opened)} | {name: opened.metadata.get(name) for name in _SETTINGS}
+    given = {"model": model_name(opened)} | {name: opened.metadata.get(name) for name in _SETTINGS}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items() if value}
     template = Path(__file__).with_name("card.md").read_text("utf-8")
     card = template.format(
         head=head.to_yaml(),
-        model=_code(_model(opened)),
+        model=_code(model_name(opened)),
         levels="\n".join(_level_line(opened, level) for level in levels),
         level=levels[0],
         feature=json.dumps(opened.features(levels[0])[0].name),
@@ -77,7 +77,7 @@ def _level_line(store: StoreDescription, level: Level) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _model(store: StoreDescription) -> str:
+def model_name(store: StoreDescription) -> str:
     """Return the model's name; of a path its last part, which says nothing about a machine."""
     name = str(store.metadata["model"])
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1

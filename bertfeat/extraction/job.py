@@ -16,9 +16,9 @@ from pathlib import Path
 from bertfeat.choices import Runner
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
-from bertfeat.corpus.corpus import STDIN, may_be_file, shown_path
+from bertfeat.corpus.corpus import STDIN, shown_path
 from bertfeat.corpus.data_frames import Paths, resolve_kind, write_frame
-from bertfeat.corpus.formats import check_text_column, has_words
+from bertfeat.corpus.formats import check_text_column, has_words, own_id_column
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
@@ -29,8 +29,6 @@ from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
-
-_TEXTS = "for texts in memory pass {'text': [...]}, a Series or a data frame, or use bertfeat.Encoder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +85,7 @@ def open_inputs(inputs: Inputs, output: str | AnyPath, config: ExtractConfig) ->
         return
     arguments = [str(as_path(item)) if isinstance(item, Path) else item for item in found]
     if STDIN not in arguments:
-        try:
-            files = resolve_inputs(arguments, config.format)
-        except InputError as error:
-            if found is inputs or all(may_be_file(str(item)) for item in found):
-                raise
-            raise InputError(f"{error.reason}; {_TEXTS}", path=error.path) from None
-        yield _with_bytes(files)
+        yield _with_bytes(resolve_inputs(arguments, config.format))
         return
     if sys.stdin is None:
         raise InputError("standard input is closed; pipe in a text, or name a file")
@@ -143,6 +135,8 @@ def open_job(
         check_ray(config.ray_address)
     # An append has this setting from its store, whose files may have columns.
     check_text_column(files, config)
+    if config.id_column is None:
+        config = dataclasses.replace(config, id_column=own_id_column(files))
     corpus = Corpus(files, config)
     corpus.check_head()
     checkpoint = open_checkpoint(config.model, config.revision)

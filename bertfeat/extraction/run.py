@@ -61,8 +61,9 @@ def extract(
         inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`). Or
             one data frame: any object with `__arrow_c_stream__` (of polars, pandas, pyarrow, DuckDB, ...), a polars
             `LazyFrame` or a `datasets.Dataset`. It is read like the Parquet file that bertfeat writes of it. Or texts:
-            a Series, a dict of columns, a list of dicts, or a list of strings. Strings are texts if at least one has a
-            space, and neither a slash nor a file ending, and none names a file or has an ending that is read.
+            a Series, a dict of columns, or a list or an iterator of dicts or of strings. Strings are texts if none may
+            be a file (it exists, or has an ending that is read) and at least one does not look like a path; they are
+            paths if all may be files; a mix is refused. `Path(...)` is a path, and `{"text": [...]}` are texts.
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.

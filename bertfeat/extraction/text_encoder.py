@@ -11,10 +11,12 @@ import numpy as np
 
 from bertfeat.choices import Combine, Level, Pooling, StoreDtype
 from bertfeat.config import ExtractConfig
+from bertfeat.durable.records import hash_of_json
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.caching import cached_vectors
 from bertfeat.extraction.documents import Text, documents_from
 from bertfeat.extraction.flow import Flow
+from bertfeat.extraction.mteb_encoder import MtebEncoder
 from bertfeat.records import Float32Array
 from bertfeat.settings import EncodeSettings
 from bertfeat.store.parts import frame_of
@@ -121,13 +123,15 @@ class Encoder:
         self._flow.network.load()
         self._normalize = normalize
 
-    def encode(self, texts: str | Iterable[Text]) -> Float32Array:
+    def encode(self, texts: str | Iterable[Text], *, prompt: str | None = None) -> Float32Array:
         """Return one vector per text: float32 (n_texts, dim), or (dim,) for one string; NaN for a text without tokens.
+
+        `prompt` takes the place of the prompt of `Encoder`; an empty one stands for none.
 
         Raises:
             UserError: An item of `texts` is not a text, or `combine` gives several columns.
         """
-        return self._encoded(texts)
+        return self._encoded(texts, None if prompt is None else self._with_prompt(prompt))
 
     def encode_query(self, texts: str | Iterable[Text]) -> Float32Array:
         """Return one vector per query, after the model's own prompt for queries where it has one; see `encode`.
@@ -164,6 +168,21 @@ class Encoder:
             UserError: An item of `texts` is not a text.
         """
         return self._frame(texts, Level.WORD)
+
+    def for_mteb(self) -> MtebEncoder:
+        """Return this encoder as `mteb.evaluate` takes it: with the model's own prompts for the tasks, and cosines.
+
+        A text without tokens is zeros there. mteb keeps results by name and revision: the revision is a digest of the
+        model and the settings.
+        """
+        checkpoint, flow, column = self._flow.network.checkpoint, self._flow, self._flow.only_column
+        info, digest = checkpoint.info(), hash_of_json([flow.digest, self._normalize])
+        # mteb wants the name of an owner.
+        name = (
+            info.name if info.name.count("/") == 1 and info.name[0] not in "./~" else f"bertfeat/{Path(info.name).name}"
+        )
+        meta = {"name": name, "revision": digest, "n_parameters": info.n_parameters, "embed_dim": column.dim}
+        return MtebEncoder(self, checkpoint.prompts().texts, meta)
 
     def _encoded(self, texts: str | Iterable[Text], config: ExtractConfig | None = None) -> Float32Array:
         documents = documents_from(texts)

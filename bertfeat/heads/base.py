@@ -36,10 +36,11 @@ DEV_METRICS: Mapping[str, tuple[str, ...]] = {
 _Rule = tuple[type, Callable[[Any], bool], str]
 _POSITIVE: _Rule = (Real, lambda number: 0 < number < math.inf, "a number above 0")
 _COUNT: _Rule = (Integral, lambda number: number >= 1, "a whole number of 1 or more")
-_COUNTS = ("k", "hidden_size", "n_layers", "mix", "batch_size", "batch_tokens", "max_epochs", "max_iter", "patience")
+_COUNTS = ("k", "hidden_size", "n_layers", "batch_size", "batch_tokens", "max_epochs", "max_iter", "patience")
+_OPTIONAL_COUNTS = ("mix", "n_components")
 _NUMBERS: dict[str, _Rule] = {
     **dict.fromkeys(("C", "alpha", "lr", "tol"), _POSITIVE),
-    **dict.fromkeys(_COUNTS, _COUNT),
+    **dict.fromkeys((*_COUNTS, *_OPTIONAL_COUNTS), _COUNT),
     "weight_decay": (Real, lambda number: 0 <= number < math.inf, "a number of 0 or more"),
     "dropout": (Real, lambda number: 0 <= number < 1, "a number of 0 or more and below 1"),
     "validation_fraction": (Real, lambda number: 0 < number < 1, "a number between 0 and 1"),
@@ -116,7 +117,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 raise UserError(f"{name} {value!r} must be one of {', '.join(choices[name])}")
             if name in _FLAGS and not isinstance(value, bool | np.bool_):
                 raise UserError(f"{name} {value!r} is neither True nor False")
-            if name in _NUMBERS and not (name == "mix" and value is None):
+            if name in _NUMBERS and not (name in _OPTIONAL_COUNTS and value is None):
                 _check_number(name, value)
         for name, reason in self._ignored(has_dev=has_dev):
             value = getattr(self, name)

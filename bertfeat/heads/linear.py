@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
@@ -21,15 +21,19 @@ from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
 from bertfeat.heads.targets import Targets, weights_of
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
-from bertfeat.vectors.standardized import standardized
+from bertfeat.vectors.standardized import Scaling, fit_axes, standardized
 
 # Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
 _SEARCH_BLOCK_ROWS = 1024
 
 
-#: The end of a search: its point (n_outputs, dim + 1), whether it converged, and the number of iterations.
-Minimum: TypeAlias = tuple[Float64Array, bool, int]
+class Minimum(NamedTuple):
+    """The end of a search: `point` (n_outputs, dim + 1), whether it converged, and the number of iterations."""
+
+    point: Float64Array
+    converged: bool
+    n_iter: int
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -46,6 +50,8 @@ class LinearProbe(RowProbe):
         standardize: Whether vectors are standardized first.
         metric: The score on dev; "auto" is the first of those of the task: accuracy and macro_f1; for numbers r2,
             pearson and spearman; for several labels macro_f1, micro_f1 and subset_accuracy.
+        n_components: The number of principal axes of the standardized vectors to fit to, as after scikit-learn's PCA;
+            `coef_` is of the vectors themselves again. None is without PCA.
 
     Attributes:
         coef_: float32 (n_outputs, dim): an output for each class, or one for two; for each number; or for each label.
@@ -59,6 +65,7 @@ class LinearProbe(RowProbe):
     class_weight: str | None = None
     standardize: bool = True
     metric: str = "auto"
+    n_components: int | None = None
     coef_: Float32Array = field(init=False)
     intercept_: Float32Array = field(init=False)
 
@@ -72,13 +79,12 @@ class LinearProbe(RowProbe):
         weights = weights_of(targets, len(self.classes_), self.class_weight)
         metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
         tried = []
-        minima = self._path(X, targets, weights, strongest_first)
-        for value, (point, converged, n_iter) in zip(strongest_first, minima, strict=True):
-            self._take(point)
-            entry = {self.penalty_name: value, "converged": converged, "n_iter": n_iter}
+        for value, minimum in zip(strongest_first, self._minima(X, targets, weights, strongest_first), strict=True):
+            self._take(minimum.point)
+            entry = {self.penalty_name: value, "converged": minimum.converged, "n_iter": minimum.n_iter}
             if dev is not None:
                 entry["dev_score"] = dev_score(self, dev, metric)
-            tried.append((entry, point))
+            tried.append((entry, minimum.point))
         # The first one of those with equal scores, which has the stronger penalty.
         kept, point = max(tried, key=lambda one: one[0].get("dev_score", 0))
         self._take(point)
@@ -90,6 +96,23 @@ class LinearProbe(RowProbe):
             what = f"at {self.penalty_name} {report[self.penalty_name]:g}"
             report["warnings"] = [f"{where} {what}; raise max_iter, or use a stronger penalty"]
         return report
+
+    def _minima(
+        self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]
+    ) -> Iterator[Minimum]:
+        """Yield what `_path` does; of a fit to principal axes as weights of all dimensions."""
+        if self.n_components is None:
+            yield from self._path(X, targets, weights, values)
+            return
+        if self.n_components > min(X.shape):
+            raise UserError(f"n_components {self.n_components} is too many for {X.shape[0]} vectors {X.shape[1]} wide")
+        scaling, turned = self.scaling_, fit_axes(X, self.scaling_, self.n_components)
+        self.scaling_ = Scaling.identity(self.n_components)
+        minima = list(self._path(standardized(X, turned), targets, weights, values))
+        self.scaling_ = scaling
+        for minimum in minima:
+            coef = minimum.point[:, :-1] @ turned.axes.T
+            yield minimum._replace(point=np.column_stack([coef, minimum.point[:, -1] - coef @ turned.center]))
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         """Yield the solution for each value of the penalty, the strongest first, given the weights of classes."""
@@ -182,7 +205,7 @@ class SearchedProbe(LinearProbe):
             strength = 1 / (value * total)
             found = minimize(objective, flat, (strength,), method="L-BFGS-B", jac=True, options=options)
             flat = found.x
-            yield flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit)
+            yield Minimum(flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
 
 class LogisticRegressionProbe(SearchedProbe):
@@ -210,15 +233,16 @@ class LogisticRegressionProbe(SearchedProbe):
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         is_classes = self.task == Task.CLASSIFY
-        if is_classes and isinstance(X, ArrayVectors):
+        # A few components take float64, in which scikit-learn would need a copy of them.
+        if is_classes and isinstance(X, ArrayVectors) and self.n_components is None:
             minima = self._path_in_memory(self.scaling_.apply(X.whole()), targets, values)
         else:
             minima = super()._path(X, targets, weights, values)
-        for point, converged, n_iter in minima:
+        for minimum in minima:
             # The softmax does not change if the same number is added to all intercepts: their sum is set to 0.
-            if is_classes and len(point) > 1:
-                point[:, -1] -= point[:, -1].mean()
-            yield point, converged, n_iter
+            if is_classes and len(minimum.point) > 1:
+                minimum.point[:, -1] -= minimum.point[:, -1].mean()
+            yield minimum
 
     @staticmethod
     def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
@@ -246,7 +270,7 @@ class LogisticRegressionProbe(SearchedProbe):
                 model.set_params(C=value).fit(X, codes)
             converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
             point = np.hstack([model.coef_, model.intercept_[:, None]]).astype(np.float64)
-            yield point, converged, int(model.n_iter_.max())
+            yield Minimum(point, converged, int(model.n_iter_.max()))
 
 
 class LinearSVMProbe(SearchedProbe):
@@ -322,7 +346,7 @@ class RidgeProbe(LinearProbe):
             except LinAlgError:
                 raise UserError(f"alpha {value:g} is too small for these vectors; use a larger one") from None
             intercept = target_mean - coef @ mean
-            yield np.hstack([coef, intercept[:, None]]), True, 1
+            yield Minimum(np.hstack([coef, intercept[:, None]]), converged=True, n_iter=1)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -91,7 +91,8 @@ class Scores:
     def value(self, metric: str) -> float:
         """Return one of the scores that are defined."""
         if metric not in self.values:
-            raise UserError(f"no score {metric!r}; choose {', '.join(self.values)}")
+            why = "; the labels are not tags of entities" if metric == "entity_f1" else ""
+            raise UserError(f"no score {metric!r}{why}; choose {', '.join(self.values)}")
         return self.values[metric]
 
     def to_dict(self) -> dict[str, Any]:

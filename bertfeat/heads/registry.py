@@ -88,6 +88,7 @@ class HeadSettings(TypedDict, total=False):
     class_weight: str | None
     standardize: bool
     metric: str
+    n_components: int | None
     max_iter: int
     tol: float
     k: int

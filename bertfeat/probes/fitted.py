@@ -17,6 +17,7 @@ from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
 from bertfeat.corpus import Inputs, Paths, reader_of, resolve_kind
 from bertfeat.corpus.corpus import may_be_file
+from bertfeat.corpus.data_frames import hold_texts
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.records import to_values
@@ -54,6 +55,7 @@ from bertfeat.vectors.store import StoreVectors, lengths_of
 
 if TYPE_CHECKING:
     from bertfeat.extraction.flow import Flow
+    from bertfeat.shipping.ship import Shipped
 
 
 @dataclass(eq=False)
@@ -228,6 +230,29 @@ class FittedProbe:
         save_head(self.probe, target, self.training, overwrite=overwrite)
         self.name = target.absolute().name
 
+    def ship(self, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
+        """Write it, with the blocks of the model that it needs, as a model folder that works without bertfeat.
+
+        Standardization and weights of a linear head are folded into the classifier of the folder. The folder is
+        run on a few texts, and refused if it does not give the probe's scores.
+
+        Args:
+            output: A folder that is not there yet.
+            to: The library that loads the folder: `transformers`, or `sentence-transformers`.
+            overwrite: Replace a model that was shipped before.
+
+        Returns:
+            The folder, its blocks and its size, beside those of the whole model.
+
+        Raises:
+            UserError: The library cannot express the probe (the message names what can), the model has changed, or
+                something is already there.
+            RunError: The system refused a write.
+        """
+        from bertfeat.shipping.ship import ship
+
+        return ship(self, output, to=to, overwrite=overwrite)
+
     def summary(self) -> dict[str, Any]:
         """Return the probe's head, parameters and classes, and the record of its training, as JSON values."""
         return self.training.to_dict(self.probe.head, self.probe.settings, self.probe.classes_.tolist())
@@ -336,5 +361,6 @@ def _texts_of(what: Store | Inputs) -> list[str] | None:
     """Return a list of texts; None for a list of files or rows, and anything else."""
     if not isinstance(what, list | tuple) or isinstance(what, Paths):
         return None
-    is_corpus = [isinstance(item, Path | Mapping) or (isinstance(item, str) and may_be_file(item)) for item in what]
-    return None if is_corpus and all(is_corpus) else list(what)
+    if all(isinstance(item, str | Path) for item in what):
+        return [*what] if not what or hold_texts(what) else None
+    return None if all(isinstance(item, Mapping) for item in what) else [*what]

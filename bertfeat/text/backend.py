@@ -148,10 +148,11 @@ def _fast_form(folder: Path, tokenizer: Any) -> BackendTokenizer:
             "and tokenizer_class PreTrainedTokenizerFast in its tokenizer_config.json"
         )
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder.values()
-    first, last = tokenizer.cls_token, tokenizer.eos_token
-    is_known = None not in (first, last) and tokenizer.unk_token in vocabulary
+    # Nucleotide Transformer puts no token at the end.
+    first, last = tokenizer.cls_token, [token for token in [tokenizer.eos_token] if token]
+    is_known = first is not None and tokenizer.unk_token in vocabulary
     if not is_known or tokenizer.split_special_tokens or any(token.single_word for token in added):
-        needs = "cls_token, eos_token and unk_token, and neither split_special_tokens nor single_word"
+        needs = "cls_token and unk_token, and neither split_special_tokens nor single_word"
         raise CheckpointError(f"{folder}: {kind} needs {needs}")
     backend = BackendTokenizer(models.WordLevel(vocabulary, unk_token=tokenizer.unk_token))
     # Python splits at these four characters as well, Rust does not.
@@ -160,9 +161,9 @@ def _fast_form(folder: Path, tokenizer: Any) -> BackendTokenizer:
     special = set(tokenizer.all_special_tokens)
     backend.add_tokens([AddedToken(t, normalized=False, special=t in special) for t in sorted(vocabulary) if t])
     backend.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A {last}",
-        pair=f"{first} $A {last} $B {last}",
-        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
+        single=[first, "$A", *last],
+        pair=[first, "$A", *last, "$B", *last],
+        special_tokens=[(token, vocabulary[token]) for token in (first, *last)],
     )
     return backend
 

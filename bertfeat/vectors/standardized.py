@@ -1,4 +1,4 @@
-"""Moments of vectors, added up block by block, and standardization by mean and deviation."""
+"""Moments of vectors, added up block by block, standardization by mean and deviation, and principal axes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bertfeat.errors import UserError
 from bertfeat.records import Float32Array, Float64Array
 from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
@@ -54,6 +55,11 @@ class Scaling:
     mean: Float32Array
     scale: Float32Array
 
+    @property
+    def out_dim(self) -> int:
+        """The dimensions of the vectors that it gives."""
+        return len(self.mean)
+
     def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
         """Return (vectors - mean) / scale as a new array, float32 (n_rows, dim)."""
         scaled: Float32Array = np.subtract(vectors, self.mean, dtype=np.float32)
@@ -64,6 +70,23 @@ class Scaling:
     def identity(cls, dim: int) -> Scaling:
         """Return the scaling that does not change vectors of a width."""
         return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class PrincipalScaling(Scaling):
+    """A standardization, then a turn to the principal `axes`, float64 (dim, n_axes), around `center` (dim,)."""
+
+    center: Float64Array
+    axes: Float64Array
+
+    @property
+    def out_dim(self) -> int:
+        """The dimensions of the vectors that it gives."""
+        return int(self.axes.shape[1])
+
+    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
+        """Return the components of standardized vectors as a new array, float32 (n_rows, n_axes)."""
+        return np.asarray((super().apply(vectors) - self.center) @ self.axes, dtype=np.float32)
 
 
 def fit_scaling(source: Vectors) -> Scaling:
@@ -77,6 +100,25 @@ def fit_scaling(source: Vectors) -> Scaling:
     # A deviation too small for float32 would be a division by 0.
     scale[scale == 0] = 1
     return Scaling(moments.mean.astype(np.float32), scale)
+
+
+def fit_axes(source: Vectors, scaling: Scaling, n_axes: int) -> PrincipalScaling:
+    """Return the `n_axes` principal axes of standardized vectors, in one float64 pass."""
+    moments = Moments(source.shape[1], "scatter")
+    for _, vectors in chunks_of(source):
+        moments.add(scaling.apply(vectors))
+    return PrincipalScaling(scaling.mean, scaling.scale, moments.mean, principal_axes(moments, n_axes)[1])
+
+
+def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64Array]:
+    """Return the largest variances (n_axes,), falling, and their axes (dim, n_axes); equal vectors are a UserError."""
+    variances, axes = np.linalg.eigh(moments.squares / (moments.n_rows - 1))
+    if variances[-1] <= (1e-13 * np.abs(moments.mean).max()) ** 2:
+        raise UserError(f"all {moments.n_rows} vectors are the same")
+    variances, axes = variances[::-1][:n_axes], axes[:, ::-1][:, :n_axes]
+    # The sign of an axis is arbitrary: its largest component is made positive.
+    largest = axes[np.abs(axes).argmax(axis=0), np.arange(n_axes)]
+    return variances, axes * np.where(largest < 0, -1.0, 1.0)
 
 
 def mean_norms(source: Vectors, scaling: Scaling, n_parts: int) -> list[float]:
@@ -93,13 +135,13 @@ class Standardized:
     """Other vectors, standardized each time that they are read: float32 `Vectors`."""
 
     def __init__(self, source: Vectors, scaling: Scaling) -> None:
-        self.shape = source.shape
+        self.shape = source.shape[0], scaling.out_dim
         self.chunks: Sequence[range] = source.chunks
         self._source = source
         self._scaling = scaling
 
     def read(self, chunk: int) -> Float32Array:
-        """Return the standardized vectors of a chunk, float32 (rows of the chunk, dim)."""
+        """Return the standardized vectors of a chunk, float32 (rows of the chunk, out_dim)."""
         return self._scaling.apply(self._source.read(chunk))
 
 
@@ -107,7 +149,7 @@ def standardized(source: Vectors, scaling: Scaling) -> Vectors:
     """Return standardized vectors, for a fit that reads them often: a float32 copy of an array, or `Standardized`."""
     if not isinstance(source, ArrayVectors):
         return Standardized(source, scaling)
-    scaled = np.empty(source.shape, np.float32)
+    scaled = np.empty((source.shape[0], scaling.out_dim), np.float32)
     for rows, vectors in chunks_of(source):
         scaled[rows.start : rows.stop] = scaling.apply(vectors)
     return ArrayVectors(scaled)

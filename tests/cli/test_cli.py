@@ -115,6 +115,12 @@ class TestExtract:
         assert result.json["n_tokens"] == done["n_tokens"]
         assert result.json["is_exact"] is True
 
+    def test_a_dry_run_says_what_the_run_costs(self, base: list[str]) -> None:
+        found = good(*base, "--dry-run", "--price", "3600", "--json").json
+        assert (found["cost"], found["price_per_hour"]) == (pytest.approx(found["seconds"]), 3600)
+        assert " at 0.09 per hour\n" in good(*base, "--dry-run", "--price", "0.09").out
+        assert "--price goes with --dry-run" in refused(*base, "--price", "0.09")
+
 
 def test_verify_of_a_good_store(store: Path) -> None:
     found = good("verify", store, "--json").json

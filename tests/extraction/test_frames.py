@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ COLUMNS = {
     "text": [SENTENCES[number % len(SENTENCES)] for number in range(N_ROWS)],
 }
 TABLE = pa.table(COLUMNS)
+IDS = ExtractConfig(id_column="id")
 
 
 def shuffled_then_sorted() -> datasets.Dataset:
@@ -216,23 +218,70 @@ def test_a_list_of_texts_is_extracted_appended_checked_and_predicted(tmp_path, p
     labels = pl.DataFrame({"doc_id": range(7), "kind": ["a", "b"] * 3 + ["a"]})
     probe = bertfeat.fit_probe(store.path, "kind", level="sentence", head="centroid", labels=labels)
     assert probe.predict(IN_MEMORY, tmp_path / "p.parquet").n_rows == 5
+    assert probe.predict(iter(IN_MEMORY)).equals(probe.predict(IN_MEMORY))
+    with pytest.raises(InputError, match=r"names no file.*Path"):
+        probe.predict(["corpus.csv", "one more text"])
 
 
 @pytest.mark.parametrize(
-    ("inputs", "missing"),
+    "make",
     [
-        ("a fox in the river", "a fox in the river"),
-        (["a fox in the river", "not there.csv"], "a fox in the river"),
-        (["my folder/corpus"], "my folder/corpus"),
-        ([Path("a fox in the river")], "a fox in the river"),
+        lambda: iter(["a b", "c"]),
+        lambda: ("a b", "c"),
+        lambda: np.array(["a b", "c"]),
+        lambda: (row for row in [{"text": "a b", "n": 1}, {"text": "c"}]),
+        lambda: ["MKTAYIAKQR*", "bank", "and/or", "why?", "https://example.com", ""],
+    ],
+    ids=["iterator", "tuple", "array", "iterator of rows", "odd texts"],
+)
+def test_texts_need_no_name_of_a_column(make):
+    found = pl.DataFrame(resolve_kind(make(), ExtractConfig()))["text"].to_list()
+    assert found == [item if isinstance(item, str) else item["text"] for item in make()]
+
+
+def test_an_iterator_is_read_batch_by_batch_into_the_same_bytes(tmp_path):
+    n_read = 0
+
+    def texts(n_texts: int) -> Iterator[str]:
+        nonlocal n_read
+        for number in range(n_texts):
+            n_read += 1
+            yield f"text {number}"
+
+    frame = resolve_kind(texts(10_000), ExtractConfig())
+    assert n_read < 5_000
+    written = write_frame(frame, tmp_path, ExtractConfig()).read_bytes()
+    assert written == write_frame(pl.DataFrame({"text": [*texts(10_000)]}), tmp_path, ExtractConfig()).read_bytes()
+    for late, said in (("other.csv", "'text 0' names no file, and 'other.csv' is or may be one"), (1, "holds a int,")):
+        with pytest.raises(InputError, match=said):
+            write_frame(resolve_kind(chain(texts(5_000), [late]), ExtractConfig()), tmp_path, ExtractConfig())
+    rows = [{"text": "a", "id": 1}] * 5_000
+    with pytest.raises(InputError, match="cannot be read as a table"):
+        write_frame(resolve_kind(chain(rows, [{"text": "b", "id": "x"}]), ExtractConfig()), tmp_path, IDS)
+
+
+BOTH_WAYS = r"pass texts as pl\.DataFrame\(\{'text': \[\.\.\.\]\}\) or .*, and paths as Path\(\.\.\.\)$"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ("a fox in the river", r"^a fox in the river: no such file .*; " + BOTH_WAYS),
+        (["a fox in the river", "not there.csv"], "^'a fox in the river' names no file, and 'not .*; " + BOTH_WAYS),
+        ([Path("corpus.csv"), "a fox"], "^'a fox' names no file, and 'corpus.csv' is or may be one; " + BOTH_WAYS),
+        (["my folder/corpus"], "^my folder/corpus: no such file .*; " + BOTH_WAYS),
+        (["corpus.cvs", "part-*"], "^corpus.cvs: no such file .*; " + BOTH_WAYS),
+        (["a text", None], "^inputs holds a NoneType, which is neither a text nor a path; " + BOTH_WAYS),
+        ([{"text": "a"}, "a text"], "^inputs holds a str beside rows; " + BOTH_WAYS),
+        ("corpus.csv", "^corpus.csv: no such file; check the path"),
+        (["corpus.csv"], "^corpus.csv: no such file; check the path"),
+        ([Path("a fox in the river")], "^a fox in the river: no such file; check the path"),
     ],
 )
-def test_a_wrong_path_in_a_list_is_never_taken_for_a_text(inputs, missing, tmp_path, plain, monkeypatch):
+def test_what_is_neither_a_file_nor_a_text_is_refused_with_both_ways(inputs, said, tmp_path, plain, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        InputError, match=r"no such file.*; for texts in memory pass \{'text': \[...\]\}, .*Encoder"
-    ) as error:
+    with pytest.raises(InputError, match=said):
         extract(inputs, tmp_path / "s", **plain)
-    assert error.value.path == missing
     with pytest.raises(InputError, match="no such file"):
         extract(["one text", "another text"], tmp_path / "s", **plain, format="txt")
+    assert list(tmp_path.iterdir()) == []

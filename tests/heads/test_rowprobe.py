@@ -101,5 +101,5 @@ def test_bad_input_is_refused_in_one_line(make: Make) -> None:
 def test_an_unknown_head_or_parameter_is_refused_with_those_there_are() -> None:
     with pytest.raises(UserError, match=r"no head 'forest'; heads are logreg, svm, .*, bilstm"):
         make_head("forest")
-    with pytest.raises(UserError, match="ridge has no parameter 'C'; it has class_weight, standardize, metric, alpha"):
+    with pytest.raises(UserError, match=r"ridge has no parameter 'C'; it has class_weight, .*n_components, alpha"):
         make_head("ridge", C=1)

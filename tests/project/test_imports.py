@@ -52,7 +52,7 @@ FLOORS = [
     ["runners"],
     ["extraction"],
     ["layers", "probes", "search"],
-    ["map", "serve"],
+    ["map", "serve", "shipping"],
     ["cli"],
     ["__main__"],
     # The package itself, with its lazy names.
@@ -63,6 +63,7 @@ FLOORS = [
 METHODS = {
     ("bertfeat.store.reader", "bertfeat.layers.measures"),
     ("bertfeat.store.reader", "bertfeat.map.build"),
+    ("bertfeat.probes.fitted", "bertfeat.shipping.ship"),
     ("bertfeat.search.index", "bertfeat.search.evaluation"),
     ("bertfeat.search.index", "bertfeat.search.update"),
 }

@@ -28,8 +28,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
         metadata = Parser().parsestr(wheel.read(next(n for n in wheel.namelist() if n.endswith("/METADATA"))).decode())
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "bertfeat").rglob("*.py")}
     recipes = {f"bertfeat/pipelines/{path.name}" for path in (ROOT / "pipelines").glob("*.py")}
-    served, card = (ROOT / "bertfeat/serve/pages").iterdir(), ROOT / "bertfeat/exports/card.md"
-    pages = {path.relative_to(ROOT).as_posix() for path in (card, *served, *(ROOT / "bertfeat").glob("*/*.html"))}
+    served, texts = (ROOT / "bertfeat/serve/pages").iterdir(), (ROOT / "bertfeat/exports").glob("*.[mb]*")
+    pages = {path.relative_to(ROOT).as_posix() for path in (*texts, *served, *(ROOT / "bertfeat").glob("*/*.html"))}
     assert names == sources | recipes | pages | {"bertfeat/py.typed"}
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"

@@ -36,6 +36,7 @@ EXTRAS = {
     "serve": "import bertfeat.serve.page",
     "train": "import accelerate",
     "umap": "import umap",
+    "onnx": "import onnx, onnxscript",
     "hdf5": "bertfeat.export(store, 'tokens.hdf5', to='structural-probes-hdf5', level='token')",
 }
 

@@ -26,11 +26,11 @@ TRIPLETS = [*AMINO_ACIDS[:4], "<mask>", *map("".join, product("ACGT", repeat=3))
 PARTS = (*"LAGVSEACGTNACGTNACGTN.-", *" \t\n\x1c\x1f\x85\u00a0\u2003\u200b", *"jé人<l", "<mask>", "<null_1>", " <eos> ")
 
 
-def esm(folder: Path, vocabulary: Sequence[str]) -> Path:
+def esm(folder: Path, vocabulary: Sequence[str], **tokens: str | None) -> Path:
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps({"model_type": "esm", "vocab_size": len(vocabulary)}))
-    EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    EsmTokenizer(str(folder / "vocab.txt"), **tokens).save_pretrained(folder)
     return folder
 
 
@@ -50,6 +50,15 @@ def test_ids_of_esm_equal_transformers(tmp_path: Path, vocabulary: list[str]) ->
         if words:
             given = reference(words, is_split_into_words=True)["input_ids"]
             assert backend.encode(words, is_pretokenized=True).ids == given, words
+
+
+def test_nucleotide_transformer_has_no_token_at_the_end(tmp_path: Path) -> None:
+    folder = esm(tmp_path / "nucleotides", TRIPLETS, eos_token=None)
+    reference = AutoTokenizer.from_pretrained(str(folder))
+    for text in ("ACGTNACGTACGT", "acgtACG", "A"):
+        assert load_backend(folder)[0].encode(text).ids == reference(text)["input_ids"]
+    tokens = Tokenizer.load(folder).encode(texts("ACGTNACGTACGT"))
+    assert tokens.char_start.tolist() == [0, 3, 4, 5, 8, 11, 12]
 
 
 @pytest.mark.parametrize("kind", [None, LlamaTokenizer, GemmaTokenizer])

@@ -1,0 +1,3 @@
+"""Shipping: a fitted probe and the blocks that it needs become a model folder that works without bertfeat."""
+
+__all__ = ["ship"]

@@ -1,0 +1,104 @@
+"""`ship`: a fitted probe becomes a model folder of another library, with the blocks that the probe needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from bertfeat.durable.files import os_errors
+from bertfeat.durable.output_check import check_folder
+from bertfeat.durable.publication import publish_folder, recover
+from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
+from bertfeat.encoder.hub import TOKENIZER_FILES
+from bertfeat.errors import UserError, did_you_mean
+from bertfeat.extraction.resolution import check_model
+from bertfeat.shipping.card import CARD, is_shipped, model_card
+from bertfeat.storage import local_path
+
+if TYPE_CHECKING:
+    from bertfeat.probes.fitted import FittedProbe
+
+#: The targets, and the module that writes each of them.
+TARGETS = {
+    "transformers": "bertfeat.shipping.transformers_folder",
+    "sentence-transformers": "bertfeat.shipping.sentence_folder",
+}
+
+
+class Target(Protocol):
+    """The module of a target."""
+
+    def refusal(self, probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
+        """Return why the target cannot express a probe, as the end of a sentence; None if it may."""
+
+    def write(self, probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
+        """Write all files of the target but the model card; a UserError if the result is not the probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A shipped model: its folder, the blocks that it keeps, and its size beside that of the whole base model."""
+
+    target: str
+    path: Path
+    model: str
+    n_blocks: int
+    n_blocks_of_model: int
+    n_bytes: int
+    n_bytes_of_model: int
+    labels: tuple[Any, ...]
+
+
+def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
+    """Write a probe and the blocks that it needs as a model folder; see `FittedProbe.ship`."""
+    folder, mine = local_path(output, "a model"), f"probe {probe.name}"
+    target = _target(to)
+    recover(folder)
+    check = partial(_check, folder, overwrite=overwrite)
+    check()
+    probe.spec.require_known_model()
+    checkpoint = open_checkpoint(probe.spec.model, probe.spec.revision)
+    check_model(probe.spec, checkpoint, mine=mine)
+    reason = target.refusal(probe, checkpoint)
+    if reason is not None:
+        raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, to)}")
+    with publish_folder(folder, check) as new:
+        target.write(probe, checkpoint, new)
+        (new / CARD).write_text(model_card(probe, checkpoint, to), encoding="utf-8")
+    whole = [*checkpoint.weights_files, *map(checkpoint.folder.joinpath, ("config.json", *TOKENIZER_FILES))]
+    return Shipped(
+        target=to,
+        path=folder,
+        model=probe.spec.model,
+        n_blocks=max(probe.spec.layers),
+        n_blocks_of_model=checkpoint.n_layers,
+        n_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        n_bytes_of_model=sum(file.stat().st_size for file in whole if file.is_file()),
+        labels=tuple(probe.probe.classes_.tolist()),
+    )
+
+
+def _target(to: str) -> Target:
+    if to not in TARGETS:
+        raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
+    return cast("Target", import_module(TARGETS[to]))
+
+
+def _remedy(probe: FittedProbe, checkpoint: Checkpoint, refused: str) -> str:
+    """Return the end of a refusal: the first other target that can express the probe, if there is one."""
+    for name in TARGETS:
+        if name != refused and _target(name).refusal(probe, checkpoint) is None:
+            return f"; pass `to='{name}'`"
+    return ""
+
+
+@os_errors(UserError)
+def _check(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds anything but a model that was shipped before."""
+    if not is_shipped(folder):
+        check_folder(folder, "a shipped model", (CARD,), overwrite=False)
+    elif not overwrite:
+        raise UserError(f"{folder}: there is a shipped model already; choose another `output`, or pass `overwrite`")
