@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from sklearn.metrics import cohen_kappa_score
 
 from bertfeat.choices import Task
 from bertfeat.display import printable
@@ -139,6 +140,12 @@ def label_statistic(metric: str, pairs: Pairs, lengths: npt.ArrayLike | None = N
     found = entity_sets(*tags_of(pairs), n_words)
     table = [[2 * len(both), len(one) + len(other)] for both, one, other in found]
     return mean_of_fractions(sparse.csr_matrix(np.array(table, np.float64)))
+
+
+def agreement(one: Labels, other: Labels) -> tuple[float, float | None]:
+    """Return the share of rows whose two labels are equal, and Cohen's kappa, None where all labels are one."""
+    kappa = float(cohen_kappa_score(one, other)) if len(np.unique([one, other])) > 1 else None
+    return float(np.mean(one == other)), kappa
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:

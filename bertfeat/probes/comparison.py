@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from scipy.stats import binomtest
-from sklearn.metrics import cohen_kappa_score
 
 from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
@@ -19,7 +17,7 @@ from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
 from bertfeat.heads.bootstrap import Interval, Statistic, interval_of, resampled_scores
 from bertfeat.heads.metrics import Scores
-from bertfeat.heads.scores import label_statistic, pair_labels, score_pairs
+from bertfeat.heads.scores import agreement, label_statistic, pair_labels, score_pairs
 from bertfeat.levels import LEVELS
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable
@@ -176,7 +174,7 @@ def compare_probes(
         mine, theirs = (label_statistic(name, pair, lengths) for pair in pairs)
         differences[name] = Difference.of(scores[0].value(name) - scores[1].value(name), mine, theirs, n_resamples)
     compared = frame.select(_FIRST, _SECOND).drop_nulls()
-    labels_of = [check_labels(compared[side].to_numpy()) for side in (_FIRST, _SECOND)]
+    share, kappa = agreement(*(check_labels(compared[side].to_numpy()) for side in (_FIRST, _SECOND)))
     examples = [frame.filter(rows).head(n_examples).with_columns(right=pl.lit(side)) for side, rows in only.items()]
     names = [f"{one.name} ({one.probe.head} on {one.spec.feature} of {one.spec.model})" for one in probes]
     return Comparison(
@@ -186,8 +184,8 @@ def compare_probes(
         second=names[1],
         scores=(scores[0], scores[1]),
         differences=differences,
-        agreement=float(np.mean(labels_of[0] == labels_of[1])),
-        kappa=float(cohen_kappa_score(*labels_of)) if len(np.unique(labels_of)) > 1 else None,
+        agreement=share,
+        kappa=kappa,
         n_compared=len(compared),
         right=right,
         mcnemar_p=mcnemar_p,
