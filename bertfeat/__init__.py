@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe, load_probe
     from bertfeat.probes.fitting import fit_probe, sweep_probes
     from bertfeat.probes.scoring import ProbeScore
+    from bertfeat.probes.slim import Slim, slim_probe
     from bertfeat.probes.sweep import Sweep
     from bertfeat.progress import Progress
     from bertfeat.search.build import build_index
@@ -43,10 +44,10 @@ if sys.platform == "win32":
 
 __all__ = [
     "BertFeatures", "BertfeatError", "Comparison", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
-    "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Store", "StoreMap", "Sweep", "__version__", "append",
-    "build_index", "compact", "compare_probes", "convert", "embed", "errors", "export", "exports", "extract",
+    "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Slim", "Store", "StoreMap", "Sweep", "__version__",
+    "append", "build_index", "compact", "compare_probes", "convert", "embed", "errors", "export", "exports", "extract",
     "fit_probe", "heads", "import_vectors", "load_probe", "open_index", "open_store", "plots", "search",
-    "sweep_probes", "verify",
+    "slim_probe", "sweep_probes", "verify",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
@@ -64,6 +65,7 @@ _HOMES = {
     "probes.fitted": "FittedProbe load_probe",
     "probes.fitting": "fit_probe sweep_probes",
     "probes.scoring": "ProbeScore",
+    "probes.slim": "Slim slim_probe",
     "probes.sweep": "Sweep",
     "progress": "Progress",
     "search.index": "Index open_index",

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bertfeat.errors import UserError
-from bertfeat.records import Float32Array, Float64Array, IntArray
+from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
 from bertfeat.vectors.nearest import Metric, unit_length
-from bertfeat.vectors.standardized import Moments, principal_axes
+from bertfeat.vectors.standardized import Moments, Projection, principal_axes
 
 # Below this part of the largest variance a direction holds only rounding errors: LayerNorm makes one direction empty,
 # and float16 fills it with noise. It is scaled as if its variance were this part, which keeps it small.
@@ -100,38 +100,6 @@ class Truncation:
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays to save."""
         return {"dimensions": np.array([self.dim, self.out_dim], dtype=np.int64)}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Projection:
-    """A fitted transform: subtract the mean, then rotate and scale."""
-
-    mean: Float64Array  # (dim,); float64 for precision far from zero
-    matrix: Float32Array | None = None  # (dim, out_dim); None for the mean alone
-
-    @property
-    def dim(self) -> int:
-        """The dimensions of the vectors that it takes."""
-        return len(self.mean)
-
-    @property
-    def out_dim(self) -> int:
-        """The dimensions of the vectors that it gives."""
-        return self.dim if self.matrix is None else int(self.matrix.shape[1])
-
-    def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
-        """Return vectors, float (n, dim), as float32 (n, out_dim); the last bit depends on BLAS and the other rows."""
-        out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
-        matrix = None if self.matrix is None else self.matrix.astype(np.float64)
-        for start in range(0, len(vectors), _STEP_ROWS):
-            rows = slice(start, start + _STEP_ROWS)
-            centred = vectors[rows] - self.mean
-            out[rows] = centred if matrix is None else centred @ matrix
-        return out
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays to save."""
-        return {"mean": self.mean} if self.matrix is None else {"mean": self.mean, "matrix": self.matrix}
 
 
 Transform: TypeAlias = Truncation | Projection

@@ -48,6 +48,10 @@ _fit_options = options.together(
 )
 
 
+def _share_option(name: str, text: str) -> options.Option:
+    return options.option("Data", name, type=float, metavar="SHARE", default=0.2, show_default=True, help=text)
+
+
 @click.group(name="probe")
 def probe() -> None:
     """Fit, score and apply classifiers on the features of a store.
@@ -208,9 +212,7 @@ predict.params = [param for param in predict.params if param.name != "keep_colum
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True)
 @options.writes("FOLDER", "Folder of the table and the plots.")
 @options.value("Data", "--features", "A,B", "Features or layers; mix_last4 is a scalar mix.  [default: all]")
-@options.option(
-    "Data", "--hold-out", type=float, metavar="SHARE", default=0.2, show_default=True, help="Documents to score on."
-)
+@_share_option("--hold-out", "Documents to score on.")
 @options.value("Data", "--limits", "N,N,all", "Learning curve: fit on N documents, drawn at random.")
 @_fit_options
 @options.switch("Controls", "--control", "Score a control task too, a random label per word type; selectivity.")
@@ -276,6 +278,52 @@ def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
     return options.Printed(values, facts(shown, names))
 
 
+@probe.command(
+    name="slim", cls=options.GroupedCommand, common=f"features hold_out keep widths heads test_share {_COMMON}"
+)
+@click.argument("stores", metavar="STORE...", nargs=-1, required=True)
+@options.writes("FOLDER", "Folder of the table, the plots and the probe.")
+@options.option(
+    "Choice", "--keep", type=float, metavar="SHARE", default=0.98, show_default=True, help="Of the best score on dev."
+)
+@options.value("Choice", "--widths", "N,N,full", "Principal axes for linear heads.  [default: full,128,64,32]")
+@options.value("Choice", "--heads", "A,B", "Heads, the cheaper first.  [default: logreg; of numbers ridge]", "")
+@_share_option("--test-share", "Documents that choose nothing.")
+@options.value("Data", "--features", "A,B", "Features or layers.  [default: the single layers]")
+@_share_option("--hold-out", "Documents to choose by, without --dev.")
+@_fit_options
+def slim(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **settings: Any) -> options.Printed:
+    """Find the smallest model and probe that keep a share of the best score.
+
+    A table over layers, widths (principal axes, folded into the head) and heads, and over several STORES of the same
+    documents, such as other poolings, with what each costs on this machine. The smallest choice that is good enough on
+    dev is fitted and saved in FOLDER/probe; its score is also computed on documents that chose nothing.
+
+    \b
+    Examples:
+      bertfeat probe slim features -o slim --label intent --dev dev_features
+      bertfeat probe slim means firsts -o slim --label intent --keep 0.95 --heads logreg,mlp --widths full,16
+    """  # noqa: D301
+    from bertfeat.probes.sweep import check_sweep_folder
+
+    params = head_params(settings)
+    check_sweep_folder(output, overwrite=overwrite)
+    for store in stores:
+        _check(store, settings=settings)
+    from bertfeat.probes.config import ProbeConfig
+    from bertfeat.probes.slim import slim_probe
+
+    chosen = {name: settings.pop(name) for name in ("keep", "widths", "heads", "test_share")}
+    config = ProbeConfig(params=params, **settings)
+    found = slim_probe(stores, label, config, **chosen, progress=options.watched())
+    found.write(output, overwrite=overwrite)
+    return options.Printed({"output": output, **found.to_dict()}, "\n".join([found.table(), "", *found.lines()]))
+
+
+# --heads stands for this option.
+slim.params = [param for param in slim.params if param.name != "head"]
+
+
 def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str, Any] | None = None) -> None:
     """Report a wrong probe, store, level or head before scikit-learn loads, which takes a second."""
     from bertfeat.probes.description import describe_probe
@@ -287,7 +335,7 @@ def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str
     description = None if store is None else StoreDescription.at(store)
     if description is not None and settings is not None:
         description.choose_level(settings["level"])
-        check_head(settings["head"] or "logreg")
+        check_head(settings.get("head") or "logreg")
 
 
 def head_params(settings: dict[str, Any]) -> dict[str, Any]:

@@ -58,13 +58,15 @@ def check_file(path: Path, *, overwrite: bool, endings: Sequence[str] = (), inst
 def check_folder(folder: Path, what: str, own: Sequence[str], *, overwrite: bool) -> None:
     """Refuse a place where a folder of files cannot or may not be written; an empty folder is accepted.
 
-    `own` are the names of its files; the first of them identifies such a folder.
+    `own` are the names of its files, and with a slash of folders; the first of them identifies such a folder.
     """
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
         raise UserError(f"{folder}: not a folder ({kind_of(folder)}); choose {_INSTEAD}")
     check_parents(folder)
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    foreign = [entry.name for entry in entries if entry.name not in own or not stat.S_ISREG(entry.lstat().st_mode)]
+    modes = {entry.name: entry.lstat().st_mode for entry in entries}
+    kinds = {name: stat.S_ISDIR(mode) for name, mode in modes.items() if stat.S_ISREG(mode) or stat.S_ISDIR(mode)}
+    foreign = [name for name in modes if name not in kinds or name + "/" * kinds[name] not in own]
     if entries and not (folder / own[0]).exists():
         foreign = [entry.name for entry in entries]
     if foreign:

@@ -107,6 +107,13 @@ class PackEncoder:
         self._padding_idx = padding_idx
         self._paths = {"packed": self._packed, "equal-length": self._by_length, "lookup": self._looked_up}
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the loaded weights; parameters leave out packed layers."""
+        own = (one for module in self._model.modules() for one in vars(module).values())
+        weights = [*self._model.parameters(), *(one for one in own if isinstance(one, torch.Tensor))]
+        return sum(one.nbytes for one in weights)
+
     def encode(self, pack: Pack) -> HiddenStates:
         """Run one pack as `encode_parts` does, and join the states of its parts."""
         parts = [states for _, states in self.encode_parts(pack)]

@@ -21,7 +21,7 @@ from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
 from bertfeat.heads.targets import Targets, weights_of
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
-from bertfeat.vectors.standardized import Scaling, fit_axes, standardized
+from bertfeat.vectors.standardized import Moments, Projection, Scaling, principal_axes, standardized
 
 # Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
@@ -106,13 +106,20 @@ class LinearProbe(RowProbe):
             return
         if self.n_components > min(X.shape):
             raise UserError(f"n_components {self.n_components} is too many for {X.shape[0]} vectors {X.shape[1]} wide")
-        scaling, turned = self.scaling_, fit_axes(X, self.scaling_, self.n_components)
+        scaling, moments = self.scaling_, Moments(X.shape[1], "scatter")
+        for _, vectors in chunks_of(X):
+            moments.add(vectors)
+        scale = scaling.scale.astype(np.float64)
+        moments.squares /= np.outer(scale, scale)
+        axes = principal_axes(moments, self.n_components)[1]
+        projected = standardized(X, Projection(moments.mean, (axes / scale[:, None]).astype(np.float32)))
         self.scaling_ = Scaling.identity(self.n_components)
-        minima = list(self._path(standardized(X, turned), targets, weights, values))
+        minima = list(self._path(projected, targets, weights, values))
         self.scaling_ = scaling
+        center = (moments.mean - scaling.mean) / scale
         for minimum in minima:
-            coef = minimum.point[:, :-1] @ turned.axes.T
-            yield minimum._replace(point=np.column_stack([coef, minimum.point[:, -1] - coef @ turned.center]))
+            coef = minimum.point[:, :-1] @ axes.T
+            yield minimum._replace(point=np.column_stack([coef, minimum.point[:, -1] - coef @ center]))
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
         """Yield the solution for each value of the penalty, the strongest first, given the weights of classes."""

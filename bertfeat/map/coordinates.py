@@ -7,12 +7,11 @@ from enum import StrEnum
 
 import numpy as np
 
-from bertfeat.ann.transforms import Projection
 from bertfeat.choices import one_of
 from bertfeat.errors import UserError, require
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.vectors.array import Vectors, chunks_of
-from bertfeat.vectors.standardized import Moments, principal_axes
+from bertfeat.vectors.standardized import Moments, Projection, principal_axes
 
 
 class MapMethod(StrEnum):

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
 import numpy as np
 import polars as pl
@@ -73,7 +73,6 @@ def fit_probe(
         >>> probe.predict(["I met Obama in London"])["word"].to_list()
         ['I', 'met', 'Obama', 'in', 'London']
     """
-    started = time.perf_counter()
     of_sweeps = dict.fromkeys(("features", "limits", "control", "baselines", "mdl"), "it is for sweep_probes")
     config = ProbeConfig.of(config, settings, {**of_sweeps, "hold_out": "pass `dev`"})
     task = ProbeTask.of(store, label, config)
@@ -83,16 +82,30 @@ def fit_probe(
             f"seeds {config.seeds} and there is no dev split to choose the best of them on; pass dev, or one seed"
         )
     choice = choose_feature(task.store, task.level, config.feature, config.mix)
-    spec = task.spec(choice.feature)
     with reporting(progress) as reports:
         reports.stage("reading features")
         rows, dev_rows = task.rows(choice.feature, label)
         task.check_labels(rows, dev_rows)
-        train, held = task.read(choice.feature, rows, dev_rows)
-        best, trials = task.fit(choice.mix, train, held, reports)
+        return fit_rows(task, label, choice, rows, dev_rows, reports)
+
+
+def fit_rows(
+    task: ProbeTask,
+    label: str,
+    choice: FeatureChoice,
+    rows: LabelledRows,
+    dev_rows: LabelledRows | None,
+    reports: Progress,
+) -> FittedProbe:
+    """Fit a probe to checked rows; those of dev are of the dev store, or without one of the same store."""
+    started = time.perf_counter()
+    config, spec = task.config, task.spec(choice.feature)
+    train, held = task.read(choice.feature, rows, dev_rows)
+    best, trials = task.fit(choice.mix, train, held, reports)
     learned, dev = _used(task.store, config.labels, train), None
-    if task.dev is not None and held is not None:
-        scored = _used(task.dev, config.dev_labels, held)
+    if held is not None:
+        labels = config.labels if task.dev is None else config.dev_labels
+        scored = _used(task.dev or task.store, labels, held)
         unseen = {name: n for name, n in scored["counts"].items() if name not in learned["counts"]}
         dev = DevRows(**scored, unseen_labels=unseen)
     scores, metric, means = [trial.score for trial in trials if trial.score is not None], None, None
@@ -158,24 +171,26 @@ def sweep_probes(
     listed = [store] if isinstance(store, str | Path | Store) else list(store)
     if not listed:
         raise UserError("a sweep over no stores; pass one or more")
-    parts = [_SweptStore.of(ProbeTask.of(one, label, config), label) for one in listed]
-    task, train, held = parts[0].task, parts[0].train, parts[0].held
-    config = task.config
+    parts = [SweptStore.of(ProbeTask.of(one, label, config), label) for one in listed]
     for part in parts[1:]:
         part.check_same(parts[0])
-    stores = [part.task.store for part in parts]
-    names: list[str] = []
+    sizes = _sizes(config, len(np.unique(parts[0].train.documents)))
+    fits = [(n, part.task, choice, size) for n, part in enumerate(parts) for choice in part.choices for size in sizes]
+    with reporting(progress) as reports:
+        return sweep_fits(label, parts, fits, reports)
+
+
+def sweep_fits(label: str, parts: Sequence[SweptStore], fits: Sequence[Fit], reports: Progress) -> Sweep:
+    """Return the scores of fits to the rows of stores."""
+    (task, _, train, held, n_classes), config = parts[0], parts[0].task.config
+    stores, rows, names = [part.task.store for part in parts], [], list[str]()
     for one in stores:
         names.append(one.path.name if one.path.name not in names else f"{one.path.name} ({len(names) + 1})")
-    sizes = _sizes(config, len(np.unique(train.documents)))
-    fits = [(n, choice, size) for n, part in enumerate(parts) for choice in part.choices for size in sizes]
-    rows = []
-    with reporting(progress) as reports:
-        for place, (n, choice, size) in enumerate(fits, start=1):
-            part, name = parts[n], names[n] if len(parts) > 1 else None
-            title = f"{name}: " * (name is not None) + f"{choice.name} ({place} of {len(fits)}): "
-            row = _row(part.task, choice, part.train.of_documents(size, config.seed), part.held, reports, title)
-            rows.append(replace(row, store=name, model=part.task.store.metadata["model"], limit=size))
+    for place, (n, own, choice, size) in enumerate(fits, start=1):
+        part, name = parts[n], names[n] if len(parts) > 1 else None
+        title = f"{name}: " * (name is not None) + f"{choice.name} ({place} of {len(fits)}): "
+        row = _row(own, choice, part.train.of_documents(size, config.seed), part.held, reports, title)
+        rows.append(replace(row, store=name, model=own.store.metadata["model"], limit=size))
     encoded = [*stores, *([] if task.dev is None else [task.dev])]
     seconds = [sum(receipt.seconds.get("encode", 0.0) for receipt in one.receipts()) for one in encoded]
     return Sweep(
@@ -195,7 +210,7 @@ def sweep_probes(
         held_out=config.hold_out if task.dev is None else None,
         n_train=len(train.rows),
         n_dev=len(held.rows),
-        n_classes=parts[0].n_classes,
+        n_classes=n_classes,
         limit=config.limit,
         bertfeat=__version__,
         rows=tuple(rows),
@@ -325,7 +340,11 @@ class ProbeTask:
         return max(fits, key=itemgetter(0))[1], [trial for _, _, trial in fits]
 
 
-class _SweptStore(NamedTuple):
+#: One fit of a sweep: the place of its store, its task, its feature, and the number of its documents (None is all).
+Fit: TypeAlias = "tuple[int, ProbeTask, FeatureChoice, int | None]"
+
+
+class SweptStore(NamedTuple):
     """A store of a sweep: its features, and its rows to learn from and to score on."""
 
     task: ProbeTask
@@ -335,7 +354,7 @@ class _SweptStore(NamedTuple):
     n_classes: int
 
     @classmethod
-    def of(cls, task: ProbeTask, label: str) -> _SweptStore:
+    def of(cls, task: ProbeTask, label: str) -> SweptStore:
         """Find the features and the rows, and check all of them."""
         config = task.config
         choices = choose_features(task.store, task.level, task.head, config.features)
@@ -350,7 +369,7 @@ class _SweptStore(NamedTuple):
             task.check_labels(train.of_documents(size, config.seed), None)
         return cls(task, choices, train, held, n_classes)
 
-    def check_same(self, first: _SweptStore) -> None:
+    def check_same(self, first: SweptStore) -> None:
         """Raise a UserError unless the rows and labels are those of the first store."""
         for mine, others in ((self.train, first.train), (self.held, first.held)):
             arrays = [(getattr(mine, name), getattr(others, name)) for name in ("rows", "documents", "labels")]

@@ -16,16 +16,32 @@ from bertfeat.durable.records import read_record, seal, to_values
 from bertfeat.errors import UserError
 from bertfeat.plots.charts import LayerScores, ScoreBar, draw_layer_scores, save
 from bertfeat.plots.tables import text_table, write_csv
+from bertfeat.probes.description import check_probe_folder
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMAT_VERSION = 1
-_FILES = ("result.json", "table.csv", "plot.png", "plot.svg")
+#: The folder of the probe that a choice keeps.
+PROBE = "probe"
+_FILES = ("result.json", "table.csv", "plot.png", "plot.svg", f"{PROBE}/")
 # Columns of the table; some are there if rows have a value for them.
-_OPTIONAL = ("store", "limit")
-_HEADERS = ("store", "feature", "limit", "layers", "dim", "metric", "score", "deviation", "low", "high", "seconds")
+_OPTIONAL = ("store", "head", "limit")
+_HEADERS = (
+    "store",
+    "feature",
+    "head",
+    "limit",
+    "layers",
+    "dim",
+    "metric",
+    "score",
+    "deviation",
+    "low",
+    "high",
+    "seconds",
+)
 #: What to keep in mind beside the weights of a mix.
 MIX_CAUTION = (
     "The weights of a mix are not the importance of its layers: what a layer adds depends on its norm too "
@@ -48,15 +64,22 @@ class SweepRow:
     seconds: float
     values: tuple[float, ...]  # the score of each seed
     mixes: tuple[Mapping[str, Any], ...] = ()  # the learned weights of layers, gamma, and the layers' mean norms
-    controls: Mapping[str, float] = field(default_factory=dict)  # by the name of their column
+    controls: Mapping[str, int | float] = field(default_factory=dict)  # by their column; of a choice, its costs
     model: str = ""
     store: str | None = None  # its name, among several
     limit: int | None = None  # the number of documents it learned from, in a learning curve
+    head: str | None = None  # where several may be compared
 
     @property
     def name(self) -> str:
-        """The feature, with its store if there are several."""
-        return self.feature if self.store is None else f"{self.store}: {self.feature}"
+        """The feature, with its store if there are several, and with the width and head of a choice."""
+        return f"{self.line}: {self.feature}" if self.line else self.feature
+
+    @property
+    def line(self) -> str:
+        """What rows on one line of a plot have in common."""
+        head = f"{self.head}, width {self.controls['width']}" if self.head else None
+        return " ".join(part for part in (self.store, head) if part)
 
     @property
     def bar(self) -> ScoreBar:
@@ -106,7 +129,7 @@ class Sweep:
     def __repr__(self) -> str:
         best = self.best
         what = f"{self.head} on {self.label!r}, level {self.level}"
-        return f"Sweep({what}, {len(self.rows)} rows, best {best.name}: {best.metric} {best.score:.4f})"
+        return f"{type(self).__name__}({what}, {len(self.rows)} rows, best {best.name}: {best.metric} {best.score:.4f})"
 
     def _repr_html_(self) -> str:
         return html_table(repr(self), *self._table())
@@ -160,7 +183,11 @@ class Sweep:
             write_csv(new / "table.csv", *self._table())
             save(self.plot(), new / "plot")
             (new / "result.json").write_bytes(seal(self.to_dict()))
+            self._write_more(new)
         return out
+
+    def _write_more(self, folder: Path) -> None:
+        """Write what a sweep of another kind has besides."""
 
     def _table(self) -> tuple[list[str], list[list[object]]]:
         """Return the headers of the table, and the cells of its lines."""
@@ -178,7 +205,7 @@ class Sweep:
             if row.limit is not None:
                 lines.setdefault(row.name, {})[row.limit] = row.bar
             elif row.feature.startswith("layer_"):
-                lines.setdefault(row.store or "", {})[row.layers[0]] = row.bar
+                lines.setdefault(row.line, {})[row.layers[0]] = row.bar
             else:
                 combinations[row.name] = row.bar
         return LayerScores(
@@ -203,4 +230,5 @@ def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:
     out = local_path(folder, "a sweep")
     recover(out)
     check_folder(out, "a sweep", _FILES, overwrite=overwrite)
+    check_probe_folder(out / PROBE, overwrite=overwrite)
     return out

@@ -72,21 +72,36 @@ class Scaling:
         return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
 
 
-@dataclass(frozen=True, eq=False)
-class PrincipalScaling(Scaling):
-    """A standardization, then a turn to the principal `axes`, float64 (dim, n_axes), around `center` (dim,)."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Projection:
+    """A fitted transform: subtract the mean, then rotate and scale."""
 
-    center: Float64Array
-    axes: Float64Array
+    mean: Float64Array  # (dim,); float64 for precision far from zero
+    matrix: Float32Array | None = None  # (dim, out_dim); None for the mean alone
+
+    @property
+    def dim(self) -> int:
+        """The dimensions of the vectors that it takes."""
+        return len(self.mean)
 
     @property
     def out_dim(self) -> int:
         """The dimensions of the vectors that it gives."""
-        return int(self.axes.shape[1])
+        return self.dim if self.matrix is None else int(self.matrix.shape[1])
 
     def apply(self, vectors: npt.NDArray[Any]) -> Float32Array:
-        """Return the components of standardized vectors as a new array, float32 (n_rows, n_axes)."""
-        return np.asarray((super().apply(vectors) - self.center) @ self.axes, dtype=np.float32)
+        """Return vectors, float (n, dim), as float32 (n, out_dim); the last bit depends on BLAS and the other rows."""
+        out = np.empty((len(vectors), self.out_dim), dtype=np.float32)
+        matrix = None if self.matrix is None else self.matrix.astype(np.float64)
+        for start in range(0, len(vectors), _STEP_ROWS):
+            rows = slice(start, start + _STEP_ROWS)
+            centred = vectors[rows] - self.mean
+            out[rows] = centred if matrix is None else centred @ matrix
+        return out
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays to save."""
+        return {"mean": self.mean} if self.matrix is None else {"mean": self.mean, "matrix": self.matrix}
 
 
 def fit_scaling(source: Vectors) -> Scaling:
@@ -100,14 +115,6 @@ def fit_scaling(source: Vectors) -> Scaling:
     # A deviation too small for float32 would be a division by 0.
     scale[scale == 0] = 1
     return Scaling(moments.mean.astype(np.float32), scale)
-
-
-def fit_axes(source: Vectors, scaling: Scaling, n_axes: int) -> PrincipalScaling:
-    """Return the `n_axes` principal axes of standardized vectors, in one float64 pass."""
-    moments = Moments(source.shape[1], "scatter")
-    for _, vectors in chunks_of(source):
-        moments.add(scaling.apply(vectors))
-    return PrincipalScaling(scaling.mean, scaling.scale, moments.mean, principal_axes(moments, n_axes)[1])
 
 
 def principal_axes(moments: Moments, n_axes: int) -> tuple[Float64Array, Float64Array]:
@@ -132,9 +139,9 @@ def mean_norms(source: Vectors, scaling: Scaling, n_parts: int) -> list[float]:
 
 
 class Standardized:
-    """Other vectors, standardized each time that they are read: float32 `Vectors`."""
+    """Other vectors, standardized or projected each time that they are read: float32 `Vectors`."""
 
-    def __init__(self, source: Vectors, scaling: Scaling) -> None:
+    def __init__(self, source: Vectors, scaling: Scaling | Projection) -> None:
         self.shape = source.shape[0], scaling.out_dim
         self.chunks: Sequence[range] = source.chunks
         self._source = source
@@ -145,8 +152,8 @@ class Standardized:
         return self._scaling.apply(self._source.read(chunk))
 
 
-def standardized(source: Vectors, scaling: Scaling) -> Vectors:
-    """Return standardized vectors, for a fit that reads them often: a float32 copy of an array, or `Standardized`."""
+def standardized(source: Vectors, scaling: Scaling | Projection) -> Vectors:
+    """Return other vectors for a fit that reads them often: a float32 copy of an array, or `Standardized`."""
     if not isinstance(source, ArrayVectors):
         return Standardized(source, scaling)
     scaled = np.empty((source.shape[0], scaling.out_dim), np.float32)
