@@ -43,7 +43,8 @@ def extract(inputs: tuple[str, ...], output: str | None, append: bool, **values:
 
     INPUT is one or more files or globs, or - for standard input: .txt, .jsonl, .json, .csv, .tsv, .parquet, .conll,
     .conllu, .fasta; text formats also as .gz or .zst. A line of .txt is a document. INPUT and STORE may be URLs in an
-    object store, s3:// or gs://. Run the same command again to resume; on a finished store it does nothing.
+    object store, s3:// or gs://, and INPUT a file of a hub, hf://datasets/OWNER/NAME/FILE. Run the same command again
+    to resume; on a finished store it does nothing.
 
     \b
     Examples:

@@ -136,6 +136,7 @@ def _expand(argument: str) -> list[str]:
     place = as_path(argument)
     is_pattern = glob.has_magic(argument)
     if isinstance(place, ObjectPath):
+        place = place.pinned()
         paths = [str(path) for path in place.glob()] if is_pattern and not place.is_file() else [str(place)]
     # A name with brackets is not a pattern if there is such a file.
     elif os.path.lexists(argument) or not is_pattern:

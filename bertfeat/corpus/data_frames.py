@@ -22,10 +22,14 @@ from bertfeat.corpus.formats import reader_named
 from bertfeat.corpus.line_streams import first_line
 from bertfeat.corpus.parquet import ParquetReader, column_at, find_field, nested_names
 from bertfeat.corpus.tabular import check_columns, needed_columns
+from bertfeat.display import human_bytes
 from bertfeat.errors import InputError
 
 # The rows of a row group, and those that are converted at once.
 _GROUP_ROWS = 4096
+# The most that is taken from an iterator, which may never end, without a limit of its own.
+MAX_ITERATED_ROWS = 20_000_000
+MAX_ITERATED_BYTES = 20_000_000_000
 _TABLES = "a data frame (polars, pandas, pyarrow or DuckDB: anything with __arrow_c_stream__) or a datasets.Dataset"
 # Of each library, the types whose values reach Arrow changed, as bytes of its own or not at all, and what to do.
 _LOST = {
@@ -50,7 +54,7 @@ class ArrowStream(Protocol):
         """Return the table as a PyCapsule with an Arrow C stream."""
 
 
-# A `datasets.Dataset` is one too, with the rows and the order of its indices.
+# A `datasets.Dataset` is one too, with the rows and the order of its indices; an `IterableDataset` is an iterator.
 Frame: TypeAlias = ArrowStream | pl.LazyFrame
 # Paths, a frame, a column (of polars, pandas or pyarrow), a dict of columns, rows, or texts.
 Inputs: TypeAlias = str | Path | Iterable[str | Path] | Frame | Mapping[str, Any] | Iterable[Mapping[str, Any]]
@@ -74,8 +78,8 @@ def resolve_kind(inputs: Inputs, config: ExtractConfig) -> Frame | Paths:
             raise InputError(f"no such file (read from {Path.cwd()}); {_BOTH_WAYS}", path=f"{inputs:.200}")
         return Paths([inputs])
     kind = type(inputs).__name__
-    if kind in ("DatasetDict", "IterableDataset", "IterableDatasetDict"):
-        raise InputError(f"inputs is a {kind}; pass one split that is loaded, a datasets.Dataset: ds['train']")
+    if kind in ("DatasetDict", "IterableDatasetDict"):
+        raise InputError(f"inputs is a {kind}; pass one split: ds['train']")
     if isinstance(inputs, pa.Array | pa.ChunkedArray):
         return cast("Frame", _table({config.text_column: inputs}))
     if isinstance(inputs, Mapping):
@@ -110,8 +114,12 @@ def hold_texts(items: Sequence[str | Path]) -> bool:
     return True
 
 
-def _kind_of_items(inputs: Iterable[Any], config: ExtractConfig) -> Frame | Paths:
+def _kind_of_items(inputs: Any, config: ExtractConfig) -> Frame | Paths:
     """Return rows or texts as a table, and paths as they are. An iterator of rows or texts is read with the table."""
+    if _is_from("datasets", "IterableDataset", inputs):
+        inputs = inputs.with_format(None)
+        if names := inputs.column_names:
+            inputs = inputs.select_columns(_held_columns("datasets", names, (), config))
     rest, is_held = iter(inputs), isinstance(inputs, Sized)
     head = [*(rest if is_held else islice(rest, _GROUP_ROWS))]
     if not head:
@@ -123,11 +131,18 @@ def _kind_of_items(inputs: Iterable[Any], config: ExtractConfig) -> Frame | Path
     schema = table.schema
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from table.to_batches()
-        while chunk := [*islice(rest, _GROUP_ROWS)]:
+        more, n_rows, n_bytes = table, 0, 0
+        while True:
+            yield from more.to_batches()
+            n_rows, n_bytes = n_rows + more.num_rows, n_bytes + more.nbytes
+            if config.limit is None and (n_rows > MAX_ITERATED_ROWS or n_bytes > MAX_ITERATED_BYTES):
+                most = f"{MAX_ITERATED_ROWS:,} rows or {human_bytes(MAX_ITERATED_BYTES)}"
+                raise InputError(f"has more than {most}; pass `limit`, the most rows to read", path=FRAME)
+            if n_rows >= (config.limit or sys.maxsize) or not (chunk := [*islice(rest, _GROUP_ROWS)]):
+                return
             if not are_rows:
                 hold_texts(_strings([head[0], *chunk]))
-            yield from (_rows(chunk, schema) if are_rows else _table({config.text_column: chunk})).to_batches()
+            more = _rows(chunk, schema) if are_rows else _table({config.text_column: chunk})
 
     return cast("Frame", table if is_held else pa.RecordBatchReader.from_batches(schema, batches()))
 

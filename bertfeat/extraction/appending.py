@@ -38,7 +38,7 @@ from bertfeat.store.vectors import opened_part, read_groups
 
 def open_growing(path: AnyPath, settings: Mapping[str, Any]) -> tuple[Store, ExtractConfig]:
     """Open a store to append to; return it with the settings of the append, by default those of the store."""
-    if not path.exists():
+    if not folder_at(path).path.exists():
         raise StoreError(f"{path}: no such store; leave out `append` to make it")
     # A damaged manifest is made again by the append that made it.
     newest = newest_readable(folder_at(path))

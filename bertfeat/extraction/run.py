@@ -35,6 +35,7 @@ from bertfeat.runners.task import Task, writers_for
 from bertfeat.settings import ExtractSettings
 from bertfeat.storage import as_path
 from bertfeat.store.commit import commit_shard
+from bertfeat.store.folder import folder_at
 from bertfeat.store.plan_file import changes
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
@@ -58,12 +59,14 @@ def extract(
     every input row. Then each shard is a separate task, which ends with a receipt. The manifest comes last.
 
     Args:
-        inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`). Or
-            one data frame: any object with `__arrow_c_stream__` (of polars, pandas, pyarrow, DuckDB, ...), a polars
-            `LazyFrame` or a `datasets.Dataset`. It is read like the Parquet file that bertfeat writes of it. Or texts:
-            a Series, a dict of columns, or a list or an iterator of dicts or of strings. Strings are texts if none may
-            be a file (it exists, or has an ending that is read) and at least one does not look like a path; they are
-            paths if all may be files; a mix is refused. `Path(...)` is a path, and `{"text": [...]}` are texts.
+        inputs: Files, globs, or `-` for standard input; files and globs may be URLs of objects (`s3://`, `gs://`) or of
+            data sets of a hub (`hf://datasets/`). Or one data frame: any object with `__arrow_c_stream__` (of polars,
+            pandas, pyarrow, DuckDB, ...), a polars `LazyFrame`, a `datasets.Dataset` or `IterableDataset`. It is read
+            like the Parquet file that bertfeat writes of it. Or texts: a Series, a dict of columns, or a list or an
+            iterator of dicts or of strings; without `limit`, an iterator may have 20,000,000 rows. Strings are texts if
+            none may be a file (it exists, or has an ending that is read) and at least one does not look like a path;
+            they are paths if all may be files; a mix is refused. `Path(...)` is a path, and `{"text": [...]}` are
+            texts.
         output: The store's folder, or its URL in an object store.
         config: The settings as one object; or pass them by name in `settings`, not both.
         overwrite: Replace a store that is already there.
@@ -85,9 +88,9 @@ def extract(
     """
     config = ExtractConfig.of(config, settings)
     _check_share(config, overwrite=overwrite)
-    since = time.time()
+    since, root = time.time(), folder_at(output).path
     with reporting(progress) as progress, open_inputs(inputs, output, config) as files:
-        job = open_job(config, files, as_path(output), progress, overwrite=overwrite)
+        job = open_job(config, files, root, progress, overwrite=overwrite)
         _check_read(job.files, since)
         with open_for_writing(job.root, job.plan, overwrite=overwrite, shared=config.shards is not None) as writer:
             _finish(job, writer, progress, since)

@@ -1,4 +1,4 @@
-"""Paths of files: local ones, and objects at URLs (`s3://`, `gs://`)."""
+"""Paths of files: local ones, and objects at URLs (`s3://`, `gs://`, `hf://`)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertfeat.errors import BertfeatError, RunError, StorageError, require
 
@@ -17,15 +17,26 @@ if TYPE_CHECKING:
 class _Package(NamedTuple):
     name: str
     credentials: str
+    no_bucket: str = "no such bucket; create it, or check its name and the endpoint"
+    options: Mapping[str, Any] = {}
 
 
 _S3 = _Package("s3fs", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE")
 _GCS = _Package("gcsfs", "GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login")
-PACKAGES = {"s3": _S3, "gs": _GCS, "gcs": _GCS}
+# A read fetches what it needs and one block more.
+_HUB = _Package(
+    "huggingface_hub",
+    "HF_TOKEN, or hf auth login",
+    "no such data set or revision; check the names and the right to read it (HF_TOKEN, or hf auth login)",
+    {"block_size": 1 << 16},
+)
+#: The scheme of data sets of a hub, which are only read.
+HUB = "hf"
+PACKAGES = {"s3": _S3, "gs": _GCS, "gcs": _GCS, HUB: _HUB}
 
 # Names of error classes, because only fsspec imports the libraries that define them, when they are needed.
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
-_NO_BUCKET = {"NoSuchBucket"}
+_NO_BUCKET = {"NoSuchBucket", "RepositoryNotFoundError", "RevisionNotFoundError", "HFValidationError"}
 # s3fs needs the name of the condition that failed, which not every server gives; only this condition is ever set. A
 # missing upload was completed by a request whose answer was lost, or ended by another run.
 _IS_THERE = {"PreconditionFailed", "412", "NoSuchUpload"}
@@ -43,7 +54,8 @@ def _filesystem(scheme: str, pid: int) -> AbstractFileSystem:  # noqa: ARG001
     import fsspec
 
     # Cached listings would not show what other processes write.
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+    options = PACKAGES[scheme].options
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
 
 
 @contextlib.contextmanager
@@ -68,7 +80,7 @@ def clear_errors(scheme: str, url: str, *, needs_no_object: bool = False) -> Ite
             raise FileExistsError(f"{url}: there is such an object") from error
         names = {kind.__name__ for kind in (*type(error).__mro__, *type(cause).__mro__)}
         if names & _NO_BUCKET or (needs_no_object and isinstance(error, FileNotFoundError)):
-            raise StorageError(f"{url}: no such bucket; create it, or check its name and the endpoint") from error
+            raise StorageError(f"{url}: {PACKAGES[scheme].no_bucket}") from error
         if isinstance(error, FileNotFoundError):
             raise
         if names & _NO_CREDENTIALS or isinstance(error, PermissionError) or _is_forbidden(error):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfeat.errors import RunError
-from bertfeat.storage.filesystems import clear_errors, open_filesystem
+from bertfeat.storage.filesystems import HUB, clear_errors, open_filesystem
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -66,6 +66,11 @@ class ObjectPath:
     def parent(self) -> ObjectPath:
         """The part before the last slash."""
         return ObjectPath(self.scheme, self.bucket, self.key.rpartition("/")[0])
+
+    @property
+    def is_on_hub(self) -> bool:
+        """Whether this is in a data set of a hub, which is only read."""
+        return self.scheme == HUB
 
     @property
     def filesystem(self) -> AbstractFileSystem:
@@ -129,6 +134,19 @@ class ObjectPath:
             found = self.filesystem.glob(self._place, detail=True)
         names = sorted(name for name, entry in found.items() if entry["type"] == "file")
         return [ObjectPath(self.scheme, self.bucket, name.partition("/")[2]) for name in names]
+
+    def pinned(self) -> ObjectPath:
+        """Return a place in a data set of a hub at the commit that its revision has now; another place as it is."""
+        if not self.is_on_hub:
+            return self
+        from huggingface_hub import HfApi
+
+        with self._errors(needs_no_object=True):
+            filesystem: Any = self.filesystem
+            found = filesystem.resolve_path(self._place)
+            api = HfApi(endpoint=filesystem.endpoint, token=filesystem.token)
+            commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha
+        return ObjectPath(HUB, self.bucket, f"{found.repo_id}@{commit}/{found.path_in_repo}")
 
     def read_bytes(self, start: int | None = None, stop: int | None = None) -> bytes:
         """Return an object's content, or the bytes `start` to `stop - 1` of it."""

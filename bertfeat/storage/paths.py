@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bertfeat.errors import StorageError
-from bertfeat.storage.filesystems import PACKAGES
+from bertfeat.storage.filesystems import HUB, PACKAGES
 from bertfeat.storage.object_path import ObjectPath
 
 AnyPath = Path | ObjectPath
@@ -38,6 +38,8 @@ def as_path(place: str | Path | ObjectPath) -> AnyPath:
     key = key.rstrip("/")
     if not bucket or "" in key.split("/")[:-1] or "?" in key:
         raise StorageError(f"{place}: not a place in an object store; write {scheme}://BUCKET/NAME")
+    if scheme == HUB and (bucket != "datasets" or key.count("/") < 2):
+        raise StorageError(f"{place}: not a file of a data set; write {HUB}://datasets/OWNER/NAME/FILE")
     return ObjectPath(scheme, bucket, key)
 
 

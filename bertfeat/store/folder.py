@@ -315,6 +315,9 @@ Folder = _LocalFolder | _ObjectFolder
 def folder_at(place: str | Path | ObjectPath) -> Folder:
     """Return a store's folder."""
     path = as_path(place)
+    if isinstance(path, ObjectPath) and path.is_on_hub:
+        remedy = "write the store to a folder, then run bertfeat card and hf upload"
+        raise StorageError(f"{place}: data sets of a hub are read as a corpus only; {remedy}")
     return _ObjectFolder(path) if isinstance(path, ObjectPath) else _LocalFolder(path)
 
 

@@ -61,6 +61,7 @@ FRAMES: dict[str, Callable[[], Any]] = {
     "reader": lambda: TABLE.to_reader(max_chunksize=7),
     "duckdb": lambda: duckdb.from_arrow(TABLE),
     "dataset": lambda: datasets.Dataset.from_dict(COLUMNS),
+    "iterable dataset": lambda: datasets.Dataset.from_dict(COLUMNS).to_iterable_dataset().with_format("numpy"),
     "dataset shuffled, then sorted": shuffled_then_sorted,
 }
 
@@ -258,6 +259,32 @@ def test_an_iterator_is_read_batch_by_batch_into_the_same_bytes(tmp_path):
     rows = [{"text": "a", "id": 1}] * 5_000
     with pytest.raises(InputError, match="cannot be read as a table"):
         write_frame(resolve_kind(chain(rows, [{"text": "b", "id": "x"}]), ExtractConfig()), tmp_path, IDS)
+
+
+def test_an_iterator_that_never_ends_is_one_line_and_a_limit_bounds_it(tmp_path, plain, monkeypatch):
+    n_read = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal n_read
+        while True:
+            n_read += 1
+            yield {"text": f"text {n_read}", "more": 1}
+
+    endless = datasets.IterableDataset.from_generator(rows)
+    for name, bound in (("MAX_ITERATED_ROWS", 10_000), ("MAX_ITERATED_BYTES", 100_000)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"bertfeat.corpus.data_frames.{name}", bound)
+            n_read = 0
+            with pytest.raises(InputError, match=r"^<frame>: has more than .*; pass `limit`, the most rows to read$"):
+                extract(endless, tmp_path / "s", **plain)
+            assert n_read < 20_000
+            assert list(tmp_path.iterdir()) == []
+    n_read = 0
+    assert resolve_kind(endless, ExtractConfig(limit=4_100)).schema.names == ["text", "more"]
+    found = pl.from_arrow(resolve_kind(endless, ExtractConfig(limit=4_100)))
+    assert len(found) == 2 * 4096
+    with pytest.raises(InputError, match="no column 'txt' for `text_column`; did you mean 'text'"):
+        extract(datasets.Dataset.from_dict(COLUMNS).to_iterable_dataset(), tmp_path / "s", **plain, text_column="txt")
 
 
 BOTH_WAYS = r"pass texts as pl\.DataFrame\(\{'text': \[\.\.\.\]\}\) or .*, and paths as Path\(\.\.\.\)$"

@@ -73,7 +73,7 @@ FRAMES = "store corpus exports layers probes search map serve cli pipelines enco
 # library -> floors that may import it
 HOMES = {
     "transformers": {"encoder", "text", "pipelines"},
-    "huggingface_hub": {"encoder", "exports"},
+    "huggingface_hub": {"encoder", "exports", "storage"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann"},
