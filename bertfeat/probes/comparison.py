@@ -196,7 +196,7 @@ def compare_probes(
 def _common_label(one: FittedProbe, other: FittedProbe, label: str | None) -> str:
     """Return the column with the gold labels, after a check that the probes predict the same kind of labels."""
     mine, theirs = f"probe {one.name}", f"probe {other.name}"
-    if not one.probe.task is other.probe.task is Task.CLASSIFY:
+    if not one.probe.task == other.probe.task == Task.CLASSIFY:
         raise UserError(f"{mine} learned to {one.probe.task}, {theirs} to {other.probe.task}; compare classifiers")
     if one.level != other.level:
         raise UserError(f"{mine} works at level {one.level}, {theirs} at level {other.level}; compare probes of one")

@@ -245,9 +245,7 @@ class ProbeTask:
         store = as_store(store)
         level, told_by = store.choose_level(config.level), None
         if config.task == "auto":
-            source = LabelSource.find(store, level, label, config.labels, str(store.path))
-            shards = [source.rows(store.shard(entry.shard)) for entry in store.manifest.shards]
-            task, told_by = choose_task(pl.concat(shards).filter("is_candidate")["label"], source.where)
+            task, told_by = task_of(store, level, label, config.labels)
         else:
             task = Task(config.task)
         name = config.head or DEFAULT_HEADS[task]
@@ -417,6 +415,13 @@ def _row(
         mixes=tuple(trial.report["mix"] for trial in trials if "mix" in trial.report),
         controls=controls,
     )
+
+
+def task_of(store: Store, level: Level, label: str, labels: LabelTable | None) -> tuple[Task, str | None]:
+    """Return the task that the labels of a store say, and what it was chosen by (None for texts)."""
+    source = LabelSource.find(store, level, label, labels, str(store.path))
+    shards = (source.rows(store.shard(entry.shard)) for entry in store.manifest.shards)
+    return choose_task(pl.concat([shard.filter("is_candidate")["label"] for shard in shards]), source.where)
 
 
 def chosen_metric(score: ProbeScore, params: Mapping[str, Any]) -> str:

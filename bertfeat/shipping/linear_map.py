@@ -44,7 +44,7 @@ class LinearMap:
         if found is None:
             return None
         weight, bias = found
-        if probe.task is Task.CLASSIFY and len(weight) == 1:
+        if probe.task == Task.CLASSIFY and len(weight) == 1:
             weight, bias = np.vstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
         state = probe.get_state()
         weight = weight / state["scale"].astype(np.float64)
