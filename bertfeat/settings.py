@@ -45,6 +45,8 @@ class ExtractSettings(EncodeSettings, total=False):
     model: str
     levels: str | Sequence[str]
     layers: str | int | Iterable[int]
+    rows: str | None
+    positions: str | Sequence[int]
     combine: str | Sequence[str]
     pooling: str
     document_context: bool

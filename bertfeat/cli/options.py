@@ -24,12 +24,19 @@ _LAST = "Other options"
 _HELP_ALL = "--help-all"
 # Options whose values are lost if they are repeated, because click keeps the last one. Those of a run, such as
 # --device, may be repeated: an alias may hold one that a later one replaces.
-ONCE = {"levels", "layers", "combine", "keep_columns", "columns", "features", "baselines"}
+ONCE = {"levels", "layers", "rows", "positions", "combine", "keep_columns", "columns", "features", "baselines"}
 ONCE |= {"level", "pooling", "word_pooling", "feature", "mix", "label", "where", "word"}
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(ExtractConfig)}
 _KINDS = get_type_hints(ExtractConfig)
 _SIZES = {"shard_bytes": "256MB", "cache_size": "10GB"}
-_METAVARS = {"delimiter": "C", "prompt": "TEXT", "shards": "I/N", "ray_address": "ADDRESS", "cache": "FOLDER"}
+_METAVARS = {
+    "delimiter": "C",
+    "prompt": "TEXT",
+    "shards": "I/N",
+    "ray_address": "ADDRESS",
+    "cache": "FOLDER",
+    "rows": "SQL",
+}
 _METAVARS |= {name: name.upper() for name in ("model", "layers", "device")}
 
 
@@ -236,6 +243,8 @@ feature_options = _settings(
     "Features",
     levels="What a row stands for: token, word, sentence, or several of them.",
     layers="all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
+    rows="Keep only the rows for which this SQL is true: \"word in ('bank', 'banks')\", \"is_special = false\".",
+    positions="Keep only these of a document's rows: 0 is the first, last or -1 the last, as in 0,last.",
     combine="Columns to write: none (one per layer), concat, sum, mean.  [default: none,concat for last4, else none]",
     word_pooling="How the tokens of a word become one vector.",
     unknown_words="Words that static vectors lack have no vector, or zeros.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ _OF_A_FIT = (
     "n_without_label",
     *("n_without_vector", "streamed", "n_seeds_asked", "seeds", "seed", "scores", "fit_report", "unseen_labels"),
 )
+_OF_A_SHIPPED = ("target", "path", "model", "blocks", "n_bytes", "model_bytes", "labels")
 
 _fit_options = options.together(
     options.value("Data", "--level", "LEVEL", "token, word or sentence.  [default: the only one stored]"),
@@ -268,14 +270,12 @@ def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
       bertfeat probe ship intents -o intent-model --to sentence-transformers
     """  # noqa: D301
     _check(None, probe=probe)
-    from bertfeat.durable.records import to_values
     from bertfeat.probes.fitted import load_probe
 
-    found = load_probe(probe).ship(output, to=to, overwrite=overwrite)
-    values = {"probe": probe, "output": output, **to_values(found)}
-    shown = {**values, "n_blocks": f"{found.n_blocks} of {found.n_blocks_of_model}"}
-    names = ("output", "target", "model", "n_blocks", "n_bytes", "n_bytes_of_model", "labels")
-    return options.Printed(values, facts(shown, names))
+    found = dataclasses.asdict(load_probe(probe).ship(output, to=to, overwrite=overwrite))
+    shown = {**found, "blocks": f"{found['n_blocks']} of {found['n_blocks_of_model']}"}
+    shown["model_bytes"] = found["n_bytes_of_model"]
+    return options.Printed({"probe": probe, **found}, facts(shown, _OF_A_SHIPPED))
 
 
 @probe.command(

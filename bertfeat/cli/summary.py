@@ -41,6 +41,7 @@ def store_summary(store: StoreDescription) -> dict[str, Any]:
         "levels": {
             str(level): {
                 "n_rows": store.n_rows(level),
+                **{n: counts[key] for n, key in [("n_dropped_rows", f"n_dropped_{level}_rows")] if key in counts},
                 "n_bytes": totals.n_bytes.get(level, 0),
                 "columns": {column.name: column.type for column in store.schema(level).columns},
                 "features": {feature.name: feature.dim for feature in store.schema(level).features},
@@ -136,10 +137,15 @@ def run_result(
 
 def run_text(summary: Mapping[str, Any], result: str | None, *, tip: str | None = None, **more: Any) -> str:
     """Return what is printed of a store that a run made."""
-    meta, rows = summary["metadata"], {level: info["n_rows"] for level, info in summary["levels"].items()}
+    meta, rows = summary["metadata"], {level: _rows_text(info) for level, info in summary["levels"].items()}
     counts = {name: summary.get(name) or None for name in _OF_A_RUN}
     pooling = {name: meta.get(name) for name in ("pooling", "sentence_model", "prompt") if Level.SENTENCE in rows}
     return facts({"store": summary["store"], "result": result, "rows": rows, **counts, **more, **pooling, "tip": tip})
+
+
+def _rows_text(level: Mapping[str, Any]) -> str | int:
+    n_rows, n_dropped = level["n_rows"], level.get("n_dropped_rows")
+    return n_rows if n_dropped is None else f"{n_rows:,} of {n_rows + n_dropped:,}"
 
 
 def _sentence_tip(store: StoreDescription) -> str | None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bertfeat.choices import Level
 from bertfeat.extraction.flow import Encoded, Flow, PreparedText, run_together, tokens_of, vectors_of
-from bertfeat.extraction.level_tables import document_starts
+from bertfeat.extraction.level_tables import document_starts, kept_by_document
 from bertfeat.extraction.vector_cache import VectorCache
 from bertfeat.progress import Report
 from bertfeat.records import Document, FeatureColumn, Float32Array, Receipt, ShardResult, ShardSpec
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 _BATCH_TEXTS = 256
 
 
-def _keys(digest: str, documents: Iterable[Document]) -> list[bytes]:
-    """Return the key of each document: its text, and `digest`, of all else that decides its vectors."""
+def _keys(digest: str, documents: Sequence[Document], kept: Iterable[list[Any]] | None = None) -> list[bytes]:
+    """Return the key of each document: its text, its `kept` rows, and `digest`, of all else that decides vectors."""
     given = ([digest, each.text, each.text_pair, each.words] for each in documents)
+    if kept is not None:
+        given = ([*each, *rows] for each, rows in zip(given, kept, strict=True))
     return [hashlib.sha256(json.dumps(each).encode()).digest()[:16] for each in given]
 
 
@@ -86,13 +88,14 @@ class CachedTask:
         """Read and tokenize a shard, look up its documents, and leave out the windows of those that are known."""
         whole = self.task.prepare(shard)
         with whole.clock.time("recall"), VectorCache(*self._place) as cache:
-            keys = _keys(self._digest, whole.text.documents)
+            keys = _keys(self._digest, whole.text.documents, kept_by_document(whole.text))
             found = cache.get(dict.fromkeys(keys), self._before)
         known = {number: found[key] for number, key in enumerate(keys) if key in found}
         if not known:
             return Split(whole, whole, keys, known)
         windows, is_new = whole.text.windows, np.array([key not in found for key in keys])
-        packs = self.task.flow.packs(windows, is_new[windows.spans.document])
+        wanted, needed = is_new[windows.spans.document], whole.text.needed_windows
+        packs = self.task.flow.packs(windows, wanted if needed is None else wanted & needed)
         return Split(whole, dataclasses.replace(whole, packs=packs), keys, known)
 
     def encode(self, split: Split, report: Report) -> Joined:

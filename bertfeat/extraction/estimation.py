@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress, repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -101,7 +102,9 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         for level, units in prepared.text.units.items():
             rows[level] += units[0].n_rows
         if Level.SENTENCE in rows:
-            n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in prepared.text.documents)
+            kept = prepared.text.kept.get(Level.SENTENCE, repeat(True))
+            documents = compress(prepared.text.documents, kept)
+            n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in documents)
         if not tokens_per_s:
             tokens_per_s = _calibrate(task.flow.encoder, prepared.packs)
             in_bfloat16 = _calibrate_bfloat16(task.flow, prepared.packs) if tokens_per_s else None

@@ -31,7 +31,7 @@ from bertfeat.encoder.encoder import PackEncoder, encode_packs, pack_budget
 from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentence_steps import load_steps
 from bertfeat.errors import ConfigError
-from bertfeat.extraction.level_tables import ShardText, align, level_table, make_buffers
+from bertfeat.extraction.level_tables import ShardText, align, keep_rows, level_table, make_buffers
 from bertfeat.extraction.plan import level_schema, vector_digest
 from bertfeat.extraction.pooling import Finish, needs_pooler
 from bertfeat.extraction.resolution import Resolved, check_model, resolve
@@ -217,8 +217,9 @@ class Flow:
         with clock.time("align"):
             windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
             text = align(documents, tokens, windows, self.tokenizer, self.config, self.resolved.sentence)
+            text = keep_rows(text, self.schemas, self.config, self.tokenizer)
         with clock.time("pack"):
-            packs = self.packs(windows)
+            packs = self.packs(windows, text.needed_windows)
         return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
 
     def packs(self, windows: Windows, wanted: BoolArray | None = None) -> list[Pack]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from bertfeat.extraction.pooling import EmbeddingBuffer, Finish, LevelBuffer, co
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
+from bertfeat.store.conditions import table_rows_where
 from bertfeat.text.alignment import (
     Units,
     WordRows,
@@ -43,6 +44,7 @@ class ShardText:
     """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from.
 
     `units` has one entry per pooling mode. `n_unknown` counts the tokens that static vectors lack; None for an encoder.
+    `kept`, bool (n_rows,), says for a level which of its rows are stored, if not all are.
     """
 
     documents: Sequence[Document]
@@ -51,15 +53,25 @@ class ShardText:
     words: WordRows | None
     units: Mapping[Level, Sequence[Units]]
     n_unknown: int | None = None
+    kept: Mapping[Level, BoolArray] = field(default_factory=dict)
+
+    @property
+    def needed_windows(self) -> BoolArray | None:
+        """Which windows some row is pooled from, bool (n_windows,); None where every row is stored."""
+        if not self.kept:
+            return None
+        units = [each for units in self.units.values() for each in units]
+        return sum((np.diff(each.window_starts) for each in units), np.zeros(len(self.windows), np.int64)) > 0
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of tokens and windows, for the receipt."""
+        """Return the numbers of tokens, windows and dropped rows, for the receipt."""
         n_tokens = int(self.tokens.n_texts.sum())
         return {
             "n_tokens": n_tokens,
             "n_truncated_tokens": n_tokens - int(kept_tokens(self.tokens, self.windows).sum()),
             "n_windows": len(self.windows),
             **({} if self.n_unknown is None else {"n_unknown_tokens": self.n_unknown}),
+            **{f"n_dropped_{level}_rows": int((~kept).sum()) for level, kept in self.kept.items()},
         }
 
 
@@ -94,6 +106,37 @@ def align(
         for level in [each for each in units if each is Level.SENTENCE or config.unknown_words is UnknownWords.NULL]:
             units[level] = [without_unknown(unit, windows, unknown_id) for unit in units[level]]
     return ShardText(documents, tokens, windows, words, units, n_unknown)
+
+
+def keep_rows(
+    text: ShardText, schemas: Mapping[Level, LevelSchema], config: ExtractConfig, tokenizer: Tokenizer
+) -> ShardText:
+    """Keep the rows for which `rows` is true and, of those of each document, the ones at `positions`."""
+    kept: dict[Level, BoolArray] = {}
+    for level in config.filtered_levels:
+        document = run_of(np.diff(document_starts(level, text)))
+        kept[level] = np.ones(len(document), dtype=np.bool_)
+        if config.rows is not None:
+            columns = _columns(level, text, schemas[level], tokenizer)
+            if level is not Level.SENTENCE and Level.SENTENCE in schemas:
+                others = _columns(Level.SENTENCE, text, schemas[Level.SENTENCE], tokenizer)
+                columns = {**{name: _taken(values, document) for name, values in others.items()}, **columns}
+            kept[level] = table_rows_where(config.rows, level, schemas, columns, document)
+        if config.positions:
+            rows = np.flatnonzero(kept[level])
+            kept[level][rows] = _are_at(document[rows], config.positions)
+    units = {
+        level: [each.of_rows(kept[level]) if level in kept else each for each in units]
+        for level, units in text.units.items()
+    }
+    return dataclasses.replace(text, units=units, kept=kept)
+
+
+def _are_at(document: IntArray, positions: Sequence[int]) -> BoolArray:
+    """Return which rows of documents, ascending (n_rows,), are at positions; negative ones count from the end."""
+    number = np.arange(len(document))
+    from_start, from_end = (number - np.searchsorted(document, document, side=side) for side in ("left", "right"))
+    return np.isin(from_start, positions) | np.isin(from_end, positions)
 
 
 def make_buffers(
@@ -139,6 +182,43 @@ def level_table(
     fetches: Fetches,
 ) -> LevelTable:
     """Make the table of a level; the vectors have their values only after `fetches.wait`."""
+    columns = _columns(level, text, schema, tokenizer)
+    if level in text.kept:
+        rows = np.flatnonzero(text.kept[level])
+        columns = {name: _taken(values, rows) for name, values in columns.items()}
+    valid = buffer.valid
+    return LevelTable(
+        level=level,
+        n_rows=len(valid),
+        columns=columns,
+        vectors={name: fetches.fetch(vectors) for name, vectors in buffer.vectors.items()},
+        valid=None if bool(valid.all()) else valid,
+    )
+
+
+def document_starts(level: Level, text: ShardText) -> IntArray:
+    """Return the first stored row of each document at a level, and their number: int64 (n_documents + 1,)."""
+    starts = np.arange(len(text.documents) + 1)
+    if level is Level.WORD:
+        assert text.words is not None
+        starts = np.searchsorted(text.words.document, starts)
+    elif level is Level.TOKEN:
+        flat = np.flatnonzero(text.windows.kept)
+        starts = np.searchsorted(documents_at(flat, text.tokens, text.windows), starts)
+    return starts_of(text.kept[level].astype(np.int64))[starts] if level in text.kept else starts
+
+
+def kept_by_document(text: ShardText) -> Iterator[list[list[int]]] | None:
+    """Return the numbers of the stored rows of each document at each filtered level; None where all are stored."""
+    if not text.kept:
+        return None
+    whole = dataclasses.replace(text, kept={})
+    pieces = [np.split(kept, document_starts(level, whole)[1:])[:-1] for level, kept in text.kept.items()]
+    return ([np.flatnonzero(piece).tolist() for piece in levels] for levels in zip(*pieces, strict=True))
+
+
+def _columns(level: Level, text: ShardText, schema: LevelSchema, tokenizer: Tokenizer) -> dict[str, Values]:
+    """Return the columns of all rows of a level, in the order of its schema."""
     if level is Level.TOKEN:
         columns = _token_columns(text, tokenizer)
     elif level is Level.WORD:
@@ -150,25 +230,11 @@ def level_table(
             columns[name] = [value for document in text.documents for value in document.annotations[name]]
         else:
             columns[name] = [document.kept.get(name) for document in text.documents]
-    valid = buffer.valid
-    return LevelTable(
-        level=level,
-        n_rows=len(valid),
-        columns={column.name: columns[column.name] for column in schema.columns},
-        vectors={name: fetches.fetch(vectors) for name, vectors in buffer.vectors.items()},
-        valid=None if bool(valid.all()) else valid,
-    )
+    return {column.name: columns[column.name] for column in schema.columns}
 
 
-def document_starts(level: Level, text: ShardText) -> IntArray:
-    """Return the first row of each document at a level, and the number of rows: int64 (n_documents + 1,)."""
-    number = np.arange(len(text.documents) + 1)
-    if level is Level.SENTENCE:
-        return number
-    if level is Level.WORD:
-        assert text.words is not None
-        return np.searchsorted(text.words.document, number)
-    return np.searchsorted(documents_at(np.flatnonzero(text.windows.kept), text.tokens, text.windows), number)
+def _taken(values: Values, rows: IntArray) -> Values:
+    return values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows.tolist()]
 
 
 def _token_columns(text: ShardText, tokenizer: Tokenizer) -> dict[str, Values]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
+
+import numpy as np
 
 from bertfeat._version import __version__
 from bertfeat.choices import CorpusFormat, Level, OnOverlong, StoreDtype, UnknownWords
@@ -31,6 +34,7 @@ from bertfeat.records import (
     Plan,
 )
 from bertfeat.storage import AnyPath
+from bertfeat.store.conditions import table_rows_where
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import COMPACTED, newest_readable
 from bertfeat.store.plan_file import MODEL_NAMES, PlanDamaged, hash_of_plan, plan_hashes, read_plan
@@ -45,11 +49,13 @@ _SAMPLE_CHARS = 2_000
 # Fields that another run of a finished store need not repeat.
 VERSION_NAMES = tuple(f"versions.{name}" for name in ("bertfeat", "torch", "transformers"))
 FINISHED_NAMES = ("shard_bytes", *VERSION_NAMES)
-# Fields that decide which documents are read and how they are laid in files, but not the vectors of a document.
+#: Fields that decide which rows are stored, if they are set.
+ROW_FILTERS = ("rows", "positions")
+# Fields that decide which documents are read, which rows are stored and how, but not the vectors of a row.
 _OF_NO_VECTOR = (
     *(*MODEL_NAMES, "format_version", "max_batch_tokens", "shard_bytes", "vector_encoding", "bad_rows", "limit"),
     *("format", "text_column", "text_pair_column", "text_pairs", "id_column", "keep_columns", "label_column"),
-    *("document_column", "no_header", "delimiter", "own_columns"),
+    *("document_column", "no_header", "delimiter", "own_columns", *ROW_FILTERS),
 )
 # The field of a plan with the columns that a format gives without a setting.
 OWN_COLUMNS = "own_columns"
@@ -81,6 +87,7 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     The hash of a plan covers the bytes of the inputs, but not their paths, workers, device number and runner.
     """
     fields = config.planned()
+    fields = {name: value for name, value in fields.items() if name not in ROW_FILTERS or value not in (None, [])}
     fields |= {
         "format_version": FORMAT_VERSION,
         "layers": list(resolved.layers),
@@ -138,6 +145,10 @@ def make_plan(
     cost = _row_cost(resolved, config.store_dtype, _tokens_per_byte(corpus, tokenizer))
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
     schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
+    if config.rows is not None:
+        for level in config.filtered_levels:
+            # Without rows, this finds what is wrong before anything is written.
+            table_rows_where(config.rows, level, schemas, defaultdict(list), np.zeros(0, np.int64))
     if config.on_overlong is OnOverlong.ERROR:
         # Check before anything is written, although the corpus is then tokenized twice.
         for shard in shards:
@@ -278,12 +289,13 @@ def describe(fields: Mapping[str, Any], model: ModelInfo, **further: Any) -> dic
 
 
 def _advice(resolved: Resolved, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a store keeps of prompts, unknown words, and the model's own sentence embedding."""
+    """Return what a store keeps of prompts, unknown words, rows, and the model's own sentence embedding."""
     told = {
         "prompt": resolved.prompt,
         "prompts": dict(resolved.prompts),
         "unknown_words": None if fields["unknown_words"] == UnknownWords.NULL else fields["unknown_words"],
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
+        **{name: fields.get(name) for name in ROW_FILTERS},
     }
     at_sentences = {"sentence_model": resolved.described} if Level.SENTENCE in resolved.columns else {}
     return {name: value for name, value in told.items() if value} | at_sentences

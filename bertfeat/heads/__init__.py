@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
-    "MLPProbe", "MeanRegressor", "RidgeProbe", "base", "bootstrap", "folder", "metrics", "registry", "scores",
-    "sequences", "targets",
+    "MLPProbe", "MeanRegressor", "RidgeProbe", "base", "bootstrap", "entities", "folder", "metrics", "registry",
+    "scores", "sequences", "targets",
 ]  # fmt: skip
 
 

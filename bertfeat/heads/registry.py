@@ -42,8 +42,8 @@ DEFAULT_HEADS = {Task.CLASSIFY: "logreg", Task.REGRESS: "ridge", Task.MULTILABEL
 
 def check_head(name: str) -> None:
     """Raise a UserError if no head has a name, without loading a head."""
-    known = [*_CLASSES, *extensions.names("heads")]
-    if name not in known:
+    if name not in _CLASSES and name not in (added := extensions.names("heads")):
+        known = [*_CLASSES, *added]
         there = did_you_mean(name, known) or f"heads are {', '.join(known)}"
         raise UserError(f"no head {name!r}; {there}")
 
@@ -57,7 +57,7 @@ def head_class(name: str, task: Task = Task.CLASSIFY) -> type[Probe]:
         return found
     if name in extensions.names("heads"):
         found = extensions.load("heads", name)
-        if found.task is task:
+        if found.task == task:
             return found
     raise UserError(f"head {name} does not go with `task={task.value!r}`; heads of it are {', '.join(OF_TASK[task])}")
 

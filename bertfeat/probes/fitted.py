@@ -40,7 +40,7 @@ from bertfeat.probes.predictions import (
     shown_predictions,
     write_frames,
 )
-from bertfeat.probes.rows import IS_FIRST_TOKEN, LabelSource, select_rows
+from bertfeat.probes.rows import IS_FIRST_TOKEN, LabelSource, select_rows, warn_of_gaps
 from bertfeat.probes.scoring import ProbeScore, predict_rows, score_rows
 from bertfeat.progress import Progress
 from bertfeat.records import BoolArray
@@ -121,6 +121,7 @@ class FittedProbe:
         store = as_store(store)
         self.spec.find_in(store, mine=self._mine)
         rows = select_rows(store, self.level, self.spec.feature, label or self.label, labels, task=self.probe.task)
+        warn_of_gaps(store, rows, type(self.probe))
         if self.probe.task == Task.CLASSIFY:
             require_same_kind(rows.labels, rows.source.where, self.probe.classes_, self._mine)
         return score_rows(self.probe, rows.stream(store, self.spec.feature), rows, bootstrap=bootstrap)

@@ -32,7 +32,7 @@ from bertfeat.probes.controls import baseline_rows, check_controls, measure
 from bertfeat.probes.description import DevRows, MeanScore, Training
 from bertfeat.probes.features import FeatureChoice, choose_feature, choose_features
 from bertfeat.probes.fitted import FittedProbe, as_store
-from bertfeat.probes.rows import Dataset, LabelledRows, LabelSource, read_vectors, select_rows
+from bertfeat.probes.rows import Dataset, LabelledRows, LabelSource, read_vectors, select_rows, warn_of_gaps
 from bertfeat.probes.scoring import ProbeScore, score_rows
 from bertfeat.probes.sweep import Sweep, SweepRow
 from bertfeat.probes.targets import choose_task
@@ -278,6 +278,7 @@ class ProbeTask:
     def rows(self, feature: str, label: str) -> tuple[LabelledRows, LabelledRows | None]:
         """Find the rows with a label, and those of the dev store if there is one."""
         rows = select_rows(self.store, self.level, feature, label, self.config.labels, self.config.limit, self.task)
+        warn_of_gaps(self.store, rows, self.head)
         if self.dev is None:
             return rows, None
         return rows, select_rows(self.dev, self.level, feature, label, self.config.dev_labels, task=self.task)

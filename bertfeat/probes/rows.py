@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,11 @@ from bertfeat.choices import Level, Task
 from bertfeat.corpus.tables import read_table
 from bertfeat.display import counted
 from bertfeat.durable.files import os_errors
-from bertfeat.errors import UserError, did_you_mean
+from bertfeat.errors import BertfeatWarning, UserError, did_you_mean
 from bertfeat.heads.base import Labels, Probe
+from bertfeat.heads.entities import is_tag_scheme
 from bertfeat.heads.sequences import Sequences
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, WORDS
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.targets import is_given, labels_of
 from bertfeat.records import BoolArray, IntArray
@@ -135,6 +137,15 @@ def select_rows(
         n_total=candidates.height,
         source=source,
     )
+
+
+def warn_of_gaps(store: Store, found: LabelledRows, probe: type[Probe]) -> None:
+    """Warn that a tagger, or a score of entities, takes words for neighbors between which others were not stored."""
+    has_gaps = Level.WORD in store.levels and not {"rows", "positions"}.isdisjoint(store.metadata)
+    if has_gaps and found.level in WORDS and (probe.is_tagger or is_tag_scheme(np.unique(found.labels))):
+        what = "a tagger and the score of entities take the words that are there for neighbors"
+        text = f"{store.path}: holds some words of each document only (`rows`, `positions`); {what}"
+        warnings.warn(BertfeatWarning(text), stacklevel=3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import functools
 import polars as pl
 
 from bertfeat.choices import Level
-from bertfeat.errors import UserError, no_column
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray
+from bertfeat.store.conditions import rows_where
 from bertfeat.store.reader import Store, read_columns, row_columns
 
 
@@ -41,26 +41,4 @@ class PositionFilters:
 def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
     """Return for which rows an SQL condition on columns of the level, or of documents, is true, bool (n_rows,)."""
     own, others = row_columns(store, level)
-    try:
-        condition = pl.sql_expr(where)
-        named = list(dict.fromkeys(condition.meta.root_names()))
-        for name in named:
-            if name not in own and name not in others:
-                quotes = "texts take single quotes, as in doc_id = 'a'"
-                raise _wrong(where, f"{no_column(name, [*own, *others])}; {quotes}")
-        if not named:
-            raise _wrong(where, f"names no column; columns are {', '.join([*own, *others])}")
-        frame = read_columns(store, level, named)
-        # A new column must have a value for each row, or one for all.
-        mask = frame.lazy().with_columns(condition.alias("_condition")).select("_condition").collect()["_condition"]
-    except pl.exceptions.PolarsError as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise _wrong(where, f"not an SQL condition on these columns: {first_line}") from error
-    if mask.dtype != pl.Boolean:
-        raise _wrong(where, f"gives {mask.dtype}, where a condition is true or false")
-    flags: BoolArray = mask.fill_null(False).to_numpy()
-    return flags
-
-
-def _wrong(where: str, reason: str) -> UserError:
-    return UserError(f"`where` {where!r:.120}: {reason}")
+    return rows_where(where, "where", [*own, *others], lambda names: read_columns(store, level, names))

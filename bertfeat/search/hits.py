@@ -172,17 +172,19 @@ class HitRows:
         wanted = np.unique(np.add.outer(rows, np.arange(-reach, reach + 1)))
         wanted = wanted[(wanted >= 0) & (wanted < self.store.n_rows(self.level))]
         surface = LEVELS[self.level].surface
-        names = ["doc_id", surface, *(["is_special"] if self.level is Level.TOKEN else [])]
+        names = ["doc_id", LEVELS[self.level].keys[1], surface, *(["is_special"] if self.level is Level.TOKEN else [])]
         frame = self.store.rows(self.level, wanted, names)
         # Imported vectors may come without their words.
         doc_ids, words = frame["doc_id"].to_list(), frame[surface].fill_null("").to_list()
         hidden = frame["is_special"].to_list() if "is_special" in names else [False] * len(words)
+        # Rows that are not stored leave gaps.
+        joints = [" … " if step > 1 else " " for step in frame[names[1]].diff()[1:]]
         contexts = []
         for at in np.searchsorted(wanted, rows).tolist():
             first, last = np.searchsorted(wanted, [wanted[at] - reach, wanted[at] + reach + 1]).tolist()
             near = [n for n in range(first, last) if doc_ids[n] == doc_ids[at] and not hidden[n]]
-            left = "".join(words[n] + " " for n in near if n < at)
-            right = "".join(" " + words[n] for n in near if n > at)
+            left = "".join(words[n] + joints[n] for n in near if n < at)
+            right = "".join(joints[n - 1] + words[n] for n in near if n > at)
             text = left + words[at] + right
             contexts.append(context_of(text, len(left), len(left) + len(words[at]), width))
         return contexts

@@ -43,17 +43,23 @@ class LinearMap:
         found = _of_scaled(probe)
         if found is None:
             return None
-        weight, bias = found
-        if probe.task == Task.CLASSIFY and len(weight) == 1:
-            weight, bias = np.vstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
-        state = probe.get_state()
-        weight = weight / state["scale"].astype(np.float64)
-        bias = bias - weight @ state["mean"].astype(np.float64)
-        return cls(weight.astype(np.float32), bias.astype(np.float32))
+        mean, scale = _moments(probe)
+        weight = found[0] / scale
+        return cls(weight.astype(np.float32), (found[1] - weight @ mean).astype(np.float32))
 
-    def scores(self, vectors: Float32Array) -> Float32Array:
-        """Return the scores of vectors, float32 (n_rows, dim), as float32 (n_rows, n_outputs)."""
-        return np.asarray(vectors @ self.weight.T + self.bias, dtype=np.float32)
+
+def exact_scores(probe: Probe, vectors: Float32Array) -> Float64Array:
+    """Return the scores of a linear head for vectors (n_rows, dim), nothing folded: float64 (n_rows, n_outputs)."""
+    found = _of_scaled(probe)
+    assert found is not None
+    mean, scale = _moments(probe)
+    return np.asarray((vectors - mean) / scale @ found[0].T + found[1])
+
+
+def _moments(probe: Probe) -> tuple[Float64Array, Float64Array]:
+    """Return mean and scale of the standardization of a head, float64 (dim,) each."""
+    state = probe.get_state()
+    return state["mean"].astype(np.float64), state["scale"].astype(np.float64)
 
 
 def _of_scaled(probe: Probe) -> tuple[Float64Array, Float64Array] | None:
@@ -64,8 +70,10 @@ def _of_scaled(probe: Probe) -> tuple[Float64Array, Float64Array] | None:
     if probe.head == "mean":
         return np.zeros((len(state["means"]), len(state["mean"]))), state["means"]
     if probe.head != "centroid":
-        weight, bias = _LINEAR[probe.head]
-        return state[weight], state[bias]
+        weight, bias = (state[name] for name in _LINEAR[probe.head])
+        if probe.task == Task.CLASSIFY and len(weight) == 1:
+            weight, bias = np.vstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
+        return weight, bias
     centroids = state["centroids"]
     squares = (centroids**2).sum(axis=1)
     if probe.get_params()["metric"] == "euclidean":

@@ -1,25 +1,89 @@
-"""A shipped probe as a folder of sentence."""
+"""A shipped probe as a model of sentence-transformers, whose embedding of a text is the scores of the labels."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
+from bertfeat.choices import Level, Pooling
 from bertfeat.encoder.checkpoint import Checkpoint
-from bertfeat.errors import UserError
+from bertfeat.encoder.loading import no_progress_bars
+from bertfeat.errors import checkpoint_errors, require
 from bertfeat.shipping.linear_map import LinearMap
+from bertfeat.shipping.one_layer import Comparison, copy_tokenizer, load_cut, refusal_of_feature
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
 
+_POOLINGS = (Pooling.MEAN, Pooling.MAX, Pooling.CLS, Pooling.LASTTOKEN, Pooling.WEIGHTEDMEAN, Pooling.MODEL)
 
-def refusal(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:  # noqa: ARG001
+
+def refusal(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
     """Return why the target cannot express a probe, as the end of a sentence; None if it may."""
-    if LinearMap.of(probe.probe) is None:
-        return f"head {probe.probe.head} is not linear"
-    return None
+    spec = probe.spec
+    is_max = spec.pooling == Pooling.MAX and not spec.include_special_tokens
+    reasons = {
+        f"sentence-transformers labels no {spec.level}, only texts": spec.level is not Level.SENTENCE,
+        f"sentence-transformers has no pooling {spec.pooling}": spec.pooling not in _POOLINGS,
+        "max of sentence-transformers counts special tokens (`include_special_tokens`)": is_max,
+    }
+    own = next((said for said, is_true in reasons.items() if is_true), None)
+    return refusal_of_feature(probe, checkpoint) or own
 
 
 def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
-    """Write the model, its tokenizer and its config."""
-    raise UserError(f"{probe.name}, {checkpoint.name}, {folder}: not written yet")
+    """Write the cut model, the pooling, and a dense layer for the scores, as modules."""
+    require("sentence_transformers", what="`to='sentence-transformers'` needs")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    linear, comparison = LinearMap.of(probe.probe), Comparison(probe, checkpoint)
+    assert linear is not None
+    weight, bias, prompt = torch.from_numpy(linear.weight), torch.from_numpy(linear.bias), probe.spec.prompt
+    with tempfile.TemporaryDirectory() as part, no_progress_bars():
+        with checkpoint_errors(checkpoint.folder, "sentence-transformers does not load it"):
+            modules = _modules(probe, checkpoint, Path(part), kinds)
+            n_outputs, dim = weight.shape
+            modules.append(kinds.Dense(dim, n_outputs, True, nn.Identity(), weight, bias))
+            model = SentenceTransformer(
+                modules=modules,
+                device="cpu",
+                prompts={"probe": prompt} if prompt else None,
+                default_prompt_name="probe" if prompt else None,
+            )
+        model.max_seq_length = probe.spec.max_length
+        comparison.choose([lambda: [model.encode([text], show_progress_bar=False) for text in comparison.texts]])
+        model.save_pretrained(str(folder), create_model_card=False)
+
+
+def _modules(probe: FittedProbe, checkpoint: Checkpoint, part: Path, kinds: Any) -> list[Any]:
+    """Return the modules that make the vector of a text; the cut model is written to the folder `part`."""
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel
+
+    spec, model = probe.spec, load_cut(probe, checkpoint, AutoModel)
+    if spec.pooling == Pooling.MODEL:
+        modules: list[Any] = list(SentenceTransformer(str(checkpoint.folder), device="cpu", local_files_only=True))
+        modules[0].auto_model.config.update({"id2label": model.config.id2label, "label2id": model.config.label2id})
+        return modules
+    model.save_pretrained(part)
+    copy_tokenizer(probe, checkpoint, part)
+    modules = [kinds.Transformer(str(part))]
+    tokenizer = modules[0].tokenizer
+    # Attention leaves out what is padded, whatever the token.
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    if spec.pooling == Pooling.MEAN and not spec.include_special_tokens:
+        modules.append(_without_special_tokens(tokenizer, kinds))
+    return [*modules, kinds.Pooling(model.config.hidden_size, str(spec.pooling))]
+
+
+def _without_special_tokens(tokenizer: Any, kinds: Any) -> Any:
+    """Return weights of tokens: 0 for the special ones that the tokenizer adds to a text, 1 for all others."""
+    words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    special = {words[token]: 0.0 for token in tokenizer("")["input_ids"]}
+    # The module looks words up in small letters too.
+    return kinds.WordWeights(words, {**{word: 1.0 for word in words if word.lower() in special}, **special})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.output_check import check_folder
@@ -16,26 +17,18 @@ from bertfeat.encoder.hub import TOKENIZER_FILES
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.extraction.resolution import check_model
 from bertfeat.shipping.card import CARD, is_shipped, model_card
+from bertfeat.shipping.one_layer import NotExpressed
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
 
-#: The targets, and the module that writes each of them.
+#: The targets, and the module of each: `refusal(probe, checkpoint)` is why it cannot express a probe, or None, and
+#: `write(probe, checkpoint, folder)` writes all files but the model card.
 TARGETS = {
     "transformers": "bertfeat.shipping.transformers_folder",
     "sentence-transformers": "bertfeat.shipping.sentence_folder",
 }
-
-
-class Target(Protocol):
-    """The module of a target."""
-
-    def refusal(self, probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
-        """Return why the target cannot express a probe, as the end of a sentence; None if it may."""
-
-    def write(self, probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
-        """Write all files of the target but the model card; a UserError if the result is not the probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +48,22 @@ class Shipped:
 def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
     """Write a probe and the blocks that it needs as a model folder; see `FittedProbe.ship`."""
     folder, mine = local_path(output, "a model"), f"probe {probe.name}"
-    target = _target(to)
+    if to not in TARGETS:
+        raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
     recover(folder)
     check = partial(_check, folder, overwrite=overwrite)
     check()
     probe.spec.require_known_model()
-    checkpoint = open_checkpoint(probe.spec.model, probe.spec.revision)
+    checkpoint, target = open_checkpoint(probe.spec.model, probe.spec.revision), import_module(TARGETS[to])
     check_model(probe.spec, checkpoint, mine=mine)
-    reason = target.refusal(probe, checkpoint)
-    if reason is not None:
-        raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, to)}")
+    if (reason := target.refusal(probe, checkpoint)) is not None:
+        raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, (name for name in TARGETS if name != to))}")
     with publish_folder(folder, check) as new:
-        target.write(probe, checkpoint, new)
-        (new / CARD).write_text(model_card(probe, checkpoint, to), encoding="utf-8")
+        try:
+            target.write(probe, checkpoint, new)
+        except NotExpressed as error:
+            raise UserError(f"{mine}: {error}{_remedy(probe, checkpoint, ['onnx'])}") from None
+        (new / CARD).write_text(model_card(probe, checkpoint, to, folder.name), encoding="utf-8")
     whole = [*checkpoint.weights_files, *map(checkpoint.folder.joinpath, ("config.json", *TOKENIZER_FILES))]
     return Shipped(
         target=to,
@@ -81,18 +77,10 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
     )
 
 
-def _target(to: str) -> Target:
-    if to not in TARGETS:
-        raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
-    return cast("Target", import_module(TARGETS[to]))
-
-
-def _remedy(probe: FittedProbe, checkpoint: Checkpoint, refused: str) -> str:
-    """Return the end of a refusal: the first other target that can express the probe, if there is one."""
-    for name in TARGETS:
-        if name != refused and _target(name).refusal(probe, checkpoint) is None:
-            return f"; pass `to='{name}'`"
-    return ""
+def _remedy(probe: FittedProbe, checkpoint: Checkpoint, others: Iterable[str]) -> str:
+    """Return the end of a refusal: the first of other targets that can express the probe, if there is one."""
+    known = ((name, import_module(TARGETS[name])) for name in others if name in TARGETS)
+    return next((f"; pass `to='{name}'`" for name, other in known if other.refusal(probe, checkpoint) is None), "")
 
 
 @os_errors(UserError)

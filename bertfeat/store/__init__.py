@@ -4,6 +4,6 @@ This module imports nothing: a description of a store needs neither polars nor p
 """
 
 __all__ = [
-    "commit", "compaction", "description", "folder", "layout", "manifest", "parts", "plan_file", "provenance",
-    "reader", "receipts", "selection", "vectors", "verification", "writer",
+    "commit", "compaction", "conditions", "description", "folder", "layout", "manifest", "parts", "plan_file",
+    "provenance", "reader", "receipts", "selection", "vectors", "verification", "writer",
 ]  # fmt: skip

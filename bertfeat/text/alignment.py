@@ -59,6 +59,18 @@ class Units:
         window_starts = np.searchsorted(window, np.arange(len(windows) + 1))
         return cls(n_rows, row, window_starts, starts_of(n), positions, weights)
 
+    def of_rows(self, kept: BoolArray) -> Units:
+        """Return the units of the kept rows, bool (n_rows,), which are numbered from 0."""
+        chosen, n = kept[self.row], np.diff(self.starts)
+        return Units(
+            n_rows=int(kept.sum()),
+            row=(np.cumsum(kept) - 1)[self.row[chosen]],
+            window_starts=starts_of(chosen.astype(np.int64))[self.window_starts],
+            starts=starts_of(n[chosen]),
+            positions=self.positions[np.repeat(chosen, n)],
+            weights=None if self.weights is None else self.weights[np.repeat(chosen, n)],
+        )
+
     @property
     def n_segments(self) -> IntArray:
         """Segments of each row: int64 (n_rows,)."""

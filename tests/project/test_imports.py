@@ -72,7 +72,8 @@ METHODS = {
 FRAMES = "store corpus exports layers probes search map serve cli pipelines encoder"
 # library -> floors that may import it
 HOMES = {
-    "transformers": {"encoder", "text", "pipelines"},
+    # A shipped model is one of its classes with a classifier, or one of sentence-transformers with it inside.
+    "transformers": {"encoder", "text", "shipping", "pipelines"},
     "huggingface_hub": {"encoder", "exports", "storage"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
@@ -88,7 +89,7 @@ HOMES = {
     "h5py": {"exports", "pipelines"},
     "matplotlib": {"plots"},
     "umap": {"map"},
-    "sentence_transformers": set(),
+    "sentence_transformers": {"shipping"},
     "ray": {"runners"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
