@@ -65,7 +65,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     has_mix: ClassVar[bool] = False
     #: The parameter that may be a list of values to choose from on dev, if there is one.
     penalty_name: ClassVar[str | None] = None
-    #: The values of each parameter that is a name; those of `metric` follow from the task.
+    #: The values of each parameter that is a name; those of the `metric` that chooses a penalty follow from the task.
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     classes_: Labels  # sorted
@@ -108,10 +108,11 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         has_dev, params = dev is not None, self.get_params(deep=False)
         if has_dev and (not isinstance(dev, tuple | list) or len(dev) != 2):
             raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
-        of_task = [name for name in DEV_METRICS.get(self.task, ()) if self.is_tagger or name != "entity_f1"]
-        choices = {"metric": ("auto", *of_task, *(["loss"] if self.is_random else [])), **self.choices}
+        choices = self.choices
         if self.penalty_name is not None:
             penalties(self.penalty_name, params.pop(self.penalty_name), has_dev=has_dev)
+            of_task = [name for name in DEV_METRICS.get(self.task, ()) if self.is_tagger or name != "entity_f1"]
+            choices = {"metric": ("auto", *of_task, *(["loss"] if self.is_random else [])), **choices}
         for name, value in params.items():
             if name in choices and (not isinstance(value, str) or value not in choices[name]):
                 raise UserError(f"{name} {value!r} must be one of {', '.join(choices[name])}")

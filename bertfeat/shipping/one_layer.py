@@ -71,7 +71,7 @@ def load_cut(probe: FittedProbe, checkpoint: Checkpoint, auto_class: Any) -> Any
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
         kinds = {Task.CLASSIFY: "single_label_classification", Task.MULTILABEL: "multi_label_classification"}
-        config.problem_type = kinds.get(task, "regression")
+        config.problem_type = kinds.get(Task(task), "regression")
         options = {"dtype": torch.float32, "use_safetensors": True, "local_files_only": True}
         return auto_class.from_pretrained(checkpoint.folder, config=config, **options).eval()
 
