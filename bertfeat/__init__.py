@@ -16,6 +16,8 @@ from bertfeat.lazy_names import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from bertfeat import errors, exports, heads, plots, search
+    from bertfeat.audits.build import audit
+    from bertfeat.audits.result import Audit
     from bertfeat.config import ExtractConfig
     from bertfeat.encoder.conversion import convert
     from bertfeat.exports.exporting import ExportResult, export
@@ -43,15 +45,17 @@ if sys.platform == "win32":
     raise ImportError("bertfeat runs on Linux and macOS; on Windows, run it in WSL (Windows Subsystem for Linux)")
 
 __all__ = [
-    "BertFeatures", "BertfeatError", "Comparison", "Encoder", "ExportResult", "ExtractConfig", "FittedProbe", "Index",
-    "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Slim", "Store", "StoreMap", "Sweep", "__version__",
-    "append", "build_index", "compact", "compare_probes", "convert", "embed", "errors", "export", "exports", "extract",
-    "fit_probe", "heads", "import_vectors", "load_probe", "open_index", "open_store", "plots", "search",
-    "slim_probe", "sweep_probes", "verify",
+    "Audit", "BertFeatures", "BertfeatError", "Comparison", "Encoder", "ExportResult", "ExtractConfig",
+    "FittedProbe", "Index", "LayerComparison", "ProbeConfig", "ProbeScore", "Progress", "Slim", "Store", "StoreMap",
+    "Sweep", "__version__", "append", "audit", "build_index", "compact", "compare_probes", "convert", "embed",
+    "errors", "export", "exports", "extract", "fit_probe", "heads", "import_vectors", "load_probe", "open_index",
+    "open_store", "plots", "search", "slim_probe", "sweep_probes", "verify",
 ]  # fmt: skip
 
 # module -> its public names; both load on first use
 _HOMES = {
+    "audits.build": "audit",
+    "audits.result": "Audit",
     "config": "ExtractConfig",
     "encoder.conversion": "convert",
     "exports.exporting": "ExportResult export",

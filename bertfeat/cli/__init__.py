@@ -27,6 +27,7 @@ _FIRST = {
 }
 _MORE = {"import": "extract.import_", "serve": "search.serve", "layers": "export.layers", "static": "export.static"}
 _MORE |= {"card": "export.card", "compact": "inspect.compact", "models": "inspect.models", "convert": "inspect.convert"}
+_MORE |= {"audit": "audit.audit"}
 _PLACES = {name: place for name, (place, _) in _FIRST.items()} | _MORE
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from bertfeat.cli import options
 from bertfeat.display import facts
 from bertfeat.errors import BertfeatWarning, require
 from bertfeat.heads.registry import HEADS, check_head
+
+if TYPE_CHECKING:
+    from bertfeat.probes.config import ProbeConfig
 
 _LABELS = "in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."
 # Options of a fit and of a sweep that `--help` shows.
@@ -238,16 +241,10 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
       bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
       bertfeat probe sweep features bert-features -o models --label intent --limits 100,300,all
     """  # noqa: D301
-    from bertfeat.probes.sweep import check_sweep_folder
-
-    params = head_params(settings)
-    check_sweep_folder(output, overwrite=overwrite)
-    for store in stores:
-        _check(store, settings=settings)
-    from bertfeat.probes.config import ProbeConfig
+    config = _sweep_config(stores, output, overwrite, settings)
     from bertfeat.probes.fitting import sweep_probes
 
-    found = sweep_probes(stores, label, ProbeConfig(params=params, **settings), progress=options.watched())
+    found = sweep_probes(stores, label, config, progress=options.watched())
     found.write(output, overwrite=overwrite)
     best = f"{output}: {found.best_line()}\n{found.reuse_line()}".rstrip()
     text = "\n\n".join([found.table(), *found.mix_lines(), best])
@@ -304,17 +301,10 @@ def slim(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **se
       bertfeat probe slim features -o slim --label intent --dev dev_features
       bertfeat probe slim means firsts -o slim --label intent --keep 0.95 --heads logreg,mlp --widths full,16
     """  # noqa: D301
-    from bertfeat.probes.sweep import check_sweep_folder
-
-    params = head_params(settings)
-    check_sweep_folder(output, overwrite=overwrite)
-    for store in stores:
-        _check(store, settings=settings)
-    from bertfeat.probes.config import ProbeConfig
+    chosen = {name: settings.pop(name) for name in ("keep", "widths", "heads", "test_share")}
+    config = _sweep_config(stores, output, overwrite, settings)
     from bertfeat.probes.slim import slim_probe
 
-    chosen = {name: settings.pop(name) for name in ("keep", "widths", "heads", "test_share")}
-    config = ProbeConfig(params=params, **settings)
     found = slim_probe(stores, label, config, **chosen, progress=options.watched())
     found.write(output, overwrite=overwrite)
     return options.Printed({"output": output, **found.to_dict()}, "\n".join([found.table(), "", *found.lines()]))
@@ -322,6 +312,19 @@ def slim(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **se
 
 # --heads stands for this option.
 slim.params = [param for param in slim.params if param.name != "head"]
+
+
+def _sweep_config(stores: tuple[str, ...], output: str, overwrite: bool, settings: dict[str, Any]) -> ProbeConfig:
+    """Check the folder and the stores of a sweep, and return its settings."""
+    from bertfeat.probes.sweep import check_sweep_folder
+
+    params = head_params(settings)
+    check_sweep_folder(output, overwrite=overwrite)
+    for store in stores:
+        _check(store, settings=settings)
+    from bertfeat.probes.config import ProbeConfig
+
+    return ProbeConfig(params=params, **settings)
 
 
 def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str, Any] | None = None) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertfeat.display import html_table, printable
+from bertfeat.display import html_table
 from bertfeat.plots.charts import COLORS, MARKERS, as_image, new_figure, one_line, style
+from bertfeat.plots.pages import render_page
 from bertfeat.plots.tables import write_report
 
 if TYPE_CHECKING:
@@ -60,25 +61,16 @@ def layer_page(
     table: tuple[Sequence[str], Sequence[Sequence[object]]],
 ) -> str:
     """Return a comparison, the `content` of layers.json, as an HTML file that loads nothing, with texts escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    pages = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
     # The words of the highest layer that has some.
     moved = [(name, words) for name, words in content["moved"].items() if words][-1:]
-    html: str = pages.get_template("layers.html").render(
-        content,
-        figures=[(name, panel, _svg(panel)) for name, panel in panels.items()],
-        moved=[(name, html_table("", list(words[0]), [list(one.values()) for one in words])) for name, words in moved],
-        table=html_table("", *table),
-    )
-    return html
+    values = {
+        "figures": [(name, panel, _svg(panel)) for name, panel in panels.items()],
+        "moved": [
+            (name, html_table("", list(words[0]), [list(one.values()) for one in words])) for name, words in moved
+        ],
+        "table": html_table("", *table),
+    }
+    return render_page(Path(__file__).with_name("layers.html"), {**content, **values})
 
 
 def _svg(panel: Panel) -> str:

@@ -1,3 +1,3 @@
-"""Reports for people: tables as text, Markdown and CSV, and plots as PNG and SVG."""
+"""Reports for people: tables as text, Markdown and CSV, plots as PNG and SVG, and pages."""
 
-__all__ = ["charts", "tables"]
+__all__ = ["charts", "pages", "tables"]

@@ -156,28 +156,26 @@ def slim_probe(
         sweep = sweep_fits(label, parts, fits, reports)
         found = zip(sweep.rows, fits, costs, strict=True)
         rows = [replace(row, head=task.head.head, controls=cost) for row, (_, task, *_), cost in found]
-        kept, probes, bars = _choose(rows, keep), [], []
-        for n, task, choice, _ in (fits[rows.index(row)] for row in (kept, max(rows, key=_score))):
-            probes.append(fit_rows(task, label, choice, parts[n].train, parts[n].held, reports))
-            vectors = tests[n].stream(task.store, choice.feature)
-            score = score_rows(probes[-1].probe, vectors, tests[n], bootstrap=[kept.metric], ranks=False)
-            ends = score.intervals.get(kept.metric)
-            bars.append(ScoreBar(score.values.get(kept.metric, 0.0), *((ends.low, ends.high) if ends else ())))
+        best = max(range(len(rows)), key=lambda place: rows[place].score)
+        kept, apart = rows.index(_smallest(rows, rows[best], keep)), {}
+        for place in {best, kept}:
+            n, task, choice, _ = fits[place]
+            fitted = fit_rows(task, label, choice, parts[n].train, parts[n].held, reports)
+            vectors, metric = tests[n].stream(task.store, choice.feature), rows[place].metric
+            score = score_rows(fitted.probe, vectors, tests[n], bootstrap=[metric], ranks=False)
+            ends = score.intervals.get(metric)
+            apart[place] = fitted, ScoreBar(score.values.get(metric, 0.0), *((ends.low, ends.high) if ends else ()))
     values = {one.name: getattr(sweep, one.name) for one in fields(Sweep)}
     values |= {"rows": tuple(rows), "head": ", ".join(dict.fromkeys(str(row.head) for row in rows)), "keep": keep}
-    values |= {"test_share": test_share, "n_test": len(tests[0].rows), "kept": kept, "probe": probes[0]}
-    return Slim(**values, kept_apart=bars[0], best_apart=bars[1])
+    values |= {"test_share": test_share, "n_test": len(tests[0].rows), "kept": rows[kept], "probe": apart[kept][0]}
+    return Slim(**values, kept_apart=apart[kept][1], best_apart=apart[best][1])
 
 
-def _score(row: SweepRow) -> float:
-    return row.score
-
-
-def _choose(rows: Sequence[SweepRow], keep: float) -> SweepRow:
+def _smallest(rows: Sequence[SweepRow], best: SweepRow, keep: float) -> SweepRow:
     """Return the smallest row that keeps a share of the best score; of equal size, that of the earlier head."""
-    best, heads = max(rows, key=_score), [*dict.fromkeys(row.head for row in rows)]
     if best.score <= 0:
         raise UserError(f"the best {best.metric} on dev is {best.score:.4f}, of which no share can be kept")
+    heads = [*dict.fromkeys(row.head for row in rows)]
 
     def size(row: SweepRow) -> tuple[float, ...]:
         return *(row.controls[name] for name in _SIZES), heads.index(row.head), -row.score

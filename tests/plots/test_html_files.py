@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from bertfeat.store.reader import Store
 
 SEARCHES = ("", "?q=spring&k=50", "?q=spring&f.label=coil", "?like=3&k=5", "?q=spring&k=x")
-NAMES = ["layers", "layers of two", "map", "map of a word", *(f"search {query}" for query in SEARCHES), "search words"]
+NAMES = [
+    "layers",
+    "layers of two",
+    "audit",
+    "map",
+    "map of a word",
+    *(f"search {query}" for query in SEARCHES),
+    "search words",
+]
 
 
 def layers(folder: Path) -> dict[str, Path | str]:
@@ -38,6 +46,12 @@ def layers(folder: Path) -> dict[str, Path | str]:
     return {"layers": folder / "one" / "layers.html", "layers of two": folder / "two" / "layers.html"}
 
 
+def audits(folder: Path, store: Store) -> dict[str, Path | str]:
+    """Write the page of an audit of texts that try to be markup."""
+    bertfeat.audit(store, store, level="sentence", label="label").write(folder / "audit")
+    return {"audit": folder / "audit" / "audit.html"}
+
+
 def maps(folder: Path, store: Store) -> dict[str, Path | str]:
     """Write the pages of a map of texts, and of a word with colors from numbers."""
     store.map(folder / "texts.parquet", level="sentence", color="label")
@@ -51,7 +65,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, odd_store: Store, servers: d
     folder = tmp_path_factory.mktemp("pages")
     searches: dict[str, Path | str] = {f"search {query}": servers["sentence"] + query for query in SEARCHES}
     searches["search words"] = f"{servers['word']}?q=a+%5Bspring%5D&words=other&k=5"
-    return {**layers(folder), **maps(folder, odd_store), **searches}
+    return {**layers(folder), **maps(folder, odd_store), **audits(folder, odd_store), **searches}
 
 
 @pytest.mark.promise("pages")

@@ -52,7 +52,7 @@ FLOORS = [
     ["runners"],
     ["extraction"],
     ["layers", "probes", "search"],
-    ["map", "serve", "shipping"],
+    ["audits", "map", "serve", "shipping"],
     ["cli"],
     ["__main__"],
     # The package itself, with its lazy names.
@@ -69,7 +69,7 @@ METHODS = {
 }
 # Probes and searches take and return frames; Parquet itself is left to the store. The encoder reads the numbers of
 # word vectors with polars.
-FRAMES = "store corpus exports layers probes search map serve cli pipelines encoder"
+FRAMES = "store corpus exports layers probes search map serve audits cli pipelines encoder"
 # library -> floors that may import it
 HOMES = {
     # A shipped model is one of its classes with a classifier, or one of sentence-transformers with it inside.
@@ -85,7 +85,7 @@ HOMES = {
     "s3fs": set(),
     "gcsfs": set(),
     "pandas": set(),
-    "sklearn": {"heads", "extraction", "pipelines"},
+    "sklearn": {"heads", "extraction", "audits", "pipelines"},
     "h5py": {"exports", "pipelines"},
     "matplotlib": {"plots"},
     "umap": {"map"},
@@ -93,7 +93,7 @@ HOMES = {
     "ray": {"runners"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
-    "jinja2": {"layers", "serve"},
+    "jinja2": {"plots", "serve"},
     "tqdm": {"progress"},
 }
 

@@ -1,0 +1,128 @@
+"""One side of an audit, train or test: its labelled rows, its documents with a vector each, and rows to show."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from bertfeat.ann.budget import CHUNK_BYTES, plan_build
+from bertfeat.ann.build import build
+from bertfeat.ann.description import INDEX, BuildSettings
+from bertfeat.ann.folder import read_index, read_transform
+from bertfeat.ann.index import VectorIndex
+from bertfeat.choices import Level
+from bertfeat.levels import LEVELS
+from bertfeat.probes.rows import LabelledRows
+from bertfeat.records import Float64Array, IntArray
+from bertfeat.search.hits import HitRows
+from bertfeat.store.reader import Store
+from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
+from bertfeat.vectors.nearest import Metric
+from bertfeat.vectors.store import StoreVectors
+
+_CONTEXT_COLUMNS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One store of an audit: `name` is train or test, `rows` are those with a label and a vector, None without labels.
+
+    `documents` has a row for each document: `doc_id`, `text`, `label` at sentence level, and the columns of the level
+    that say how it was read.
+    """
+
+    name: str
+    store: Store
+    level: Level
+    feature: str
+    rows: LabelledRows | None
+
+    @functools.cached_property
+    def documents(self) -> pl.DataFrame:
+        """The documents, in order; at word level their texts are the words with spaces between them."""
+        if self.level is Level.SENTENCE:
+            own = {column.name for column in self.store.schema(self.level).columns}
+            frame = self.store.polars(
+                self.level, [n for n in ("doc_id", "text", "text_pair", "n_tokens", "truncated") if n in own]
+            )
+            if "text_pair" in own:
+                frame = frame.with_columns(pl.concat_str("text", "text_pair", separator="\n", ignore_nulls=True))
+            labels = pl.Series("label", [None] * frame.height, dtype=pl.String)
+            if self.rows is not None:
+                labels = labels.scatter(self.rows.rows, pl.Series([str(label) for label in self.rows.labels.tolist()]))
+            return frame.with_columns(labels)
+        words = self.store.polars(self.level, ["doc_id", "word"])
+        runs = words.group_by(pl.col("doc_id").rle_id().alias("run"), maintain_order=True)
+        return runs.agg(pl.col("doc_id").first(), text=pl.col("word").str.join(" "), n_tokens=pl.len()).drop("run")
+
+    @functools.cached_property
+    def vectors(self) -> tuple[IntArray, Vectors]:
+        """The numbers of the documents that have a vector, (n,), and a vector of each: of words their mean."""
+        source = StoreVectors(self.store, self.level, self.feature, chunk_bytes=CHUNK_BYTES)
+        if self.level is Level.SENTENCE:
+            return source.rows, source
+        of_rows = self.store.polars(self.level, ["doc_id"])["doc_id"].rle_id().to_numpy()[source.rows]
+        sums = np.zeros((self.documents.height, source.shape[1]), np.float32)
+        for span, vectors in chunks_of(source):
+            np.add.at(sums, of_rows[span.start : span.stop], vectors.astype(np.float32))
+        counts = np.bincount(of_rows, minlength=len(sums))
+        there = np.flatnonzero(counts)
+        return there, ArrayVectors(sums[there] / counts[there, None])
+
+    def shown(self, rows: IntArray) -> pl.DataFrame:
+        """Return what names rows of the level, and `text`: of a word, its context."""
+        names, hits = list(LEVELS[self.level].names), HitRows(self.store, self.level)
+        if self.level is Level.SENTENCE:
+            return hits.columns(rows, names).hstack([self.documents["text"].gather(rows)])
+        texts = [context.marked() for context in hits.contexts(rows, _CONTEXT_COLUMNS)]
+        return hits.columns(rows, names).with_columns(pl.Series("text", texts, dtype=pl.String))
+
+
+class Joined:
+    """The vectors of several sources, one after the other: `Vectors`."""
+
+    def __init__(self, sources: Sequence[Vectors]) -> None:
+        starts = np.cumsum([0, *(source.shape[0] for source in sources)]).tolist()
+        parts = [
+            (range(start + rows.start, start + rows.stop), source, chunk)
+            for start, source in zip(starts, sources, strict=False)
+            for chunk, rows in enumerate(source.chunks)
+        ]
+        self.shape = (starts[-1], sources[0].shape[1])
+        self.chunks: Sequence[range] = [rows for rows, _, _ in parts]
+        self._parts = parts
+
+    def read(self, chunk: int) -> FloatArray:
+        """Return the vectors of a chunk, float (rows of the chunk, dim)."""
+        _, source, own = self._parts[chunk]
+        return source.read(own)
+
+
+class Nearest:
+    """The nearest vectors by the cosine of centered vectors; past some ten thousand by an index of faiss."""
+
+    def __init__(self, source: Vectors, seed: int) -> None:
+        settings = BuildSettings(metric=Metric.COSINE, transform="center", recall=0.99, seed=seed)
+        with tempfile.TemporaryDirectory(prefix="bertfeat-audit-") as folder:
+            built = build(source, Path(folder), plan_build(*source.shape, settings))
+            index = read_index(Path(folder) / INDEX)
+            self._index = VectorIndex(index, Metric.COSINE, read_transform(Path(folder)), built.parameters)
+
+    def of(self, vectors: FloatArray, k: int, own: IntArray | None = None) -> tuple[Float64Array, IntArray]:
+        """Return cosines and positions, (n, k), the nearest first; `own` (n,) are positions that are not wanted."""
+        n_more = 0 if own is None else 1
+        n_there = min(k + n_more, self._index.n_vectors)
+        scores, positions = self._index.search(vectors, n_there)
+        if own is not None:
+            others = positions != own[:, None]
+            # Duplicates may push a row out of its own hits; then the last hit goes.
+            others[others.all(axis=1), -1] = False
+            shape = len(vectors), n_there - 1
+            scores, positions = scores[others].reshape(shape), positions[others].reshape(shape)
+        return scores.astype(np.float64), positions

@@ -1,0 +1,163 @@
+"""Audits: flipped labels against cleanlab, planted copies and edits, splits, and a page that loads nothing."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from cleanlab.rank import get_label_quality_scores
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import bertfeat
+from bertfeat.audits.label_errors import LabelJudge
+from bertfeat.audits.side import Side
+from bertfeat.errors import UserError
+from bertfeat.probes.rows import select_rows
+from bertfeat.progress import Progress
+from bertfeat.store.reader import Store
+from tests.support.command_line import good, refused
+from tests.support.places import ROOT
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+
+REVIEWS = ROOT / "examples" / "data" / "reviews.csv"
+HOSTILE = "</script><script>alert(1)</script> <img src=http://evil.test/x> & one two three"
+
+
+def edited(text: str, words: list[str], rng: random.Random) -> str:
+    """Edit a text lightly: replace or drop a word, swap two, or two letters."""
+    own = text.split()
+    at, kind = rng.randrange(len(own) - 1), rng.randrange(4)
+    if kind == 0:
+        own[at] = rng.choice(words)
+    elif kind == 1:
+        del own[at]
+    elif kind == 2:
+        own[at], own[at + 1] = own[at + 1], own[at]
+    else:
+        longest = max(range(len(own)), key=lambda place: len(own[place]))
+        word, middle = own[longest], len(own[longest]) // 2
+        own[longest] = word[: middle - 1] + word[middle] + word[middle - 1] + word[middle + 1 :]
+    return " ".join(own)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
+    """Two halves of reviews; the second has 20 copies, 20 copies in capitals and 40 light edits of the first."""
+    folder, rng = tmp_path_factory.mktemp("audits"), random.Random(0)
+    frame = pl.read_csv(REVIEWS).select("text", "label")
+    frame = frame.filter(pl.col("text").str.count_matches(" ") > 6)[:480]
+    train, test = frame[:240], frame[240:]
+    words = [word for text in train["text"] for word in text.split()]
+    texts = rng.sample(train["text"].to_list(), 80)
+    planted = [*texts[:20], *(text.upper() for text in texts[20:40]), *(edited(t, words, rng) for t in texts[40:])]
+    test = pl.concat([test, pl.DataFrame({"text": [*planted, HOSTILE, ""], "label": ["positive"] * 82})])
+    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label"}
+    made = [bertfeat.extract(data, folder / name, **how) for name, data in (("train", train), ("test", test))]
+    return made[0], made[1]
+
+
+def test_copies_and_light_edits_in_test_are_found_and_little_else(stores: tuple[Store, Store]) -> None:
+    found = bertfeat.audit(*stores, label="label")
+    table = found.duplicates.table.filter(pl.col("side") == "test")
+    planted = pl.int_range(240, 320, eager=True)
+    assert table.filter(~pl.col("doc_id").is_in(planted.implode())).height <= 4
+    kinds = dict(table.sort("doc_id").select("doc_id", "in_train").iter_rows())
+    assert [kinds.get(row) for row in range(240, 260)] == ["exact"] * 20
+    assert [kinds.get(row) for row in range(260, 280)] == ["folded"] * 20
+    assert sum(row in kinds for row in range(280, 320)) >= 38
+    assert found.duplicates.false_alarms <= 1e-3
+    # All 80 were given one label.
+    assert table["labels_differ"].any()
+    assert dict(found.outliers.select("doc_id", "reason").iter_rows())[321] == "empty"
+
+
+def test_a_split_at_random_is_not_told_apart_and_other_texts_are(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label", "limit": 240}
+    rest = bertfeat.extract(pl.read_csv(REVIEWS)[480:], tmp_path / "rest", **how)
+    same = bertfeat.audit(stores[0], rest).shift
+    assert same is not None
+    assert same.low <= 0.5 <= same.high
+    how.pop("keep_columns")
+    other = bertfeat.extract(ROOT / "examples" / "data" / "peps.txt", tmp_path / "peps", **how)
+    found = bertfeat.audit(stores[0], other)
+    assert found.label_errors is None
+    assert found.shift is not None
+    assert found.shift.low > 0.9
+    assert {"python", "film"} <= set(found.shift.words["word"])
+    assert set(found.shift.documents["side"]) == {"train", "test"}
+
+
+def test_flipped_tags_are_ranked_as_well_as_by_cleanlab(tmp_path: Path) -> None:
+    store = bertfeat.extract(ROOT / "tests" / "data" / "ud_ewt" / "dev.conllu", tmp_path / "s", levels="word", layers=3)
+    frame = store.polars("word", ["doc_id", "word_index", "upos"])
+    rng, tags = np.random.default_rng(0), frame["upos"].unique().sort().to_list()
+    is_flipped = rng.random(frame.height) < 0.05
+    noisy = [
+        tags[(tags.index(tag) + rng.integers(1, len(tags))) % len(tags)] if flip else tag
+        for tag, flip in zip(frame["upos"], is_flipped, strict=True)
+    ]
+    labels = frame.with_columns(pl.Series("upos", noisy))
+    rows = select_rows(store, store.levels[0], "layer_03", "upos", labels).with_vector
+    side = Side("train", store, store.levels[0], "layer_03", rows)
+    judge = LabelJudge(side, 0, Progress())
+    judged, _ = judge.of_train()
+    vectors, chances = store.numpy("word", "layer_03").astype(np.float32), np.zeros((frame.height, len(tags)))
+    for fold in range(5):
+        held = judge.folds == fold
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=judge.C, max_iter=1000))
+        model.fit(vectors[~held], judge.codes[~held])
+        chances[np.ix_(held, model.classes_)] = model.predict_proba(vectors[held])
+    peer = get_label_quality_scores(judge.codes, chances, method="self_confidence", adjust_pred_probs=False)
+    own = np.nan_to_num(judged.own, nan=1.0)
+    aurocs = [roc_auc_score(is_flipped, -scores) for scores in (own, peer)]
+    assert aurocs[0] >= aurocs[1]
+    assert aurocs[0] > 0.97
+    first = [is_flipped[np.argsort(scores, kind="stable")[: is_flipped.sum()]].mean() for scores in (own, peer)]
+    assert first[0] >= first[1]
+    found = bertfeat.audit(store, label="upos", labels=labels)
+    assert found.label_errors is not None
+    assert found.classes is not None
+    assert found.confusions is not None
+    places = {key: place for place, key in enumerate(frame.select("doc_id", "word_index").iter_rows())}
+    listed = [places[key] for key in found.label_errors.select("doc_id", "word_index").iter_rows()]
+    assert is_flipped[listed].sum() >= 0.6 * is_flipped.sum()
+    assert is_flipped[listed].mean() >= 0.6
+    assert found.label_errors["neighbors"].list.len().max() == 3
+    assert found.classes["n_rows"].sum() == frame.height
+
+
+def test_the_page_loads_nothing_and_the_tables_have_the_rows(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    out = tmp_path / "audit"
+    places = [str(store.path) for store in stores]
+    values = good("audit", *places, "--label", "label", "-o", out, "--json").json
+    assert values["leaks"]["exact"] == 20
+    assert values["outliers"]["empty"] == 1
+    errors = pl.read_parquet(out / "label_errors.parquet")
+    assert errors.height == values["n_label_errors"]
+    assert errors["probability"].is_sorted()
+    page = (out / "audit.html").read_text("utf-8")
+    assert not re.search(r"<script|<img|src=|@import|url\(", page)
+    assert "default-src 'none'" in page
+    assert f"{stores[0].path.name} and {stores[1].path.name}" in page
+    refused("audit", places[0], "-o", out)
+
+
+def test_what_cannot_be_audited_is_refused(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    how = {"layers": "-1", "limit": 20}
+    tokens = bertfeat.extract(REVIEWS, tmp_path / "tokens", levels="token", **how)
+    with pytest.raises(UserError, match="level token: an audit is of texts or words"):
+        bertfeat.audit(tokens)
+    other = bertfeat.extract(REVIEWS, tmp_path / "mean", levels="sentence", **how)
+    with pytest.raises(UserError, match="hold different features"):
+        bertfeat.audit(stores[0], other)
+    numbers = pl.DataFrame({"doc_id": range(240), "label": [n + 0.5 for n in range(240)]})
+    with pytest.raises(UserError, match="one class per row"):
+        bertfeat.audit(stores[0], label="label", labels=numbers)
