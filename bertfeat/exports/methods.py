@@ -46,6 +46,8 @@ def _made(store: StoreDescription, model: str) -> Iterator[str]:
     yield f"and stored in {dtype}."
     if meta.get("prompt"):
         yield f"The prompt {meta['prompt']!r} was put before each document."
+    if kept := [f"{name} {printable(str(meta[name]))}" for name in ("rows", "positions") if meta.get(name)]:
+        yield f"Only chosen rows were kept: {', '.join(kept)}."
     if not is_static:
         context = " with their neighbors" if meta["document_context"] else ""
         overlap = f" that share {meta['stride']}" if meta["on_overlong"] == OnOverlong.WINDOW and not context else ""

@@ -29,7 +29,7 @@ def methods_of(store: Path) -> tuple[str, str]:
 
 def test_the_paragraph_has_the_values_of_the_plan(tiny_folder: Path, corpus: Path, tmp_path: Path) -> None:
     settings = {"levels": "token,word,sentence", "layers": "0,-1", "combine": "none,mean", "word_pooling": "max"}
-    settings |= {"prompt": "find it:", "store_dtype": "float32"}
+    settings |= {"prompt": "find it:", "store_dtype": "float32", "positions": "0,last"}
     store = bertfeat.extract(
         corpus, tmp_path / "s", model=str(tiny_folder), max_length=16, stride=3, include_special_tokens=True, **settings
     )
@@ -43,6 +43,7 @@ def test_the_paragraph_has_the_values_of_the_plan(tiny_folder: Path, corpus: Pat
         *(f"{name} {version}" for name, version in plan.metadata["versions"].items()),
         f"computed in {plan.fields['compute_dtype']} on {plan.fields['device_kind']} and stored in float32.",
         "The prompt 'find it:' was put before each document.",
+        "Only chosen rows were kept: positions [-1, 0].",
         "in windows of at most 16 tokens that share 3; 0 tokens were cut off.",
         f"Level token: {store.n_rows('token')} rows, {columns}.",
         f"Level word: {store.n_rows('word')} rows, {columns}; pooling: max.",
