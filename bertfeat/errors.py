@@ -27,6 +27,8 @@ _EXTRAS = {
     "h5py": "hdf5",
     "jinja2": "serve",
     "matplotlib": "probes",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
     "ray": "ray",
     "s3fs": "s3",
     "sentence_transformers": "minilm",
@@ -216,15 +218,16 @@ class Shared:
 @Shared
 @contextmanager
 def _quiet() -> Iterator[None]:
-    # transformers may log a bad value as an error, with the whole config.
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    # transformers may log a bad value as an error, with the whole config; torch logs what it cannot export.
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("transformers", "torch.onnx"))}
     try:
+        for logger in levels:
+            logger.setLevel(logging.CRITICAL)
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 @contextmanager

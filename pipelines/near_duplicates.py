@@ -104,7 +104,7 @@ def _neighbors(index: Index, threshold: float) -> Pairs:
             more = near.sum(axis=1) == (k if k < index.n_vectors else -1)
             query, rank = np.nonzero(near & ~more[:, None])
             rows = index.rows[positions[query, rank]]
-            found.append(np.stack([pending[query] + batch.start, rows], axis=1))
+            found.append(np.stack([pending[query] + batch.rows.start, rows], axis=1))
             pending, k = pending[more], min(k * GROWTH, index.n_vectors)
     pairs = np.sort(np.concatenate(found), axis=1)
     different: Pairs = np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)

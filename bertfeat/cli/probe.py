@@ -254,7 +254,7 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
 @probe.command(name="ship", cls=options.GroupedCommand, short_help="Write a probe as a model folder without bertfeat.")
 @click.argument("probe", metavar="PROBE")
 @options.writes("FOLDER", "Folder of the model.")
-@options.value("Target", "--to", "LIBRARY", "transformers or sentence-transformers.", "transformers")
+@options.value("Target", "--to", "LIBRARY", "transformers, sentence-transformers or onnx.", "transformers")
 def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
     """Write PROBE, with the blocks of its model that it needs, as a model folder that works without bertfeat.
 

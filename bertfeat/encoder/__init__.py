@@ -6,6 +6,6 @@ needs it.
 """
 
 __all__ = [
-    "checkpoint", "comparison", "conversion", "device_copies", "encoder", "entry_points", "families", "hub", "layers",
-    "loading", "packaged", "sentence_model", "sentence_steps", "static_vectors", "weights",
+    "attention", "checkpoint", "comparison", "conversion", "device_copies", "encoder", "entry_points", "families",
+    "hub", "layers", "loading", "packaged", "sentence_model", "sentence_steps", "static_vectors", "weights",
 ]  # fmt: skip

@@ -75,6 +75,7 @@ class PackEncoder:
     padding token after whose number positions start, as in RoBERTa; None if they start at 0.
 
     Attributes:
+        model: The network, which runs packs and not padded batches.
         device: The device that computes.
         n_halvings: Packs that were halved so far because memory ran out.
         n_lanes: Packs that are best encoded at once: on a CPU, as many as torch had threads when the model was loaded.
@@ -102,7 +103,7 @@ class PackEncoder:
         self.n_lanes = torch.get_num_threads() if self.device.type == "cpu" else 1
         # Lanes share the encoder.
         self._lock = Lock()
-        self._model = model
+        self.model = model
         self._with_pooler = with_pooler
         self._padding_idx = padding_idx
         self._paths = {"packed": self._packed, "equal-length": self._by_length, "lookup": self._looked_up}
@@ -110,8 +111,8 @@ class PackEncoder:
     @property
     def n_bytes(self) -> int:
         """Bytes of the loaded weights; parameters leave out packed layers."""
-        own = (one for module in self._model.modules() for one in vars(module).values())
-        weights = [*self._model.parameters(), *(one for one in own if isinstance(one, torch.Tensor))]
+        own = (one for module in self.model.modules() for one in vars(module).values())
+        weights = [*self.model.parameters(), *(one for one in own if isinstance(one, torch.Tensor))]
         return sum(one.nbytes for one in weights)
 
     def encode(self, pack: Pack) -> HiddenStates:
@@ -168,7 +169,7 @@ class PackEncoder:
         return HiddenStates(found)
 
     def _looked_up(self, pack: Pack) -> dict[int, torch.Tensor]:
-        return {0: self._model(self._tensor(pack.input_ids))}
+        return {0: self.model(self._tensor(pack.input_ids))}
 
     def _packed(self, pack: Pack) -> dict[int, torch.Tensor]:
         filled = fill(pack) if self.device.type == "cpu" else pack
@@ -195,7 +196,7 @@ class PackEncoder:
     def _forward(self, inputs: dict[str, torch.Tensor]) -> dict[int, torch.Tensor]:
         """Run the model and return its layers, and `_LAST` for a pooler, each (rows, length, hidden)."""
         # Many models keep only the layers in the list, and free the others on the way; the others return all.
-        found = self._model(**inputs, output_hidden_states=list(self.layers) if _TAKES_LISTS else True)
+        found = self.model(**inputs, output_hidden_states=list(self.layers) if _TAKES_LISTS else True)
         last = {_LAST: found.last_hidden_state} if self._with_pooler else {}
         return {layer: found.hidden_states[layer] for layer in self.layers} | last
 
@@ -213,11 +214,11 @@ class PackEncoder:
     def _pool(self, last: torch.Tensor, lengths: IntArray) -> torch.Tensor:
         """Apply the model's pooler to the first token of each window; last: (n_tokens, hidden)."""
         first = last[self._tensor(starts_of(lengths)[:-1])]
-        pooler = self._model.get_submodule("pooler")
+        pooler = self.model.get_submodule("pooler")
         if isinstance(pooler, (nn.Linear, PackedLinear)):
             # In ALBERT and BigBird, the activation is beside it.
-            names = [name for name in ("pooler_activation", "activation") if hasattr(self._model, name)]
-            pooled = self._model.get_submodule(names[0])(pooler(first))
+            names = [name for name in ("pooler_activation", "activation") if hasattr(self.model, name)]
+            pooled = self.model.get_submodule(names[0])(pooler(first))
         else:
             pooled = pooler(first.unsqueeze(1))
         assert isinstance(pooled, torch.Tensor)

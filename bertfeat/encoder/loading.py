@@ -35,6 +35,7 @@ def load_encoder(
     device: torch.device | str = "cpu",
     compute_dtype: torch.dtype = torch.float32,
     with_pooler: bool = False,
+    packs_linears: bool = True,
 ) -> PackEncoder:
     """Build the encoder for some absolute layers and load its weights; blocks above the highest are not built.
 
@@ -79,7 +80,7 @@ def load_encoder(
         attention.switch(model, attention.NAME if way.path == "packed" else own)
         # Weights of the type that they have in the file are mapped into memory from there: packing would copy them.
         is_mapped = checkpoint.is_bfloat16 and compute_dtype is torch.bfloat16
-        if can_pack(device, compute_dtype) and not is_mapped:
+        if packs_linears and can_pack(device, compute_dtype) and not is_mapped:
             pack_linears(model)
         return PackEncoder(
             model,

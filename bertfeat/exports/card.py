@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from huggingface_hub import DatasetCard, DatasetCardData
@@ -46,7 +47,8 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     head = DatasetCardData(
         pretty_name=f"Features of {printable(model_name(opened))}",
         license=None if license is None else printable(license),
-        tags=["bertfeat", "embeddings"],
+        tags=["bertfeat", "embeddings", "feature-extraction", "hidden-states"],
+        task_categories=["feature-extraction"],
         size_categories=[_SIZES[min(max(len(str(most)) - 3, 0), len(_SIZES) - 1)]],
         configs=[
             {"config_name": str(level), "data_files": [{"split": "train", "path": f"{level}/*.parquet"}]}
@@ -60,6 +62,7 @@ def dataset_card(store: str | Path | ObjectPath | StoreDescription, *, license: 
     card = template.format(
         head=head.to_yaml(),
         model=_code(model_name(opened)),
+        link=_link(opened),
         levels="\n".join(_level_line(opened, level) for level in levels),
         level=levels[0],
         feature=json.dumps(opened.features(levels[0])[0].name),
@@ -82,6 +85,13 @@ def model_name(store: StoreDescription) -> str:
     name = str(store.metadata["model"])
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     return model_text({**store.metadata, "model": Path(name).name if is_path else name})
+
+
+def _link(store: StoreDescription) -> str:
+    """Return a sentence with a link to the model; nothing if it is not from the hub, whose models have a revision."""
+    name = str(store.metadata["model"])
+    is_id = store.metadata.get("revision") and re.fullmatch(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+", name)
+    return f" Their model is [{name}](https://huggingface.co/{name})." if is_id else ""
 
 
 def _code(text: str) -> str:

@@ -93,10 +93,10 @@ def write_word_types(
     sums, n_rows = _Sums(found.dim), store.n_rows(where)
     with reporting(progress) as reports:
         for batch in store.batches(where, found.name, batch_size=_ROWS_AT_ONCE, columns=[entry.surface]):
-            reports.stage("reading vectors", batch.start, n_rows)
+            reports.stage("reading vectors", batch.rows.start, n_rows)
             words = batch.columns[entry.surface].to_list()
             if None in words:
-                row = batch.start + words.index(None)
+                row = batch.rows.start + words.index(None)
                 raise UserError(f"{store.path}: row {row} of level {where} has no word; import the vectors with words")
             sums.add([word.lower() for word in words] if lower else words, batch.vectors)
     counts = sums.counts.tolist()

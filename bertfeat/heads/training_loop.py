@@ -89,7 +89,7 @@ class Network(nn.Module):
         """Return scores (n_rows, n_classes) of vectors (n_rows, dim), of sequences end to end, none of length 0."""
         vectors = (vectors - self.mean) / self.scale
         if self.mix is not None:
-            vectors = self.mix(vectors.reshape(len(vectors), self.mix.n_layers, -1))
+            vectors = self.mix(vectors.reshape(-1, self.mix.n_layers, len(self.mean) // self.mix.n_layers))
         scores: torch.Tensor = self.body(vectors, lengths)
         return scores
 

@@ -234,12 +234,11 @@ class FittedProbe:
     def ship(self, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
         """Write it, with the blocks of the model that it needs, as a model folder that works without bertfeat.
 
-        Standardization and weights of a linear head are folded into the classifier of the folder. The folder is
-        run on a few texts, and refused if it does not give the probe's scores.
+        The linear head becomes the classifier. A folder that does not give the probe's scores is refused.
 
         Args:
             output: A folder that is not there yet.
-            to: The library that loads the folder: `transformers`, or `sentence-transformers`.
+            to: The library that loads the folder: `transformers`, `sentence-transformers`, or `onnx`.
             overwrite: Replace a model that was shipped before.
 
         Returns:

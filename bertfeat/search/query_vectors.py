@@ -142,6 +142,7 @@ class QueryEncoder:
         if level is Level.SENTENCE:
             from bertfeat.extraction.flow import run_together
 
+            documents = [self._document(document.index, document.text) for document in documents]
             tables = run_together(self._flows, documents)
             table = tables[0][level]
             if self.token_spec is not None:
@@ -150,10 +151,7 @@ class QueryEncoder:
             queries = [parse_marked(document.text, name) for document, name in zip(documents, names, strict=True)]
             if self.given_words:
                 queries = [query.collapsed() for query in queries]
-            plain = [
-                Document(number, number, query.text, words=tuple(query.text.split()) if self.given_words else None)
-                for number, query in enumerate(queries)
-            ]
+            plain = [self._document(number, query.text) for number, query in enumerate(queries)]
             table = self._flows[0].run(plain)[level]
             chosen = _covered_rows(table, queries, names)
             surfaces = np.asarray(table.columns[LEVELS[level].surface], object)[chosen].tolist()
@@ -167,6 +165,13 @@ class QueryEncoder:
                 "text, or mark another one"
             )
         return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces), tokens)
+
+    def _document(self, number: int, text: str) -> Document:
+        """Return a query as a document like those of the store: of words, if these are."""
+        if not self.given_words:
+            return Document(number, number, text)
+        words = tuple(text.split())
+        return Document(number, number, " ".join(words), words=words)
 
 
 def _tokens_in(table: LevelTable, spec: FeatureSpec, documents: Sequence[Document]) -> tuple[EncodedTokens, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +43,15 @@ class NotExpressed(UserError):
     """A model was built, and it does not give the scores of the probe."""
 
 
-def refusal_of_feature(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
-    """Return why a model that keeps one layer and a linear head cannot express a probe; None if it may."""
+def first_reason(probe: FittedProbe, checkpoint: Checkpoint, of_target: Mapping[str, bool]) -> str | None:
+    """Return the first reason that is true why a target with one layer and a linear head cannot express a probe."""
     spec, head = probe.spec, probe.probe
     reasons = {
         f"{spec.model} holds static vectors, not a model with blocks": checkpoint.facts is None,
         "it reads sentences together with their neighbors (`document_context`)": spec.document_context,
         f"{spec.feature} has {len(spec.layers)} layers, and the target one": len(spec.layers) > 1,
         f"head {head.head} is not linear (fit logreg, svm, ridge or centroid)": LinearMap.of(head) is None,
+        **of_target,
     }
     return next((said for said, is_true in reasons.items() if is_true), None)
 

@@ -14,7 +14,7 @@ from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import checkpoint_errors, require
 from bertfeat.shipping.linear_map import LinearMap
-from bertfeat.shipping.one_layer import Comparison, copy_tokenizer, load_cut, refusal_of_feature
+from bertfeat.shipping.one_layer import Comparison, copy_tokenizer, first_reason, load_cut
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
@@ -31,8 +31,7 @@ def refusal(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
         f"sentence-transformers has no pooling {spec.pooling}": spec.pooling not in _POOLINGS,
         "max of sentence-transformers counts special tokens (`include_special_tokens`)": is_max,
     }
-    own = next((said for said, is_true in reasons.items() if is_true), None)
-    return refusal_of_feature(probe, checkpoint) or own
+    return first_reason(probe, checkpoint, reasons)
 
 
 def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:

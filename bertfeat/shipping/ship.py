@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TARGETS = {
     "transformers": "bertfeat.shipping.transformers_folder",
     "sentence-transformers": "bertfeat.shipping.sentence_folder",
+    "onnx": "bertfeat.shipping.onnx_folder",
 }
 
 

@@ -100,6 +100,12 @@ class PartReader:
             decode = functools.partial(copy_decoded, self._vectors(group, source.columns), part.vectors)
             _put_together(source, decode, found, out[chosen])
 
+    def table(self, rows: range, names: Sequence[str]) -> pa.Table:
+        """Return columns of consecutive rows, one or more, in the types of the file."""
+        first, last = self._starts.searchsorted([rows.start, rows.stop - 1], side="right") - 1
+        found = read_groups(self._file, range(first, last + 1), names)
+        return found.slice(rows.start - int(self._starts[first]), len(rows))
+
     def groups(self, rows: Rows, names: Sequence[str]) -> list[tuple[pl.DataFrame, Any]]:
         """Return columns of each row group that holds some of the rows, and these rows counted from its first one."""
         columns = tuple(names)

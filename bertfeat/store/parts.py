@@ -95,13 +95,13 @@ def _write_parquet(sink: files.Sink, arrow: pa.Table, table: LevelTable, plan: P
 def frame_of(table: LevelTable, schema: LevelSchema, dtype: StoreDtype) -> pl.DataFrame:
     """Return a table as a polars frame, the columns and types of its level's parts; vectors are polars Arrays."""
     vectors = VectorLayout(dtype, VectorEncoding.ARRAY)
-    return cast("pl.DataFrame", pl.from_arrow(_arrow_table(table, arrow_fields(schema, vectors, {}), vectors)))
+    return cast("pl.DataFrame", pl.from_arrow(_arrow_table(table, arrow_fields(schema, vectors, {}, {}), vectors)))
 
 
 def _arrow_table(table: LevelTable, target: pa.Schema, vectors: VectorLayout) -> pa.Table:
     """Return a table in Arrow; contiguous vectors are not copied."""
     arrays = [
-        _vector_array(np.ascontiguousarray(table.vectors[field.name]), table.valid, vectors)
+        vector_array(np.ascontiguousarray(table.vectors[field.name]), table.valid, vectors)
         if field.name in table.vectors
         else _column(table, field.name, field)
         for field in target
@@ -121,7 +121,8 @@ def _column(table: LevelTable, name: str, field: pa.Field) -> pa.Array:
     return array
 
 
-def _vector_array(array: npt.NDArray[Any], valid: BoolArray | None, vectors: VectorLayout) -> pa.Array:
+def vector_array(array: npt.NDArray[Any], valid: BoolArray | None, vectors: VectorLayout) -> pa.Array:
+    """Return contiguous vectors (n_rows, dim) in Arrow, not copied; null where `valid` (n_rows,) is false."""
     n_rows, dim = array.shape
     kind = vectors.arrow(dim)
     if vectors.encoding is VectorEncoding.BINARY:

@@ -1,10 +1,9 @@
-"""Reader of a store: rows as polars, Arrow, NumPy or torch, whole or in batches."""
+"""Reader of a store: rows as polars, Arrow, NumPy or torch, whole, in batches or shuffled."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from bertfeat.choices import Level, VectorEncoding
+from bertfeat.config import parse_size
 from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, no_column
@@ -24,6 +24,7 @@ from bertfeat.store import receipts
 from bertfeat.store.description import StoreDescription
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.part_reader import KeptGroups, opened
+from bertfeat.store.schema import row_group_rows
 from bertfeat.store.selection import (
     FeatureBatch,
     check_rows,
@@ -32,23 +33,17 @@ from bertfeat.store.selection import (
     take_columns,
     take_vectors,
 )
-from bertfeat.store.vectors import (
-    StoredPart,
-    VectorSource,
-    feature_name,
-    find_source,
-    opened_part,
-    read_groups,
-    reading,
-)
+from bertfeat.store.shuffling import shuffled_batches
+from bertfeat.store.vectors import StoredPart, VectorSource, feature_name, find_source
+from bertfeat.store.view import LevelView
 
 if TYPE_CHECKING:
-    import pandas as pd
     import torch
 
     from bertfeat.layers.result import LayerComparison
     from bertfeat.map.build import StoreMap
     from bertfeat.progress import Progress
+    from bertfeat.store.torch_dataset import FeatureDataset
 
 
 def open_store(path: str | Path | ObjectPath, *, version: int | None = None, allow_incomplete: bool = False) -> Store:
@@ -83,9 +78,8 @@ class Store(StoreDescription):
     `len(store)` is the number of documents.
 
     Vectors of a local part are copied from the places that the manifest lists; only the size of the part is checked.
-    Parts without such places (parts with null vectors) are decoded. A read that decodes,
-    except `scan`, checks size, rows and columns against the manifest and, for vectors of a local part, the digest.
-    `verify` checks every digest.
+    Parts without such places (parts with null vectors) are decoded. A read that decodes checks size, rows and columns
+    against the manifest and, for vectors of a local part, the digest. `verify` checks every digest.
 
     Raises:
         UserError: From each method: a level, feature, column, row or shard does not exist, a feature cannot be made
@@ -97,7 +91,10 @@ class Store(StoreDescription):
 
     def __init__(self, path: AnyPath, manifest: Manifest, unfinished: Plan | None = None) -> None:
         super().__init__(path, manifest, unfinished)
-        self._kept = KeptGroups()
+        self.kept = KeptGroups()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Store, (self.path, self.manifest, self._unfinished)
 
     @functools.cached_property
     def _stored_parts(self) -> Mapping[Level, list[StoredPart]]:
@@ -144,58 +141,32 @@ class Store(StoreDescription):
             raise UserError(f"{self.path}: no shard {number}; there are {len(self.manifest.shards)}")
         return Store(self.path, self.manifest.with_shards(found), self._unfinished)
 
-    def scan(self, level: str) -> pl.LazyFrame:
-        """Return a level as a lazy frame that reads only what is used; binary vectors become arrays.
+    def __getitem__(self, level: str) -> LevelView:
+        """Return a view of a level, which every library that takes Arrow takes: `pl.DataFrame(store["word"])`."""
+        return LevelView(self, level)
 
-        polars itself reads the parts, when the frame is collected: nothing is compared with the manifest, and errors
-        are those of polars.
+    def scan(self, level: str, columns: Sequence[str | int] | None = None) -> pl.LazyFrame:
+        """Return a level, or some of its columns and features, as a lazy polars frame that reads only what is used.
+
+        Columns, filters and limits decide what is read when the frame is collected. Of an object store, polars itself
+        reads stored columns, and compares nothing with the manifest.
         """
-        check_polars()
-        paths = [part.path for part in self.stored_parts(level)]
-        options = paths[0].scan_options() if isinstance(paths[0], ObjectPath) else {}
-        frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
-        if self._layout.encoding is VectorEncoding.BINARY:
-            inner = getattr(pl, self._layout.dtype.title())
-            frame = frame.with_columns(
-                pl.col(feature.name).bin.reinterpret(dtype=pl.Array(inner, feature.dim), endianness="little")
-                for feature in self.features(level)
-            )
-        return frame
+        view, paths = LevelView(self, level, columns), [part.path for part in self.stored_parts(level)]
+        is_plain = self._layout.encoding is VectorEncoding.ARRAY and set(view.columns) <= set(self.columns(level))
+        if isinstance(paths[0], ObjectPath) and is_plain:
+            options = paths[0].scan_options()
+            return pl.scan_parquet([str(path) for path in paths], glob=False, **options).select(view.columns)
+        return view.scan()
 
     def polars(self, level: str, columns: Sequence[str | int] | None = None) -> pl.DataFrame:
-        """Return a level, or some of its columns, as a polars frame."""
+        """Return a level, or some of its columns and features, as a polars frame."""
         check_polars()
-        names = self._known_columns(level, columns)
-        if not self._check_digests(level, names):
-            return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, names)))
-        with reading(self.path / level):
-            found = self.scan(level).select(names).collect()
-            if found.height != self.n_rows(level):
-                raise ValueError(f"{found.height} rows, not {self.n_rows(level)}")
-        return found
+        return cast("pl.DataFrame", pl.from_arrow(self.arrow(level, columns), rechunk=False))
 
     def arrow(self, level: str, columns: Sequence[str | int] | None = None) -> pa.Table:
-        """Return a level, or some of its columns, as an Arrow table, vectors as they are stored."""
-        names = self._known_columns(level, columns)
-        self._check_digests(level, names)
-        tables = []
-        for part in self.stored_parts(level):
-            with opened_part(part) as file:
-                tables.append(read_groups(file, range(file.num_row_groups), names))
-        with reading(self.path / level):
-            return pa.concat_tables(tables)
-
-    def pandas(self, level: str, columns: Sequence[str | int] | None = None) -> pd.DataFrame:
-        """Return a level, or some of its columns, as a pandas frame, with the types of `pandas.read_parquet`.
-
-        A vector column holds an array (dim,) in each row, or None where there is no vector. Use `numpy` for a matrix.
-
-        Raises:
-            UserError: pandas is not installed.
-        """
-        if find_spec("pandas") is None:
-            raise UserError("pandas is not installed: pip install pandas; or use polars, arrow or numpy")
-        return self.polars(level, columns).to_pandas()
+        """Return a level, or some of its columns and features, as an Arrow table; vectors are fixed-size lists."""
+        view = LevelView(self, level, columns)
+        return pa.Table.from_batches(view.batches(), view.schema)
 
     def numpy(self, level: str, feature: str | int, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
         """Return the vectors of a feature as a new array (n_rows, dim) of the stored type, or of another float type."""
@@ -209,9 +180,9 @@ class Store(StoreDescription):
 
     def valid(self, level: str, feature: str | int) -> BoolArray:
         """Return bool (n_rows,): which rows have a vector of a feature. Reads no vectors where all rows have one."""
-        source, flags = self._source(level, feature), []
+        source, flags = self.source(level, feature), []
         for part in self.stored_parts(level):
-            with opened(part, self._kept) as file:
+            with opened(part, self.kept) as file:
                 flags.append(file.valid(source))
         return np.concatenate(flags)
 
@@ -230,14 +201,73 @@ class Store(StoreDescription):
             raise UserError(f"batch_size {batch_size} is below 1")
         if columns:
             check_polars()
-        source = self._source(level, feature)
+        source = self.source(level, feature)
         names = self._known_columns(level, columns)
-        return read_batches(self.stored_parts(level), source, self._kept, names, batch_size)
+        return read_batches(self.stored_parts(level), source, self.kept, names, batch_size)
+
+    def shuffled(
+        self,
+        level: str,
+        feature: str | int,
+        *,
+        batch_size: int = 1024,
+        columns: Sequence[str | int] = (),
+        seed: int = 0,
+        epoch: int = 0,
+        start: int = 0,
+        buffer: int | str = "64MB",
+    ) -> Iterator[FeatureBatch]:
+        """Yield the vectors of a feature in random batches: each row once, in an order that the arguments decide.
+
+        Vectors that fit into `buffer` come in a uniformly random order. Of more, blocks of up to 2 MB in random order
+        fill a buffer, and its rows are permuted: single rows would take 20 times as long to read.
+
+        Args:
+            level: The level.
+            feature: The feature; see `numpy`.
+            batch_size: Rows of each batch except the last; the order does not depend on it.
+            columns: Further columns of the batches.
+            seed: The seed of the order.
+            epoch: The number of the pass; each has its own order.
+            start: The number of batches to skip without reading them, to resume a pass.
+            buffer: Bytes of vectors to mix. Twice as much is held: the next buffer is read meanwhile.
+        """
+        check_polars()
+        for name, value in {"batch_size": batch_size, "seed": seed, "epoch": epoch, "start": start}.items():
+            if value < (name == "batch_size"):
+                raise UserError(f"`{name}` {value} is below {int(name == 'batch_size')}")
+        source, parts = self.source(level, feature), self.stored_parts(level)
+        return shuffled_batches(
+            parts,
+            source,
+            self.kept,
+            self._known_columns(level, columns),
+            range(start * batch_size, self.n_rows(level), batch_size),
+            key=(seed, epoch),
+            block_rows=row_group_rows(self.features(level), self._layout),
+            buffer_rows=parse_size(buffer, "buffer") // (source.dim * self._layout.dtype.width),
+        )
+
+    def torch_dataset(self, level: str, feature: str | int, label: str | None = None) -> FeatureDataset:
+        """Return the rows that have a vector as a data set for the `DataLoader` of torch.
+
+        An item is a float32 tensor (dim,), or with `label` a pair of it and its label.
+
+        Args:
+            level: The level.
+            feature: The feature; see `numpy`.
+            label: A column of the level or of its documents. Texts become numbers of `classes`, and rows without a
+                label are left out.
+        """
+        from bertfeat.store.torch_dataset import FeatureDataset
+
+        labels = None if label is None else read_columns(self, self.schema(level).level, [label])[label]
+        return FeatureDataset(self, level, feature, labels)
 
     def feature(self, level: str, feature: str | int) -> FeatureColumn:
         """Describe a feature, stored or made from stored layers: its name, its layers, how they combine, its width."""
-        source = self._source(level, feature)
-        return FeatureColumn(self._name(feature), source.layers, str(source.combine), source.dim)
+        source = self.source(level, feature)
+        return FeatureColumn(self.name(feature), source.layers, str(source.combine), source.dim)
 
     def choose_feature(self, level: str, feature: str | int | None = None) -> str:
         """Return the name of a feature; by default of the only one that is stored, or `concat_last4`.
@@ -264,21 +294,21 @@ class Store(StoreDescription):
         """Return the vectors of the rows `start` to `stop - 1`, (n_rows, dim), without reading other rows."""
         if not 0 <= start <= stop <= self.n_rows(level):
             raise UserError(f"no rows {start} to {stop} at level {level}, which has {self.n_rows(level)}")
-        source = self._source(level, feature)
-        return read_vectors(self.stored_parts(level), range(start, stop), source, self._kept, dtype)
+        source = self.source(level, feature)
+        return read_vectors(self.stored_parts(level), range(start, stop), source, self.kept, dtype)
 
     def take(self, level: str, feature: str | int, rows: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the vectors of some rows, (len(rows), dim), in the order of `rows`."""
         numbers = check_rows(rows, self.n_rows(level))
-        source = self._source(level, feature)
-        return take_vectors(self.stored_parts(level), numbers, source, self._kept)
+        source = self.source(level, feature)
+        return take_vectors(self.stored_parts(level), numbers, source, self.kept)
 
     def rows(self, level: str, rows: npt.ArrayLike, columns: Sequence[str | int]) -> pl.DataFrame:
         """Return columns of some rows as a frame, in the order of `rows`: from row numbers back to the text."""
         check_polars()
         names = self._known_columns(level, columns)
         numbers = check_rows(rows, self.n_rows(level))
-        return take_columns(self.stored_parts(level), numbers, names, self._kept)
+        return take_columns(self.stored_parts(level), numbers, names, self.kept)
 
     def layers(
         self,
@@ -405,26 +435,17 @@ class Store(StoreDescription):
             raise StoreError(f"{self.path}: no shard is done yet; run the command that made it again")
         return parts
 
-    def _source(self, level: str, feature: str | int) -> VectorSource:
-        return find_source(self.schema(level), self._name(feature), self.manifest.model.n_layers)
+    def source(self, level: str, feature: str | int) -> VectorSource:
+        """Return the stored values that a feature is made of."""
+        return find_source(self.schema(level), self.name(feature), self.manifest.model.n_layers)
 
-    def _name(self, feature: str | int) -> str:
+    def name(self, feature: str | int) -> str:
+        """Return the name of a column or feature, or of a layer that is given by its number."""
         return feature_name(feature, self.manifest.model.n_layers)
 
-    def _check_digests(self, level: str, names: Sequence[str]) -> bool:
-        """Check the digests of all parts if there are vectors among some columns; return whether there are."""
-        if {feature.name for feature in self.features(level)}.isdisjoint(names):
-            return False
-        for part in self.stored_parts(level):
-            with reading(part.path):
-                part.check_digest()
-        return True
-
-    def _known_columns(self, level: str, columns: Sequence[str | int] | None) -> list[str]:
-        there = self.columns(level)
-        # Each once: layers by their numbers and by their names may be the same.
-        names = list(there if columns is None else dict.fromkeys(self._name(column) for column in columns))
-        check_known(self.path, names, there, f" at level {level}")
+    def _known_columns(self, level: str, columns: Sequence[str | int]) -> Sequence[str]:
+        names = LevelView(self, level, columns).columns
+        check_known(self.path, names, self.columns(level), f" at level {level}")
         return names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from bertfeat.choices import Level, Pooling
 from bertfeat.errors import StoreError
 from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
 from bertfeat.store.vector_layout import VectorLayout
@@ -53,13 +55,31 @@ def kept_types(plan: Plan) -> dict[str, pa.DataType]:
 
 def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
     """Return the Arrow schema of every part of a level: its columns, then its vectors (nullable, elements not)."""
-    return arrow_fields(schema, VectorLayout.of(plan), kept_types(plan))
+    return arrow_fields(schema, VectorLayout.of(plan), kept_types(plan), plan.metadata)
 
 
-def arrow_fields(schema: LevelSchema, vectors: VectorLayout, kept: Mapping[str, pa.DataType]) -> pa.Schema:
+def field_metadata(feature: FeatureColumn, level: Level, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a vector column says of itself in Arrow; `metadata` is that of the store."""
+    pooling = metadata.get({Level.WORD: "word_pooling", Level.SENTENCE: "pooling"}.get(level, ""))
+    own = metadata.get("sentence_model") if pooling == Pooling.MODEL else None
+    said = {
+        **{name: metadata.get(name) for name in ("model", "revision")},
+        "layers": json.dumps(feature.layers),
+        "combine": feature.combine,
+        "dim": feature.dim,
+        "pooling": pooling,
+        "normalized": own and json.dumps("normali" in own),
+    }
+    return {name: str(value) for name, value in said.items() if value}
+
+
+def arrow_fields(
+    schema: LevelSchema, vectors: VectorLayout, kept: Mapping[str, pa.DataType], metadata: Mapping[str, Any]
+) -> pa.Schema:
     """Return the Arrow schema of a level whose vectors have this layout; for `kept`, see `kept_types`."""
     fields = [pa.field(c.name, _stored_type(c, kept), nullable=c.nullable) for c in schema.columns]
-    fields += [pa.field(f.name, vectors.arrow(f.dim), nullable=True) for f in schema.features]
+    of = schema.level, metadata
+    fields += [pa.field(f.name, vectors.arrow(f.dim), metadata=field_metadata(f, *of)) for f in schema.features]
     return pa.schema(fields)
 
 

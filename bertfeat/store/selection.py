@@ -27,20 +27,15 @@ _THREAD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureBatch:
-    """Consecutive rows of a level.
+    """Some rows of a level.
 
-    `start` is the number of the first row in the level; `vectors` is (n_rows, dim) of the stored type; `columns` holds
-    the other requested columns.
+    `rows` has their numbers in the level, a range, or int64 (n_rows,) if they are shuffled; `vectors` is (n_rows, dim)
+    of the stored type; `columns` holds the other requested columns.
     """
 
-    start: int
+    rows: Any
     vectors: npt.NDArray[Any]
     columns: pl.DataFrame
-
-    @property
-    def rows(self) -> range:
-        """The numbers of the rows in the level."""
-        return range(self.start, self.start + len(self.vectors))
 
 
 def check_rows(rows: npt.ArrayLike, n_rows: int) -> IntArray:
@@ -62,14 +57,15 @@ def read_vectors(
     source: VectorSource,
     kept: KeptGroups,
     dtype: npt.DTypeLike | None = None,
+    out: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[Any]:
-    """Return the vectors of some rows of a level, (len(rows), dim); NaN where a vector is null.
+    """Return the vectors of some rows of a level, (len(rows), dim), in `out` if given; NaN where a vector is null.
 
     Pieces are read in parallel, and another float type than the stored one is converted piece by piece.
     """
     stored = parts[0].vectors.numpy
     dtype = stored if dtype is None else _float_type(dtype)
-    out = np.empty((len(rows), source.dim), dtype)
+    out = np.empty((len(rows), source.dim), dtype) if out is None else out
     most = max(1, _PIECE_BYTES // (source.dim * stored.itemsize))
 
     def read(part: StoredPart, rows: Rows, target: npt.NDArray[Any]) -> None:
@@ -84,7 +80,7 @@ def read_vectors(
                 raise UserError(f"dtype {dtype} does not hold a value of these vectors; pass float32") from None
 
     pieces = []
-    for number, places, found in split_rows(rows, _starts(parts)):
+    for number, places, found in split_rows(rows, starts_of(parts)):
         # A part that must be decoded is read at once, so that each row group is decoded once.
         step = most if parts[number].can_be_copied else len(found)
         target = out[places]
@@ -118,7 +114,7 @@ def take_columns(parts: Sequence[StoredPart], rows: IntArray, names: Sequence[st
     found: list[tuple[pl.DataFrame, IntArray]] = []
     n_bytes = 0
     with reading(parts[0].path.parent):
-        for number, _, chosen in split_rows(once, _starts(parts)):
+        for number, _, chosen in split_rows(once, starts_of(parts)):
             with opened(parts[number], kept) as part:
                 groups = part.groups(chosen, names)
             n_bytes += sum(int(group.estimated_size()) for group, _ in groups)
@@ -145,7 +141,7 @@ def read_batches(
     parts: Sequence[StoredPart], source: VectorSource, kept: KeptGroups, names: Sequence[str], batch_size: int
 ) -> Iterator[FeatureBatch]:
     """Yield batches of `batch_size` rows, the last one perhaps with fewer, with the vectors and the columns `names`."""
-    starts, dtype = _starts(parts), parts[0].vectors.numpy
+    starts, dtype = starts_of(parts), parts[0].vectors.numpy
     current, part = -1, None
     with reading(parts[0].path.parent), contextlib.ExitStack() as stack:
         for start in range(0, int(starts[-1]), batch_size):
@@ -158,10 +154,10 @@ def read_batches(
                 part.read(source, found, vectors[places])
                 if names:
                     frames += [group.slice(at.start, len(at)) for group, at in part.groups(found, names)]
-            yield FeatureBatch(start, vectors, pl.concat(frames) if names else pl.DataFrame(height=len(rows)))
+            yield FeatureBatch(rows, vectors, pl.concat(frames) if names else pl.DataFrame(height=len(rows)))
 
 
-def _starts(parts: Sequence[StoredPart]) -> IntArray:
+def starts_of(parts: Sequence[StoredPart]) -> IntArray:
     """Return the first row of each part in its level, then the number of rows."""
     return np.cumsum([0, *(part.info.n_rows for part in parts)], dtype=np.int64)
 

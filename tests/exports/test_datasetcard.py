@@ -12,10 +12,12 @@ import pytest
 import yaml
 
 import bertfeat
+from bertfeat.choices import Level
 from bertfeat.exports import dataset_card
 from bertfeat.extraction.importing import import_vectors
 from bertfeat.store.verification import verify
 from tests.support.command_line import good, refused
+from tests.support.store_fakes import make_plan, write_store
 from tests.support.vector_files import N_WORDS, numbers, write_conll, write_npy
 
 pytestmark = pytest.mark.numeric
@@ -38,6 +40,8 @@ def test_datasets_reads_a_store_with_its_card(tmp_path: Path, monkeypatch: pytes
     facts = yaml.safe_load(head)
     assert (facts["license"], facts["size_categories"]) == ("cc-by-4.0", ["n<1K"])
     assert f"| word | a word | {N_WORDS} | " in body
+    assert facts["task_categories"] == ["feature-extraction"]
+    assert {"hidden-states", "feature-extraction"} < set(facts["tags"])
     # What the card says to run, runs.
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -61,6 +65,16 @@ def test_it_is_printed_and_says_nothing_about_the_machine(tmp_path: Path, tiny_f
     assert str(tiny_folder.parent) not in card
     assert f"# Features of `{tiny_folder.name}`" in card
     assert "- prompt: `find 'it': `\n" in card
+
+
+def test_only_a_model_of_the_hub_has_a_link(tmp_path: Path) -> None:
+    """A folder may be called like a model, but only a model of the hub has a revision."""
+    for number, (model, revision) in enumerate([("owner/name", "1f2e"), ("owner/name", None), ("a/b/c", "1f2e")]):
+        plan = make_plan(levels=(Level.SENTENCE,))
+        plan.metadata.update(model=model, revision=revision)
+        write_store(tmp_path / str(number), plan)
+        link = "[owner/name](https://huggingface.co/owner/name)"
+        assert (link in dataset_card(tmp_path / str(number))) == (number == 0)
 
 
 @pytest.mark.promise("pages")

@@ -45,7 +45,7 @@ CODE = """
         return bertfeat.open_store(store).rows("sentence", [1, 0], ["text"]).height
 
     def batches():
-        return [batch.start for batch in bertfeat.open_store(store).batches("sentence", -1, columns=["text"])]
+        return [batch.rows.start for batch in bertfeat.open_store(store).batches("sentence", -1, columns=["text"])]
 
     def numpy():
         opened = bertfeat.open_store(store)

@@ -50,6 +50,16 @@ def words(built: dict[str, Path]) -> Iterator[Index]:
 
 
 class TestQueries:
+    def test_texts_find_themselves_in_a_store_of_given_words(self, tmp_path: Path) -> None:
+        words = [["don't", "panic", "!"], ["a", "river", "bank"], ["banks", "lend", "money"]]
+        how: Any = {"levels": "token,sentence", "layers": "-1", "is_split_into_words": True}
+        store = bertfeat.extract(pl.DataFrame({"text": words}), tmp_path / "s", **how)
+        with bertfeat.build_index(store, tmp_path / "i", level="sentence", rerank="token:layer_06", threads=1) as index:
+            queries = ["  ".join(row) for row in words]
+            encoded, stored = index.encode(queries), store.numpy("sentence", "layer_06")
+            np.testing.assert_allclose(encoded.vectors.astype(np.float32), stored.astype(np.float32), atol=2e-3)
+            assert index.search(queries, 1)["doc_id"].to_list() == [0, 1, 2]
+
     def test_texts_become_the_vectors_of_the_store_and_find_themselves(self, sentences: Index, store: Store) -> None:
         encoded = sentences.encode([row["text"] for row in documents()])
         stored = store.numpy("sentence", FEATURE)

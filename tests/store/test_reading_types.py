@@ -43,14 +43,13 @@ def test_a_number_names_a_layer_in_every_read(store):
         np.testing.assert_array_equal(store.take("word", number, [5, 0]), want[[5, 0]])
         np.testing.assert_array_equal(store.valid("word", number), store.valid("word", name))
         assert store.polars("word", [number]).equals(store.polars("word", [name]))
-        assert store.pandas("word", [number]).columns.tolist() == [name]
     for number, message in ((N_LAYERS + 1, "^no layer 7; layers are 0 to 6, and -1 is the last one$"), (1.5, "a name")):
         with pytest.raises(UserError, match=message):
             store.numpy("token", number)
 
 
 def test_a_pandas_frame_holds_what_read_parquet_gives_with_vectors_as_arrays(store):
-    found = store.pandas("word")
+    found = store.polars("word").to_pandas()
     assert list(found.columns) == list(store.columns("word"))
     read = pd.concat([pd.read_parquet(store.path / part.path) for part in store.parts("word")], ignore_index=True)
     for name in ("doc_id", "word", "label"):

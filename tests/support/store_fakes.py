@@ -213,6 +213,11 @@ READS: dict[str, Callable[[Store], object]] = {
 }
 
 
+def n_bytes_read() -> int:
+    """Return the bytes that this process has read, from disks or from memory."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def decoded(store: Store, level: str, name: str) -> np.ndarray:
     """Return a stored column as pyarrow alone decodes it; NaN for null vectors."""
     dtype = store.manifest.store_dtype
