@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.choices import Level, VectorEncoding
+from bertfeat.choices import Level
 from bertfeat.config import parse_size
 from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
@@ -148,8 +148,8 @@ class Store(StoreDescription):
     def scan(self, level: str, columns: Sequence[str | int] | None = None) -> pl.LazyFrame:
         """Return a level, or some of its columns and features, as a lazy polars frame that reads only what is used.
 
-        Columns, filters and limits decide what is read when the frame is collected. polars reads the files, and compares
-        nothing with the manifest.
+        Columns, filters and limits decide what is read when the frame is collected. polars reads the files, and
+        compares nothing with the manifest.
         """
         return LevelView(self, level, columns).scan()
 

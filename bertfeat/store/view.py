@@ -91,9 +91,13 @@ class LevelView:
         return pa.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(requested_schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order as record batches of some MB."""
-        for file, rows in self._blocks():
-            yield from self._table(file, rows).to_batches()
+        """Yield the rows in order as record batches, each of about a row group."""
+        features = tuple(self._store.feature(self._level, name) for name in self._sources)
+        step = row_group_rows(features, self._layout)
+        for part in self._store.stored_parts(self._level):
+            with opened(part, self._store.kept) as file:
+                for start in range(0, part.info.n_rows, step):
+                    yield from self._table(file, range(start, min(part.info.n_rows, start + step))).to_batches()
 
     def scan(self) -> pl.LazyFrame:
         """Return a lazy polars frame; columns, filters and the number of rows decide what is read.
@@ -113,27 +117,20 @@ class LevelView:
         if source is None:
             return pl.col(name)
         kind, parts = _POLARS[stored.dtype], []
+        widths = {column.name: column.dim for column in self._store.features(self._level)}
         for piece in source.pieces:
-            part = pl.col(piece.column)
+            part, width = pl.col(piece.column), widths[piece.column]
             if stored.encoding is VectorEncoding.BINARY:
-                part = part.bin.reinterpret(dtype=pl.Array(kind, piece.width), endianness="little")
-            if piece.dim != piece.width:
-                part = part.arr.slice(piece.start, piece.dim, as_array=True)
+                part = part.bin.reinterpret(dtype=pl.Array(kind, width), endianness="little")
+            if piece.width != width:
+                # A slice of nulls as an array is an error in polars.
+                part = part.arr.slice(piece.start, piece.width).list.to_array(piece.width)
             parts.append(part)
         made = parts[0] if len(parts) == 1 else pl.concat_arr(parts)
         if source.adds:
             total = functools.reduce(operator.add, (part.cast(pl.Array(pl.Float32, source.dim)) for part in parts))
             made = (total / len(parts) if source.combine is Combine.MEAN else total).cast(pl.Array(kind, source.dim))
         return made.cast(pl.Array(_POLARS[self._layout.dtype], source.dim))
-
-    def _blocks(self) -> Iterator[tuple[PartReader, range]]:
-        """Yield the parts, open, and the rows of a block of each; a block is about a row group."""
-        features = tuple(self._store.feature(self._level, name) for name in self._sources)
-        step = row_group_rows(features, self._layout)
-        for part in self._store.stored_parts(self._level):
-            with opened(part, self._store.kept) as file:
-                for start in range(0, part.info.n_rows, step):
-                    yield file, range(start, min(part.info.n_rows, start + step))
 
     def _table(self, file: PartReader, rows: range) -> pa.Table:
         """Return the columns of a range of rows of a part."""
