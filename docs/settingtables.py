@@ -43,7 +43,7 @@ def heads_table() -> str:
     for head in HEADS:
         for parameter in inspect.signature(head_class(head)).parameters.values():
             # fit_probe and sweep_probes have these as arguments of their own.
-            if parameter.name not in ("mix", "seed"):
+            if parameter.name not in ("task", "mix", "seed"):
                 found.setdefault(parameter.name, {}).setdefault(_shown(parameter.default), []).append(f"`{head}`")
     rows = [
         (f"`{name}`", "; ".join(f"`{default}`: {', '.join(heads)}" for default, heads in defaults.items()))

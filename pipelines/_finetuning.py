@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,99 +13,47 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import transformers
-from scipy.stats import rankdata
-from sklearn.linear_model import Ridge
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
+from bertfeat.choices import Task
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
 from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
-from bertfeat.heads.bootstrap import Interval, resamples
 from bertfeat.heads.registry import make_head
 from bertfeat.pipelines import _training
 from bertfeat.pipelines._training import NO_LABEL, TASKS, History, Settings, TaskModel
 from bertfeat.probes.scoring import ProbeScore, score_predicted
 from bertfeat.probes.targets import is_given
-from bertfeat.records import BoolArray, Document, Float64Array
+from bertfeat.records import BoolArray, Document
 
 # The strengths of the L2 penalty that are tried on dev.
 _C = (0.001, 0.01, 0.1, 1.0, 10.0)
 _ALPHA = (1.0, 10.0, 100.0, 1000.0, 10000.0)
-_N_RESAMPLES = 1000
-_LEVEL = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Correlations:
-    """Spearman's correlation, the main score, and Pearson's; 0 where all values of one side are equal."""
-
-    n_rows: int
-    spearman: float
-    pearson: float
-    intervals: Mapping[str, Interval]
-    n_without_label: int
-    metric: str = "spearman"
-
-    @property
-    def value(self) -> float:
-        """The main score."""
-        return self.spearman
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scores as JSON values."""
-        return asdict(self)
-
-    def lines(self) -> list[str]:
-        """Return the scores as lines to read."""
-        lines = [f"rows      {self.n_rows}", f"Spearman  {self.spearman:.4f}", f"Pearson   {self.pearson:.4f}"]
-        lines += ["", f"{_LEVEL:.0%} intervals ({_N_RESAMPLES} resamples of {self.n_rows} documents)"]
-        lines += [f"{name.capitalize():<9} {i.low:.4f} to {i.high:.4f}" for name, i in self.intervals.items()]
-        return lines
+def score_outputs(truth: Labels, guesses: Labels, classes: Labels, **how: Any) -> ProbeScore:
+    """Score predictions of rows; without classes they are quantities, whose main score is Spearman's correlation."""
+    found = score_predicted(truth, guesses, classes, task=Task.CLASSIFY if len(classes) else Task.REGRESS, **how)
+    if len(classes):
+        return found
+    # A correlation with equal numbers is undefined, which counts as 0.
+    scores = {"spearman": 0.0, **found.scores.values}
+    return replace(found, scores=replace(found.scores, scores=scores))
 
 
-Score = ProbeScore | Correlations
-
-
-def correlate(true: Float64Array, guessed: Float64Array, *, n_without_label: int = 0, bootstrap: bool) -> Correlations:
-    """Compare predicted quantities of rows with true ones, both (n_rows,)."""
-    found: dict[str, Any] = {}
-    intervals = {}
-    for name in ("spearman", "pearson"):
-        found[name] = _correlation(name, true, guessed)
-        if bootstrap:
-            drawn = resamples(len(true), _N_RESAMPLES, 0)
-            scores = [_correlation(name, true[rows], guessed[rows]) for rows in drawn]
-            low, high = np.quantile(scores, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-            intervals[name] = Interval(float(low), float(high), _LEVEL, _N_RESAMPLES, len(true))
-    return Correlations(len(true), **found, intervals=intervals, n_without_label=n_without_label)
-
-
-def _correlation(name: str, true: Float64Array, predicted: Float64Array) -> float:
-    sides = [rankdata(side) if name == "spearman" else side for side in (true, predicted)]
-    centered = [side - side.mean() for side in sides]
-    norm = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
-    return float(centered[0] @ centered[1] / norm) if norm else 0.0
-
-
-def fit_and_score(vectors: Mapping[str, Any], labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Score]]:
+def fit_and_score(vectors: Mapping[str, Any], labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fit a linear head on train, with the best penalty on dev, for classes or float64; return it and the scores."""
-    train, held = (vectors["train"], labels["train"]), [split for split in vectors if split != "train"]
+    probe: Any
     if labels["train"].dtype.kind == "f":
-        heads = {alpha: make_pipeline(StandardScaler(), Ridge(alpha=alpha)).fit(*train) for alpha in _ALPHA}
-
-        def score(alpha: float, split: str, *, bootstrap: bool) -> Correlations:
-            guesses = heads[alpha].predict(vectors[split]).astype(np.float64)
-            return correlate(labels[split], guesses, bootstrap=bootstrap)
-
-        best = max(_ALPHA, key=lambda alpha: score(alpha, "dev", bootstrap=False).value)
-        return {"head": "ridge", "alpha": best}, {split: score(best, split, bootstrap=True) for split in held}
-    probe = make_head("logreg", C=list(_C)).fit(*train, dev=(vectors["dev"], labels["dev"]))
-    scores: dict[str, Score] = {}
-    for split in held:
-        how: Any = {"lengths": None, "predicted": np.ones(len(vectors[split]), np.bool_), "bootstrap": True}
-        scores[split] = score_predicted(labels[split], probe.predict(vectors[split]), probe.classes_, **how)
-    return {"head": "logreg", "C": probe.fit_report()["C"]}, scores
+        penalty, probe = "alpha", make_head("ridge", Task.REGRESS, alpha=list(_ALPHA), metric="spearman")
+    else:
+        penalty, probe = "C", make_head("logreg", C=list(_C))
+    probe.fit(vectors["train"], labels["train"], dev=(vectors["dev"], labels["dev"]))
+    scores = {
+        split: score_outputs(labels[split], probe.predict(vectors[split]), probe.classes_, bootstrap=True)
+        for split in vectors
+        if split != "train"
+    }
+    return {"head": probe.head, penalty: probe.fit_report()[penalty]}, scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +61,7 @@ class FineTuned:
     """The course of a fine-tuning, the scores of each split but train, and everything as JSON values."""
 
     history: History
-    scores: Mapping[str, Score]
+    scores: Mapping[str, ProbeScore]
     values: Mapping[str, Any]
 
 
@@ -142,18 +90,18 @@ class Examples:
         is_tag = self.texts.is_labelled is not None
         return predicted.predictions[predicted.label_ids != NO_LABEL] if is_tag else predicted.predictions
 
-    def score(self, predicted: Any, classes: Labels, *, bootstrap: bool) -> Score:
+    def score(self, predicted: Any, classes: Labels, *, bootstrap: bool) -> ProbeScore:
         """Score predictions; quantities have no classes."""
         texts, outputs, lengths = self.texts, self.outputs(predicted), None
-        if not len(classes):
-            quantities = outputs[:, 0].astype(np.float64)
-            return correlate(texts.labels, quantities, n_without_label=texts.n_without_label, bootstrap=bootstrap)
-        guesses = np.full(len(texts.labels), classes[0], classes.dtype)
-        guesses[self.is_read] = classes[outputs.argmax(axis=1)]
+        if len(classes):
+            guesses = np.full(len(texts.labels), classes[0], classes.dtype)
+            guesses[self.is_read] = classes[outputs.argmax(axis=1)]
+        else:
+            guesses = outputs[:, 0].astype(np.float64)
         if texts.is_labelled is not None:
             n_words = [len(document.words or ()) for document in texts.documents]
             lengths = np.unique(np.repeat(np.arange(len(n_words)), n_words)[texts.is_labelled], return_counts=True)[1]
-        return score_predicted(
+        return score_outputs(
             texts.labels,
             guesses,
             classes,

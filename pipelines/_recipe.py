@@ -187,8 +187,8 @@ def cost_table(rows: Sequence[Mapping[str, Any]]) -> str:
     metric = rows[0]["score"]["metric"]
     lines = []
     for row in rows:
-        between = row["score"]["intervals"][metric]
-        interval = f"{between['low']:.3f} to {between['high']:.3f}"
+        between = row["score"]["intervals"].get(metric)
+        interval = between and f"{between['low']:.3f} to {between['high']:.3f}"
         costs = cost_cells(row["seconds"], row["n_bytes"])
         lines.append([row["features"], f"{row['score'][metric]:.3f}", interval, *costs])
     return markdown_table(["features", metric.replace("_", " "), "95 % interval", "seconds", "MB"], lines)

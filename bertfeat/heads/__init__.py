@@ -11,28 +11,23 @@ if TYPE_CHECKING:
         LinearSVMProbe,
         LogisticRegressionProbe,
         MeanRegressor,
-        MultilabelLogisticRegression,
-        MultilabelSVM,
         RidgeProbe,
-        RidgeRegressor,
     )
-    from bertfeat.heads.neighbors import CentroidProbe, KNNProbe, KNNRegressor
-    from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe, MLPRegressor, MultilabelMLP
+    from bertfeat.heads.neighbors import CentroidProbe, KNNProbe
+    from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
 
 __all__ = [
-    "BiLSTMTagger", "CentroidProbe", "KNNProbe", "KNNRegressor", "LinearSVMProbe", "LinearTagger",
-    "LogisticRegressionProbe", "MLPProbe", "MLPRegressor", "MeanRegressor", "MultilabelLogisticRegression",
-    "MultilabelMLP", "MultilabelSVM", "RidgeProbe", "RidgeRegressor", "base", "bootstrap", "entities", "folder",
-    "metrics", "registry", "scores", "sequences", "targets",
+    "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
+    "MLPProbe", "MeanRegressor", "RidgeProbe", "base", "bootstrap", "entities", "folder", "metrics", "registry",
+    "scores", "sequences", "targets",
 ]  # fmt: skip
 
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "heads.linear": "LinearSVMProbe LogisticRegressionProbe MeanRegressor MultilabelLogisticRegression "
-        "MultilabelSVM RidgeProbe RidgeRegressor",
-        "heads.neighbors": "CentroidProbe KNNProbe KNNRegressor",
-        "heads.neural": "BiLSTMTagger LinearTagger MLPProbe MLPRegressor MultilabelMLP",
+        "heads.linear": "LinearSVMProbe LogisticRegressionProbe MeanRegressor RidgeProbe",
+        "heads.neighbors": "CentroidProbe KNNProbe",
+        "heads.neural": "BiLSTMTagger LinearTagger MLPProbe",
     },
 )

@@ -17,12 +17,20 @@ from bertfeat.records import IntArray
 
 try:
     from sklearn.base import BaseEstimator
+    from sklearn.metrics import accuracy_score, r2_score
+    from sklearn.utils import ClassifierTags, RegressorTags
     from sklearn.utils.validation import check_is_fitted
 except ModuleNotFoundError:
     require("sklearn")
     raise
 
 Labels = npt.NDArray[Any]  # strings, integers or booleans
+#: The scores that can judge fits of each task, the main one first; more is better.
+DEV_METRICS: Mapping[str, tuple[str, ...]] = {
+    Task.CLASSIFY: ("accuracy", "macro_f1", "entity_f1"),
+    Task.REGRESS: ("r2", "pearson", "spearman"),
+    Task.MULTILABEL: ("macro_f1", "micro_f1", "subset_accuracy"),
+}
 
 # Checks of parameters by their names.
 _Rule = tuple[type, Callable[[Any], bool], str]
@@ -47,8 +55,8 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     #: The name on the command line.
     head: ClassVar[str]
-    #: What it learns.
-    task: ClassVar[Task] = Task.CLASSIFY
+    #: What it learns: a parameter of heads that learn several tasks.
+    task: str = Task.CLASSIFY
     #: Whether it learns from sequences (`Sequences`, or a list of arrays) and not from rows.
     is_tagger: ClassVar[bool] = False
     #: Whether another seed gives another result.
@@ -57,11 +65,30 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     has_mix: ClassVar[bool] = False
     #: The parameter that may be a list of values to choose from on dev, if there is one.
     penalty_name: ClassVar[str | None] = None
-    #: The values of each parameter that is a name.
+    #: The values of each parameter that is a name; those of the `metric` that chooses a penalty follow from the task.
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     classes_: Labels  # sorted
     report_: dict[str, Any]  # the results of fitting as JSON values
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn asks an estimator: whether it is a classifier or a regressor."""
+        tags = super().__sklearn_tags__()
+        if not self.is_tagger:
+            tags.estimator_type = "regressor" if self.task == Task.REGRESS else "classifier"
+            tags.classifier_tags, tags.regressor_tags = ClassifierTags(), RegressorTags()
+            tags.target_tags.required = True
+        return tags
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the accuracy on vectors and labels, or R2 of numbers, as scikit-learn's estimators do."""
+        measure = r2_score if self.task == Task.REGRESS else accuracy_score
+        return float(measure(y, self.predict(X)))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The parameters, without the task."""
+        return {name: value for name, value in self.get_params(deep=False).items() if name != "task"}
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the fitted arrays by name; with the parameters, `classes_` and `report_` they are the whole state."""
@@ -81,11 +108,14 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         has_dev, params = dev is not None, self.get_params(deep=False)
         if has_dev and (not isinstance(dev, tuple | list) or len(dev) != 2):
             raise UserError(f"dev is a {type(dev).__name__}; pass a pair of vectors and labels, dev=(X_dev, y_dev)")
+        choices = self.choices
         if self.penalty_name is not None:
             penalties(self.penalty_name, params.pop(self.penalty_name), has_dev=has_dev)
+            of_task = [name for name in DEV_METRICS.get(self.task, ()) if self.is_tagger or name != "entity_f1"]
+            choices = {"metric": ("auto", *of_task, *(["loss"] if self.is_random else [])), **choices}
         for name, value in params.items():
-            if name in self.choices and (not isinstance(value, str) or value not in self.choices[name]):
-                raise UserError(f"{name} {value!r} must be one of {', '.join(self.choices[name])}")
+            if name in choices and (not isinstance(value, str) or value not in choices[name]):
+                raise UserError(f"{name} {value!r} must be one of {', '.join(choices[name])}")
             if name in _FLAGS and not isinstance(value, bool | np.bool_):
                 raise UserError(f"{name} {value!r} is neither True nor False")
             if name in _NUMBERS and not (name in _OPTIONAL_COUNTS and value is None):
@@ -98,7 +128,7 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def _ignored(self, *, has_dev: bool) -> Iterator[tuple[str, str]]:  # noqa: ARG002
         """Yield the parameters that have no effect, with or without dev, and why."""
-        if self.task is Task.REGRESS and hasattr(self, "class_weight"):
+        if self.task == Task.REGRESS and hasattr(self, "class_weight"):
             yield "class_weight", "of numbers"
 
 

@@ -78,8 +78,8 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
         except SafetensorError as error:
             raise RunError(f"{target}: {error}; fix the cause and save it again") from error
         digest = FileDigest.of(new / WEIGHTS)
-        params = probe.get_params(deep=False)
-        document = ProbeDocument(__version__, probe.head, params, classes, report, extra, digest, probe.task)
+        task = Task(probe.task)
+        document = ProbeDocument(__version__, probe.head, probe.settings, classes, report, extra, digest, task)
         (new / DOCUMENT).write_bytes(seal(document))
 
 

@@ -11,15 +11,13 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp, softmax
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.base import penalties
+from bertfeat.heads.base import DEV_METRICS, penalties
 from bertfeat.heads.row_probe import Dev, RowProbe, dev_score
-from bertfeat.heads.scores import DEV_METRICS
 from bertfeat.heads.targets import Targets, weights_of
 from bertfeat.records import Float32Array, Float64Array, IntArray
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
@@ -46,7 +44,9 @@ class LinearProbe(RowProbe):
     equal scores the stronger penalty.
 
     Args:
-        class_weight: None, or "balanced" to weight classes inversely to their number of rows.
+        task: What it learns: "classify", a class per row; "regress", one or several numbers (ridge); or "multilabel", a
+            list of labels (logreg and svm).
+        class_weight: None, or "balanced" to weight classes inversely to their number of rows; not of numbers.
         standardize: Whether vectors are standardized first.
         metric: The score on dev; "auto" is the first of those of the task: accuracy and macro_f1; for numbers r2,
             pearson and spearman; for several labels macro_f1, micro_f1 and subset_accuracy.
@@ -59,11 +59,9 @@ class LinearProbe(RowProbe):
     """
 
     penalty_name: ClassVar[str] = "C"
-    choices: ClassVar = {"metric": ("auto", "accuracy", "macro_f1")}
     _arrays = ("coef", "intercept")
-    #: Whether a larger number is a stronger penalty.
-    larger_is_stronger: ClassVar[bool] = False
 
+    task: str = "classify"
     class_weight: str | None = None
     standardize: bool = True
     metric: str = "auto"
@@ -77,7 +75,7 @@ class LinearProbe(RowProbe):
 
     def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:
         values = penalties(self.penalty_name, getattr(self, self.penalty_name), has_dev=dev is not None)
-        strongest_first = values[::-1] if self.larger_is_stronger else values
+        strongest_first = values if self.penalty_name == "C" else values[::-1]
         weights = weights_of(targets, len(self.classes_), self.class_weight)
         metric = DEV_METRICS[self.task][0] if self.metric == "auto" else self.metric
         tried = []
@@ -129,7 +127,7 @@ class LinearProbe(RowProbe):
 
     def _scores(self, vectors: FloatArray) -> Float32Array:
         scores = self.scaling_.apply(vectors) @ self.coef_.T + self.intercept_
-        is_binary = self.task is Task.CLASSIFY and scores.shape[1] == 1
+        is_binary = self.task == Task.CLASSIFY and scores.shape[1] == 1
         return np.asarray(scores[:, 0] if is_binary else scores, dtype=np.float32)
 
     def _take(self, point: Float64Array) -> None:
@@ -154,6 +152,7 @@ class SearchedProbe(LinearProbe):
         tol: The search ends when no entry of the mean loss's gradient is larger.
     """
 
+    choices: ClassVar = {"task": (Task.CLASSIFY, Task.MULTILABEL)}
     #: Whether the penalty includes the intercept.
     _penalizes_intercept: ClassVar[bool] = False
 
@@ -179,7 +178,7 @@ class SearchedProbe(LinearProbe):
         options = {"maxiter": self.max_iter, "maxfun": 50 * self.max_iter, "maxls": 50, "gtol": self.tol}
         options["ftol"] = 64 * np.finfo(float).eps
         of_outputs, total = weights, float(len(targets))
-        if self.task is Task.CLASSIFY:
+        if self.task == Task.CLASSIFY:
             total = float(weights[targets].sum())
             # As in liblinear: the weight of a class counts in the score of that class, and for two classes always.
             of_outputs = weights[None] if len(weights) == 2 else np.stack([np.ones(len(weights)), weights], axis=1)
@@ -216,54 +215,56 @@ class SearchedProbe(LinearProbe):
             yield Minimum(flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
 
-def _logistic_loss(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-    is_own = _members(targets, scores.shape[1])
-    of_rows = np.where(is_own, weights[:, 1], weights[:, 0])
-    losses = np.logaddexp(0, scores) - is_own * scores
-    return float((of_rows * losses).sum()), of_rows * (expit(scores) - is_own)
-
-
-class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
+class LogisticRegressionProbe(SearchedProbe):
     """Multinomial logistic regression with an L2 penalty; the intercept is free.
 
     In memory it is scikit-learn's LogisticRegression; a stream is fitted to the same objective with the same optimizer
-    (L-BFGS), one pass over the stream for each evaluation. See `SearchedProbe` for the parameters.
+    (L-BFGS), one pass over the stream for each evaluation. Several labels have a regression each, all solved at once:
+    scikit-learn's OneVsRestClassifier(LogisticRegression()). See `SearchedProbe` for the parameters.
 
     Examples:
         >>> X = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.2]])
         >>> LogisticRegressionProbe().fit(X, ["left", "left", "right", "right"]).predict(X).tolist()
         ['left', 'left', 'right', 'right']
+        >>> probe = LogisticRegressionProbe(task="multilabel", C=100.0).fit(X, [["up"], ["up"], [], ["up", "right"]])
+        >>> probe.predict(X).astype(int).tolist()  # of the classes right and up
+        [[0, 1], [0, 1], [0, 0], [1, 1]]
     """
 
     head = "logreg"
 
     def predict_proba(self, X: object) -> Float32Array:
         """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
-        return self._walk(X, lambda vectors: _probabilities(self._scores(vectors)), np.float32)
+        probabilities = _probabilities if self.task == Task.CLASSIFY else expit
+        return self._walk(X, lambda vectors: probabilities(self._scores(vectors)), np.float32)
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
+        is_classes = self.task == Task.CLASSIFY
         # A few components take float64, in which scikit-learn would need a copy of them.
-        if isinstance(X, ArrayVectors) and self.n_components is None:
+        if is_classes and isinstance(X, ArrayVectors) and self.n_components is None:
             minima = self._path_in_memory(self.scaling_.apply(X.whole()), targets, values)
         else:
             minima = super()._path(X, targets, weights, values)
         for minimum in minima:
             # The softmax does not change if the same number is added to all intercepts: their sum is set to 0.
-            if len(minimum.point) > 1:
+            if is_classes and len(minimum.point) > 1:
                 minimum.point[:, -1] -= minimum.point[:, -1].mean()
             yield minimum
 
     @staticmethod
     def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
-        """Return the cross-entropy of the softmax, or of the logistic function for two classes; see `SearchedProbe`."""
-        if scores.shape[1] == 1:
-            return _logistic_loss(targets, weights, scores)
+        """Return the cross-entropy of the softmax, or of logistic functions for two classes and for several labels."""
+        if scores.shape[1] == 1 or targets.ndim == 2:
+            is_own = _members(targets, scores.shape[1])
+            of_rows = np.where(is_own, weights[:, 1], weights[:, 0])
+            losses = np.logaddexp(0, scores) - is_own * scores
+            return float((of_rows * losses).sum()), of_rows * (expit(scores) - is_own)
         normalizer = logsumexp(scores, axis=1, keepdims=True)
-        own, of_rows = (np.arange(len(targets)), targets), weights[targets, 1]
+        own, of_own = (np.arange(len(targets)), targets), weights[targets, 1]
         slopes = np.exp(scores - normalizer)
         slopes[own] -= 1
-        slopes *= of_rows[:, None]
-        return float(of_rows @ (normalizer[:, 0] - scores[own])), slopes
+        slopes *= of_own[:, None]
+        return float(of_own @ (normalizer[:, 0] - scores[own])), slopes
 
     def _path_in_memory(self, X: FloatArray, codes: IntArray, values: Sequence[float]) -> Iterator[Minimum]:
         model = LogisticRegression(
@@ -279,8 +280,8 @@ class LogisticRegressionProbe(ClassifierMixin, SearchedProbe):  # type: ignore[m
             yield Minimum(point, converged, int(model.n_iter_.max()))
 
 
-class LinearSVMProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
-    """Linear support vector machine, one class against the rest: scikit-learn's LinearSVC with its default loss.
+class LinearSVMProbe(SearchedProbe):
+    """Linear support vector machine, one class or label against the rest: scikit-learn's LinearSVC, its default loss.
 
     The squared hinge is smooth, so that L-BFGS finds the minimum, in memory and streamed, for all classes at once.
     scikit-learn uses liblinear, which takes one class at a time and a float64 copy of the vectors. As there, the
@@ -300,56 +301,30 @@ class LinearSVMProbe(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # s
         return float((pulls * gaps).sum()), -2 * signs * pulls
 
 
-class MultilabelLogisticRegression(ClassifierMixin, SearchedProbe):  # type: ignore[misc]  # scikit-learn has no types
-    """A logistic regression for each label: OneVsRestClassifier(LogisticRegression()) of scikit-learn.
-
-    All labels are solved at once. Parameters are those of `SearchedProbe`.
-
-    Examples:
-        >>> X = np.array([[0.0, 1.0], [0.1, 0.0], [1.0, 0.1], [1.0, 1.0]])
-        >>> probe = MultilabelLogisticRegression(C=100.0).fit(X, [["high"], [], ["wide"], ["high", "wide"]])
-        >>> probe.predict(X).astype(int).tolist()  # of the classes high and wide
-        [[1, 0], [0, 0], [0, 1], [1, 1]]
-    """
-
-    head = "logreg"
-    task = Task.MULTILABEL
-    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
-
-    def predict_proba(self, X: object) -> Float32Array:
-        """Return the probability of each label, float32 (n_rows, n_classes)."""
-        return self._walk(X, lambda vectors: expit(self._scores(vectors)), np.float32)
-
-    loss_of_rows = staticmethod(_logistic_loss)
-
-
-class MultilabelSVM(LinearSVMProbe):
-    """A linear support vector machine for each label: OneVsRestClassifier(LinearSVC()) of scikit-learn.
-
-    All labels are solved at once. Parameters are those of `SearchedProbe`.
-    """
-
-    task = Task.MULTILABEL
-    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL])}
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class LeastSquares(LinearProbe):
-    """Base of the probes that solve the normal equations, which one pass over the vectors gathers in float64.
+class RidgeProbe(LinearProbe):
+    """Least squares with an L2 penalty: scikit-learn's RidgeClassifier (on +1 for a row's class, else -1), and Ridge.
 
-    A list of penalties needs no further pass. Further parameters are those of `LinearProbe`.
+    It solves the normal equations, which one pass over the vectors gathers in float64. A list of penalties needs no
+    further pass. Further parameters are those of `LinearProbe`.
 
     Args:
         alpha: The penalty, or a list of values to choose from on dev.
+
+    Examples:
+        >>> X = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.2]])
+        >>> RidgeProbe(task="regress", alpha=0.01).fit(X, [1.5, 1.6, 2.5, 2.4]).predict(X).round(1).tolist()
+        [1.5, 1.6, 2.5, 2.4]
     """
 
+    head = "ridge"
+    choices: ClassVar = {"task": (Task.CLASSIFY, Task.REGRESS)}
     penalty_name = "alpha"
-    larger_is_stronger = True
 
     alpha: float | Sequence[float] = 1.0
 
     def _path(self, X: Vectors, targets: Targets, weights: Float64Array, values: Sequence[float]) -> Iterator[Minimum]:
-        is_classes = self.task is Task.CLASSIFY
+        is_classes = self.task == Task.CLASSIFY
         row_weights = weights[targets] if is_classes else np.ones(len(targets))
         dim, n_outputs = X.shape[1], 1 if len(weights) == 2 else len(weights)
         n_outputs = n_outputs if is_classes else targets.shape[1]
@@ -381,33 +356,8 @@ class LeastSquares(LinearProbe):
             yield Minimum(np.hstack([coef, intercept[:, None]]), converged=True, n_iter=1)
 
 
-class RidgeProbe(ClassifierMixin, LeastSquares):  # type: ignore[misc]  # scikit-learn has no types
-    """Least squares on +1 for a row's class and -1 for the others, with an L2 penalty: scikit-learn's RidgeClassifier.
-
-    Parameters are those of `LeastSquares`.
-    """
-
-    head = "ridge"
-
-
-class RidgeRegressor(RegressorMixin, LeastSquares):  # type: ignore[misc]  # scikit-learn has no types
-    """Least squares with an L2 penalty on numbers, one or several per row: scikit-learn's Ridge.
-
-    Parameters are those of `LeastSquares`; `class_weight` has no effect.
-
-    Examples:
-        >>> X = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.2]])
-        >>> RidgeRegressor(alpha=0.01).fit(X, [1.5, 1.6, 2.5, 2.4]).predict(X).round(1).tolist()
-        [1.5, 1.6, 2.5, 2.4]
-    """
-
-    head = "ridge"
-    task = Task.REGRESS
-    choices: ClassVar = {"metric": ("auto", *DEV_METRICS[Task.REGRESS])}
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class MeanRegressor(RegressorMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
+class MeanRegressor(RowProbe):
     """The mean of the numbers in training, whatever the vector: the score that a probe has to beat.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -13,16 +13,19 @@ import numpy.typing as npt
 from scipy import sparse, stats
 from sklearn import metrics as sk
 
+from bertfeat.choices import Task
 from bertfeat.display import printable
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
+from bertfeat.heads.base import DEV_METRICS, Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.bootstrap import Pair, set_statistic
-from bertfeat.heads.entities import LabelScores
+from bertfeat.heads.entities import EntityScores, LabelScores
 from bertfeat.heads.targets import indicators
 from bertfeat.records import BoolArray, Float64Array, IntArray
 
 #: Sorted labels, and which of them rows have and are predicted to have, 0 or 1, (n_rows, n_labels) each.
 Sets: TypeAlias = tuple[Labels, sparse.csr_matrix, sparse.csr_matrix]
+
+Label = str | int | bool
 
 _Measures = Mapping[str, Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]]
 _NUMBERS: _Measures = {
@@ -35,46 +38,93 @@ _NUMBERS: _Measures = {
 }
 _RANKINGS: _Measures = {"auroc": sk.roc_auc_score, "average_precision": sk.average_precision_score}
 NUMBER_METRICS, RANKING_METRICS = tuple(_NUMBERS), tuple(_RANKINGS)
-SET_METRICS = ("macro_f1", "micro_f1", "subset_accuracy")
+SET_METRICS = DEV_METRICS[Task.MULTILABEL]
 _TITLES = {"auroc": "AUROC", "r2": "R2", "pearson": "Pearson", "spearman": "Spearman", "rmse": "RMSE", "mae": "MAE"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoreTable:
-    """Scores by metric, the main one first, and those of each target or class; None where undefined."""
+class Confusion:
+    """Counts of true labels (rows) predicted as each label (columns), and of rows without a prediction."""
+
+    labels: tuple[Label, ...]
+    matrix: IntArray  # (n_labels, n_labels)
+    unpredicted: IntArray  # (n_labels,)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the matrix and its labels as JSON values."""
+        return {"labels": list(self.labels), "matrix": self.matrix.tolist(), "unpredicted": self.unpredicted.tolist()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Scores by metric and of each class or target, None where undefined; each one is an attribute: `scores.accuracy`.
+
+    One label per row also has a confusion, entities of tags, and the rows of each label that training has not seen.
+    """
 
     n_rows: int
     n_without_vector: int
     scores: Mapping[str, float | None]
-    part: str  # target or class
-    per_part: Mapping[Any, Mapping[str, float | None]]
-    notes: Sequence[str]  # how rows and classes were counted
+    part: str = "class"  # or target
+    per_part: Mapping[Any, Any] = field(default_factory=dict)  # scores by name, or `LabelScores`
+    notes: Sequence[str] = ()  # how rows and classes were counted
+    confusion: Confusion | None = None
+    entities: EntityScores | None = None
+    unseen_labels: Mapping[Label, int] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        found = {**self.scores, f"per_{self.part}": self.per_part}
+        if name not in found:
+            raise AttributeError(f"no score {name!r}; there are {', '.join(found)}")
+        return found[name]
 
     @property
     def metric(self) -> str:
-        """The main score."""
-        return next(iter(self.scores))
+        """The main score: entity F1 for tags, else the first one."""
+        return next(iter(self.scores)) if self.entities is None else "entity_f1"
 
     @property
     def values(self) -> dict[str, float]:
         """The scores that are defined."""
         return {name: value for name, value in self.scores.items() if value is not None}
 
+    def value(self, metric: str) -> float:
+        """Return one of the scores that are defined."""
+        if metric not in self.values:
+            why = "; the labels are not tags of entities" if metric == "entity_f1" else ""
+            raise UserError(f"no score {metric!r}{why}; choose {', '.join(self.values)}")
+        return self.values[metric]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as JSON values; names of parts become text."""
-        per_part = {str(name): dict(scores) for name, scores in self.per_part.items()}
+        per_part = {str(name): _by_name(scores) for name, scores in self.per_part.items()}
         counts = {"n_rows": self.n_rows, "n_without_vector": self.n_without_vector, "notes": list(self.notes)}
-        return {**self.scores, f"per_{self.part}": per_part, **counts}
+        values = {**self.scores, f"per_{self.part}": per_part, **counts}
+        if self.confusion is not None:
+            values["entities"] = None if self.entities is None else self.entities.to_dict()
+            values["confusion"] = self.confusion.to_dict()
+            values["unseen_labels"] = {str(label): count for label, count in self.unseen_labels.items()}
+        return values
 
     def table(self) -> tuple[list[str], list[list[object]]]:
-        """Return headers and a row for each target or class."""
-        rows: list[list[object]] = [[name, *scores.values()] for name, scores in self.per_part.items()]
-        return [self.part, *map(title_of, next(iter(self.per_part.values()), ()))], rows
+        """Return headers and a row for each type of entities, and for each target or class."""
+        of_types = {} if self.entities is None else self.entities.per_type
+        rows: list[list[object]] = [[f"entity {name}", *scores] for name, scores in of_types.items()]
+        rows += [[name, *_by_name(scores).values()] for name, scores in self.per_part.items()]
+        headers = [self.part, *map(title_of, _by_name(next(iter(self.per_part.values()), {})))]
+        return headers if self.confusion is None else ["label", *headers[1:-1], "rows"], rows
 
     def lines(self) -> list[str]:
         """Return the scores of all rows and the notes as lines to read."""
         shown = {name: "undefined" if value is None else f"{value:.4f}" for name, value in self.scores.items()}
+        if found := self.entities:
+            counts = f"{found.n_correct} right of {found.n_predicted} predicted and {found.n_true} true"
+            shown["entity_f1"] += f"  precision {found.precision:.4f}, recall {found.recall:.4f}; {counts}"
         return [*titled_lines(shown), *self.notes]
+
+
+def _by_name(scores: Any) -> dict[str, float | None]:
+    return dict(scores._asdict() if isinstance(scores, LabelScores) else scores)
 
 
 def title_of(metric: str) -> str:
@@ -97,7 +147,7 @@ def pair_numbers(y_true: Float64Array, y_pred: Float64Array) -> list[Pair]:
     return list(zip(*(np.reshape(side, (len(y_true), -1)).T for side in (y_true, y_pred)), strict=True))
 
 
-def score_numbers(targets: Sequence[Pair], n_without_vector: int) -> ScoreTable:
+def score_numbers(targets: Sequence[Pair], n_without_vector: int) -> Scores:
     """Score numbers: means of the targets; rows without a vector cannot be scored and are left out.
 
     A correlation is undefined where all numbers are equal; means leave it out.
@@ -107,7 +157,7 @@ def score_numbers(targets: Sequence[Pair], n_without_vector: int) -> ScoreTable:
     return _of_parts(_NUMBERS, "target", dict(enumerate(targets)), n_without_vector, notes)
 
 
-def score_rankings(classes: Mapping[Any, Pair], n_without_vector: int) -> ScoreTable:
+def score_rankings(classes: Mapping[Any, Pair], n_without_vector: int) -> Scores:
     """Score rankings of rows by the scores of each class: means of the classes; rows without a vector are left out."""
     names = [printable(str(name)) for name in classes]
     which = f"mean of {len(names)} classes, each" if len(names) > 1 else f"class {names[0]}" if names else "no class"
@@ -118,11 +168,11 @@ def score_rankings(classes: Mapping[Any, Pair], n_without_vector: int) -> ScoreT
 
 def _of_parts(
     measures: _Measures, part: str, pairs: Mapping[Any, Pair], n_without_vector: int, notes: Sequence[str]
-) -> ScoreTable:
+) -> Scores:
     per_part = {name: {metric: _value(measures, metric, pair) for metric in measures} for name, pair in pairs.items()}
     means = {metric: _mean([scores[metric] for scores in per_part.values()]) for metric in measures}
     n_rows = len(next(iter(pairs.values()))[0]) if pairs else 0
-    return ScoreTable(n_rows, n_without_vector, means, part, per_part, notes)
+    return Scores(n_rows, n_without_vector, means, part, per_part, notes)
 
 
 def number_score(metric: str, y_true: Float64Array, y_pred: Float64Array) -> float:
@@ -179,7 +229,7 @@ def one_hot(codes: IntArray, n_labels: int) -> sparse.csr_matrix:
     return sparse.csr_matrix((np.ones(len(rows), np.int64), (rows, codes[rows])), shape=(len(codes), n_labels))
 
 
-def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> ScoreTable:
+def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scores:
     """Score sets of labels; macro F1 is the mean over the labels that occur in truth or prediction.
 
     Labels that are not among `classes`, which training has seen, count as missed.
@@ -196,7 +246,7 @@ def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scor
         counts = ", ".join(f"{printable(str(label))} ({per_class[label]['support']} rows)" for label in unseen)
         notes.append(f"labels that training has not seen, counted as missed: {counts}")
     scores = {metric: set_score(metric, sets) for metric in SET_METRICS}
-    return ScoreTable(true.shape[0], n_without_vector, scores, "class", per_class, notes)
+    return Scores(true.shape[0], n_without_vector, scores, "class", per_class, notes)
 
 
 def set_score(metric: str, sets: Sets) -> float:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
@@ -24,7 +24,7 @@ _COSINE_ROUNDING = 1e-12
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CentroidProbe(ClassifierMixin, RowProbe):  # type: ignore[misc]  # scikit-learn has no types
+class CentroidProbe(RowProbe):
     """The class whose mean vector is nearest; with the Euclidean metric, scikit-learn's NearestCentroid.
 
     Args:
@@ -72,13 +72,16 @@ class CentroidProbe(ClassifierMixin, RowProbe):  # type: ignore[misc]  # scikit-
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class NearestRows(RowProbe):
-    """Base of the probes that look at the k nearest training rows.
+class KNNProbe(RowProbe):
+    """The vote of the k nearest training rows, or the mean of their numbers.
+
+    With the Euclidean metric it is scikit-learn's KNeighborsClassifier, or KNeighborsRegressor.
 
     It keeps all training vectors in memory: float16 vectors as they are, others as float32. Like scikit-learn it keeps
     the array itself, not a copy, if the type is right. Of rows at the same distance, the first ones vote.
 
     Args:
+        task: What it learns: "classify", a class per row, or "regress", one or several numbers.
         k: The number of rows that vote.
         metric: "cosine" or "euclidean".
         weights: "uniform", or "distance" to weight each vote by one over its distance; a distance of 0 outvotes all.
@@ -90,9 +93,14 @@ class NearestRows(RowProbe):
     """
 
     head = "knn"
-    choices: ClassVar = {"metric": ("cosine", "euclidean"), "weights": ("uniform", "distance")}
+    choices: ClassVar = {
+        "task": (Task.CLASSIFY, Task.REGRESS),
+        "metric": ("cosine", "euclidean"),
+        "weights": ("uniform", "distance"),
+    }
     _arrays = ("vectors", "codes")
 
+    task: str = "classify"
     k: int = 5
     metric: str = "cosine"
     weights: str = "uniform"
@@ -134,33 +142,16 @@ class NearestRows(RowProbe):
             shares = np.where(at_zero.any(axis=1, keepdims=True), at_zero, 1 / np.where(at_zero, 1, distances))
         return rows, shares / shares.sum(axis=1, keepdims=True)
 
-
-class KNNProbe(ClassifierMixin, NearestRows):  # type: ignore[misc]  # scikit-learn has no types
-    """The vote of the k nearest training rows; with the Euclidean metric, scikit-learn's KNeighborsClassifier.
-
-    Parameters are those of `NearestRows`.
-    """
-
+    @available_if(lambda self: self.task != Task.REGRESS)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: object) -> Float32Array:
         """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
         return self._walk(X, self._scores, np.float32)
 
     def _scores(self, vectors: FloatArray) -> Float64Array:
         rows, shares = self._neighbors(vectors)
+        if self.task == Task.REGRESS:
+            return np.asarray(np.einsum("nk,nkt->nt", shares, self.codes_[rows]))
         votes = np.zeros((len(vectors), len(self.classes_)))
         for place in range(self.k):
             votes[np.arange(len(votes)), self.codes_[rows[:, place]]] += shares[:, place]
         return votes
-
-
-class KNNRegressor(RegressorMixin, NearestRows):  # type: ignore[misc]  # scikit-learn has no types
-    """The mean of the k nearest training rows' numbers; scikit-learn's KNeighborsRegressor.
-
-    Parameters are those of `NearestRows`.
-    """
-
-    task = Task.REGRESS
-
-    def _scores(self, vectors: FloatArray) -> Float64Array:
-        rows, shares = self._neighbors(vectors)
-        return np.asarray(np.einsum("nk,nkt->nt", shares, self.codes_[rows]))

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
@@ -17,10 +16,10 @@ from torch import nn
 from bertfeat.choices import Task
 from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
-from bertfeat.heads.base import Labels, Probe, codes_of, is_list, penalties
+from bertfeat.heads.base import DEV_METRICS, Labels, Probe, codes_of, is_list, penalties
 from bertfeat.heads.batching import BatchSize, hold_out
 from bertfeat.heads.row_probe import check_dev, check_width, with_labels
-from bertfeat.heads.scores import DEV_METRICS, primary_metric, score_by
+from bertfeat.heads.scores import primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
 from bertfeat.heads.targets import Targets, check_truth, decide, encode, indicators, weights_of
 from bertfeat.heads.training_loop import (
@@ -39,8 +38,6 @@ from bertfeat.heads.training_loop import (
 from bertfeat.records import Float32Array, Float64Array
 from bertfeat.vectors.array import as_vectors
 from bertfeat.vectors.standardized import Scaling, fit_scaling, mean_norms
-
-_METRICS = ("auto", "accuracy", "macro_f1", "loss")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -75,7 +72,6 @@ class NeuralProbe(Probe):
     is_random = True
     has_mix = True
     penalty_name = "weight_decay"
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": _METRICS}
 
     lr: float = 1e-3
     weight_decay: float | Sequence[float] = 0.01
@@ -100,7 +96,7 @@ class NeuralProbe(Probe):
     @property
     def batch_limits(self) -> BatchSize:
         """The limits of a minibatch."""
-        return BatchSize(self.batch_size, self.batch_size)
+        return BatchSize(self.batch_size, getattr(self, "batch_tokens", self.batch_size))
 
     def fit(self, X: object, y: object, *, dev: tuple[Any, Any] | None = None, on_epoch: OnEpoch | None = None) -> Self:
         """Train on vectors and labels.
@@ -121,12 +117,12 @@ class NeuralProbe(Probe):
         self._check_parameters(dev)
         device = _training_device(self.device)
         data = self._sequences(X)
-        truth = check_truth(self.task, flatten_labels(y, data.lengths) if self.task is Task.CLASSIFY else y)
+        truth = check_truth(self.task, flatten_labels(y, data.lengths) if self.task == Task.CLASSIFY else y)
         classes, targets = encode(self.task, truth)
         with_labels(data.vectors, targets, "X", "y")
         weights = weights_of(targets, len(classes), self.class_weight)
         # Numbers are learned as deviations from their mean, in units of their deviation.
-        units = fit_scaling(as_vectors(targets)) if self.task is Task.REGRESS else None
+        units = fit_scaling(as_vectors(targets)) if self.task == Task.REGRESS else None
         given = Examples(self.task, data, targets if units is None else units.apply(targets), weights)
         examples, split = self._split(given, truth, classes, dev, units)
         scaling = fit_scaling(data.vectors) if self.standardize else Scaling.identity(data.dim)
@@ -161,12 +157,12 @@ class NeuralProbe(Probe):
         data = self._sequences(X)
         return self._shaped(self._labels(data), data)
 
-    @available_if(lambda self: self.task is not Task.REGRESS)  # type: ignore[untyped-decorator]
+    @available_if(lambda self: self.task != Task.REGRESS)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: object) -> Any:
         """Return the probabilities of the classes, float32 (n_rows, n_classes); see `predict`."""
         data = self._sequences(X)
         scores = torch.from_numpy(self._scores(data))
-        chances = torch.softmax(scores, dim=1) if self.task is Task.CLASSIFY else torch.sigmoid(scores)
+        chances = torch.softmax(scores, dim=1) if self.task == Task.CLASSIFY else torch.sigmoid(scores)
         return self._shaped(chances.numpy(), data)
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
@@ -227,11 +223,11 @@ class NeuralProbe(Probe):
             metric = primary_metric(classes.tolist())
         if dev is not None:
             held = self._sequences(dev[0])
-            own = flatten_labels(dev[1], held.lengths) if self.task is Task.CLASSIFY else dev[1]
+            own = flatten_labels(dev[1], held.lengths) if self.task == Task.CLASSIFY else dev[1]
             _, labels = check_dev(held.vectors, own, train.data.dim, classes, self.task)
         elif self.early_stopping:
             rng = np.random.default_rng(self.seed)
-            strata = None if self.is_tagger or self.task is not Task.CLASSIFY else train.targets
+            strata = None if self.is_tagger or self.task != Task.CLASSIFY else train.targets
             held, rows, taking_part = hold_out(train.data, self.validation_fraction, rng, strata)
             labels, train = truth[rows], replace(train, taking_part=taking_part)
         else:
@@ -239,7 +235,7 @@ class NeuralProbe(Probe):
         if units is not None:
             labels = units.apply(labels.reshape(len(labels), -1))
             targets: Targets = labels
-        elif self.task is Task.MULTILABEL:
+        elif self.task == Task.MULTILABEL:
             targets = indicators(labels, classes)
         else:
             targets = codes_of(labels, classes)
@@ -259,19 +255,30 @@ class NeuralProbe(Probe):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MLP(NeuralProbe):
-    """Base of the multi-layer perceptrons: hidden layers with ReLU and dropout, then a linear layer.
+class MLPProbe(NeuralProbe):
+    """A multi-layer perceptron: hidden layers with ReLU and dropout, then a linear layer.
 
-    Further parameters are those of `NeuralProbe`.
+    Classes have a softmax, several labels a logistic function each. Numbers are learned by squared error, as deviations
+    from their mean. Further parameters are those of `NeuralProbe`.
 
     Args:
+        task: What it learns: "classify", a class per row; "regress", one or several numbers; or "multilabel", a list of
+            labels.
         hidden_size: Width of the hidden layers.
         n_layers: The number of hidden layers.
         dropout: Share of the hidden values that training drops.
+
+    Examples:
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+        >>> probe = MLPProbe(early_stopping=False, lr=0.01).fit(X, ["odd", "odd", "even", "even"])
+        >>> probe.predict(X).tolist()
+        ['odd', 'odd', 'even', 'even']
     """
 
     head = "mlp"
+    choices: ClassVar = {"task": tuple(Task)}
 
+    task: str = "classify"
     hidden_size: int = 256
     n_layers: int = 1
     dropout: float = 0.1
@@ -283,34 +290,6 @@ class MLP(NeuralProbe):
             steps += [nn.Linear(dim, self.hidden_size), nn.ReLU(), nn.Dropout(self.dropout)]
             dim = self.hidden_size
         return RowByRow(nn.Sequential(*steps), nn.Linear(dim, n_outputs))
-
-
-class MLPProbe(ClassifierMixin, MLP):  # type: ignore[misc]  # scikit-learn has no types
-    """A multi-layer perceptron with a softmax; parameters are those of `MLP`.
-
-    Examples:
-        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
-        >>> probe = MLPProbe(early_stopping=False, lr=0.01).fit(X, ["odd", "odd", "even", "even"])
-        >>> probe.predict(X).tolist()
-        ['odd', 'odd', 'even', 'even']
-    """
-
-
-class MLPRegressor(RegressorMixin, MLP):  # type: ignore[misc]  # scikit-learn has no types
-    """A multi-layer perceptron for numbers, one or several per row, by squared error; parameters are those of `MLP`.
-
-    Training takes the numbers as deviations from their mean; `class_weight` has no effect.
-    """
-
-    task = Task.REGRESS
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *DEV_METRICS[Task.REGRESS], "loss")}
-
-
-class MultilabelMLP(ClassifierMixin, MLP):  # type: ignore[misc]  # scikit-learn has no types
-    """A multi-layer perceptron with a logistic function for each label; parameters are those of `MLP`."""
-
-    task = Task.MULTILABEL
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": ("auto", *DEV_METRICS[Task.MULTILABEL], "loss")}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -325,15 +304,9 @@ class Tagger(NeuralProbe):
     """
 
     is_tagger = True
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"metric": (*_METRICS, "entity_f1")}
 
     batch_size: int = 32
     batch_tokens: int = 2048
-
-    @property
-    def batch_limits(self) -> BatchSize:
-        """The limits of a minibatch."""
-        return BatchSize(self.batch_size, self.batch_tokens)
 
     def score(self, X: object, y: object) -> float:
         """Return the F1 of entities where the classes are tags such as B-PER, else the accuracy of words.
@@ -388,11 +361,11 @@ class BiLSTMTagger(Tagger):
         return BiLSTM(dim, self.hidden_size, self.n_layers, self.dropout, n_classes)
 
 
-def _first_scores(task: Task, targets: Targets, weights: Float64Array) -> Float64Array:
+def _first_scores(task: str, targets: Targets, weights: Float64Array) -> Float64Array:
     """Return the scores of a network that knows the shares of the classes alone, (n_outputs,)."""
-    if task is Task.REGRESS:
+    if task == Task.REGRESS:
         return np.zeros(targets.shape[1])
-    if task is Task.MULTILABEL:
+    if task == Task.MULTILABEL:
         totals = weights * np.stack([(~targets).sum(axis=0), targets.sum(axis=0)], axis=1)
         return np.asarray(np.log(np.maximum(totals[:, 1], 0.5) / np.maximum(totals[:, 0], 0.5)))
     totals = np.bincount(targets) * weights

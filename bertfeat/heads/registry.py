@@ -29,20 +29,12 @@ TAGGERS: dict[str, tuple[str, str]] = {
     "bilstm": ("bertfeat.heads.neural", "BiLSTMTagger"),
 }
 HEADS = ROW_HEADS | TAGGERS
-#: The heads of the other tasks.
-OF_TASK: dict[Task, dict[str, tuple[str, str]]] = {
-    Task.CLASSIFY: HEADS,
-    Task.REGRESS: {
-        "ridge": ("bertfeat.heads.linear", "RidgeRegressor"),
-        "knn": ("bertfeat.heads.neighbors", "KNNRegressor"),
-        "mlp": ("bertfeat.heads.neural", "MLPRegressor"),
-        "mean": ("bertfeat.heads.linear", "MeanRegressor"),
-    },
-    Task.MULTILABEL: {
-        "logreg": ("bertfeat.heads.linear", "MultilabelLogisticRegression"),
-        "svm": ("bertfeat.heads.linear", "MultilabelSVM"),
-        "mlp": ("bertfeat.heads.neural", "MultilabelMLP"),
-    },
+_CLASSES = HEADS | {"mean": ("bertfeat.heads.linear", "MeanRegressor")}
+#: The heads of each task.
+OF_TASK: dict[Task, tuple[str, ...]] = {
+    Task.CLASSIFY: tuple(HEADS),
+    Task.REGRESS: ("ridge", "knn", "mlp", "mean"),
+    Task.MULTILABEL: ("logreg", "svm", "mlp"),
 }
 #: The head that learns each task if none is named.
 DEFAULT_HEADS = {Task.CLASSIFY: "logreg", Task.REGRESS: "ridge", Task.MULTILABEL: "logreg"}
@@ -50,9 +42,8 @@ DEFAULT_HEADS = {Task.CLASSIFY: "logreg", Task.REGRESS: "ridge", Task.MULTILABEL
 
 def check_head(name: str) -> None:
     """Raise a UserError if no head has a name, without loading a head."""
-    own = dict.fromkeys(head for heads in OF_TASK.values() for head in heads)
-    if name not in own and name not in (added := extensions.names("heads")):
-        known = [*own, *added]
+    if name not in _CLASSES and name not in (added := extensions.names("heads")):
+        known = [*_CLASSES, *added]
         there = did_you_mean(name, known) or f"heads are {', '.join(known)}"
         raise UserError(f"no head {name!r}; {there}")
 
@@ -61,12 +52,12 @@ def head_class(name: str, task: Task = Task.CLASSIFY) -> type[Probe]:
     """Return the class of a head for a task; a UserError names the heads that learn the task if this one cannot."""
     check_head(name)
     if name in OF_TASK[task]:
-        module, class_name = OF_TASK[task][name]
+        module, class_name = _CLASSES[name]
         found: type[Probe] = getattr(importlib.import_module(module), class_name)
         return found
     if name in extensions.names("heads"):
         found = extensions.load("heads", name)
-        if found.task is task:
+        if found.task == task:
             return found
     raise UserError(f"head {name} does not go with `task={task.value!r}`; heads of it are {', '.join(OF_TASK[task])}")
 
@@ -74,12 +65,13 @@ def head_class(name: str, task: Task = Task.CLASSIFY) -> type[Probe]:
 def make_head(name: str, task: Task = Task.CLASSIFY, **params: Any) -> Probe:
     """Return an unfitted probe; the values of its parameters are checked when it is fitted."""
     cls = head_class(name, task)
-    known = inspect.signature(cls).parameters
+    taken = inspect.signature(cls).parameters
+    known = [param for param in taken if param != "task"]
     for param in params:
         if param not in known:
             there = did_you_mean(param, known) or f"it has {', '.join(known)}"
             raise UserError(f"head {name} has no parameter {param!r}; {there}")
-    return cls(**params)
+    return cls(**params, **({"task": task} if "task" in taken else {}))
 
 
 def heads_with_mix() -> str:

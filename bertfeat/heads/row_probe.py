@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, Probe, require_same_kind
-from bertfeat.heads.scores import DEV_METRICS, score_by
+from bertfeat.heads.base import DEV_METRICS, Labels, Probe, require_same_kind
+from bertfeat.heads.scores import score_by
 from bertfeat.heads.targets import Targets, check_truth, decide, encode
 from bertfeat.vectors.array import FloatArray, Vectors, as_vectors, chunks_of
 from bertfeat.vectors.standardized import Scaling, fit_scaling
@@ -104,14 +104,14 @@ class RowProbe(Probe):
         return np.concatenate(pieces, dtype=dtype, casting="same_kind")
 
 
-def check_dev(X: object, y: Any, width: int, classes: Labels, task: Task = Task.CLASSIFY) -> Dev:
+def check_dev(X: object, y: Any, width: int, classes: Labels, task: str = Task.CLASSIFY) -> Dev:
     """Return the vectors and labels of a dev split; labels that train has not seen may be among them."""
     labels = check_truth(task, y, "dev's y")
     source = with_labels(X, labels, "dev's X", "dev's y")
     if len(labels) == 0:
         raise UserError("dev has no rows; give a dev split with labelled rows or none")
     check_width(source, width, "dev's X")
-    if task is Task.CLASSIFY:
+    if task == Task.CLASSIFY:
         require_same_kind(labels, "dev", classes, "train")
     return source, labels
 
@@ -119,7 +119,7 @@ def check_dev(X: object, y: Any, width: int, classes: Labels, task: Task = Task.
 def dev_score(probe: RowProbe, dev: Dev, metric: str) -> float:
     """Return a score of a probe on a dev split; macro F1 is over all classes, true or predicted."""
     try:
-        classes = probe.classes_ if probe.task is Task.MULTILABEL else None
+        classes = probe.classes_ if probe.task == Task.MULTILABEL else None
         return score_by(metric, dev[1], probe.predict(dev[0]), classes=classes)
     except UserError as error:
         raise UserError(f"dev: {error}") from None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,21 +15,14 @@ from bertfeat.choices import Task
 from bertfeat.display import printable
 from bertfeat.errors import UserError
 from bertfeat.heads import metrics
-from bertfeat.heads.base import Labels, check_labels, codes_of, require_same_kind
+from bertfeat.heads.base import DEV_METRICS, Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.bootstrap import Statistic, mean_of_fractions, set_statistic
-from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, entity_sets, is_tag_scheme
+from bertfeat.heads.entities import OUTSIDE, LabelScores, entity_scores, entity_sets, is_tag_scheme
+from bertfeat.heads.metrics import Confusion, Scores
 from bertfeat.heads.sequences import flatten_labels
 from bertfeat.records import BoolArray, IntArray
 
-METRICS = ("accuracy", "macro_f1", "entity_f1")
-#: The scores that can judge fits of each task, the main one first; more is better.
-DEV_METRICS: Mapping[Task, tuple[str, ...]] = {
-    Task.CLASSIFY: METRICS,
-    Task.REGRESS: ("r2", "pearson", "spearman"),
-    Task.MULTILABEL: metrics.SET_METRICS,
-}
-
-Label = str | int | bool
+METRICS = DEV_METRICS[Task.CLASSIFY]
 
 
 class Pairs(NamedTuple):
@@ -41,118 +33,34 @@ class Pairs(NamedTuple):
     predicted: IntArray  # the number of labels where there is no prediction, which is always wrong
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Confusion:
-    """Counts of true labels (rows) predicted as each label (columns), and of rows without a prediction."""
-
-    labels: tuple[Label, ...]
-    matrix: IntArray  # (n_labels, n_labels)
-    unpredicted: IntArray  # (n_labels,)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the matrix and its labels as JSON values."""
-        return {"labels": list(self.labels), "matrix": self.matrix.tolist(), "unpredicted": self.unpredicted.tolist()}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scores:
-    """Scores of predictions; `macro_f1` is the mean over the labels that occur in truth or prediction."""
-
-    n_rows: int
-    accuracy: float
-    macro_f1: float
-    per_class: Mapping[Label, LabelScores]
-    confusion: Confusion
-    entities: EntityScores | None
-    unseen_labels: Mapping[Label, int]  # the rows of each label that training has not seen
-    n_without_vector: int
-
-    @property
-    def metric(self) -> str:
-        """The main score: entity F1 for tags, else accuracy."""
-        return "accuracy" if self.entities is None else "entity_f1"
-
-    @property
-    def values(self) -> dict[str, float]:
-        """The values of all scores: accuracy, macro_f1 and, for tags, entity_f1."""
-        values = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
-        return values if self.entities is None else {**values, "entity_f1": self.entities.f1}
-
-    def table(self) -> tuple[list[str], list[list[object]]]:
-        """Return headers and a row for each label, after those for each type of entities."""
-        of_types = {} if self.entities is None else self.entities.per_type
-        rows: list[list[object]] = [[f"entity {name}", *scores] for name, scores in of_types.items()]
-        rows += [[label, *scores] for label, scores in self.per_class.items()]
-        return ["label", "precision", "recall", "F1", "rows"], rows
-
-    def value(self, metric: str) -> float:
-        """Return one of the scores: accuracy, macro_f1 or, for tags, entity_f1."""
-        values = self.values
-        if metric not in values:
-            why = "; the labels are not tags of entities" if metric == "entity_f1" else ""
-            raise UserError(f"no score {metric!r}{why}; choose {', '.join(values)}")
-        return values[metric]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scores as JSON values; labels that are keys become text."""
-        return {
-            "n_rows": self.n_rows,
-            "accuracy": self.accuracy,
-            "macro_f1": self.macro_f1,
-            "entities": None if self.entities is None else self.entities.to_dict(),
-            "per_class": {str(label): scores._asdict() for label, scores in self.per_class.items()},
-            "confusion": self.confusion.to_dict(),
-            "unseen_labels": {str(label): count for label, count in self.unseen_labels.items()},
-            "n_without_vector": self.n_without_vector,
-        }
-
-    def lines(self) -> list[str]:
-        """Return the scores of all rows, and how rows were counted, as lines to read."""
-        missing = f", {self.n_without_vector} of them without a vector (counted as errors)"
-        lines = [f"rows      {self.n_rows}{missing if self.n_without_vector else ''}"]
-        lines += metrics.titled_lines({name: f"{value:.4f}" for name, value in self.values.items()})
-        if found := self.entities:
-            counts = f"{found.n_correct} right of {found.n_predicted} predicted and {found.n_true} true"
-            lines[-1] += f"  precision {found.precision:.4f}, recall {found.recall:.4f}; {counts}"
-        if self.unseen_labels:
-            counts = ", ".join(f"{printable(str(label))} ({count} rows)" for label, count in self.unseen_labels.items())
-            lines.append(f"labels that training has not seen, counted as errors: {counts}")
-        return lines
-
-
-def score_labels(
-    y_true: npt.ArrayLike,
-    y_pred: npt.ArrayLike,
-    classes: npt.ArrayLike,
-    *,
-    lengths: npt.ArrayLike | None = None,
-    predicted: BoolArray | None = None,
-) -> Scores:
-    """Score predicted labels (n_rows,), or lists per sequence; with `lengths` (n_sequences,) and tags also entities.
-
-    `classes` are the labels that training has seen. A row that is not `predicted`, bool (n_rows,), is O for entities.
-    """
-    return score_pairs(pair_labels(y_true, y_pred, lengths, predicted), classes, lengths)
-
-
 def score_pairs(pairs: Pairs, classes: npt.ArrayLike, lengths: npt.ArrayLike | None = None) -> Scores:
-    """Score pairs of labels; see `score_labels`."""
+    """Score pairs of labels, with `lengths` (n_sequences,) and tags also entities.
+
+    `classes` are the labels that training has seen.
+    """
     known = np.unique(classes)
     require_same_kind(pairs.labels, "y_true", known, "the probe")
     is_tagged = lengths is not None and is_tag_scheme(known.tolist())
     labels, counts = pairs.labels.tolist(), _counts(pairs)
     totals = np.stack(_totals(counts), axis=1).tolist()
     per_class = {label: LabelScores.of(*of_label) for label, of_label in zip(labels, totals, strict=True)}
-    unseen = set(pairs.labels[codes_of(pairs.labels, known) < 0].tolist())
+    is_unseen = zip(labels, codes_of(pairs.labels, known) < 0, strict=True)
+    unseen = {label: per_class[label].support for label, is_new in is_unseen if is_new and per_class[label].support}
+    shown = ", ".join(f"{printable(str(label))} ({count} rows)" for label, count in unseen.items())
+    scores: dict[str, float | None] = {"accuracy": float(np.mean(pairs.true == pairs.predicted))}
+    scores["macro_f1"] = statistics.fmean(scores.f1 for scores in per_class.values())
+    entities = entity_scores(*tags_of(pairs), lengths) if is_tagged else None
+    if entities is not None:
+        scores["entity_f1"] = entities.f1
     return Scores(
         n_rows=len(pairs.true),
-        accuracy=float(np.mean(pairs.true == pairs.predicted)),
-        macro_f1=statistics.fmean(scores.f1 for scores in per_class.values()),
-        per_class=per_class,
-        confusion=Confusion(tuple(labels), counts[:, :-1], counts[:, -1]),
-        entities=entity_scores(*tags_of(pairs), lengths) if is_tagged else None,
-        unseen_labels={name: one.support for name, one in per_class.items() if name in unseen and one.support},
         n_without_vector=int(counts[:, -1].sum()),
+        scores=scores,
+        per_part=per_class,
+        notes=[f"labels that training has not seen, counted as errors: {shown}"] if unseen else [],
+        confusion=Confusion(tuple(labels), counts[:, :-1], counts[:, -1]),
+        entities=entities,
+        unseen_labels=unseen,
     )
 
 
@@ -187,7 +95,7 @@ def pair_labels(
     lengths: npt.ArrayLike | None = None,
     predicted: BoolArray | None = None,
 ) -> Pairs:
-    """Return true and predicted labels of rows as numbers; see `score_labels` for the arguments."""
+    """Return labels (n_rows,), or lists per sequence, as numbers; a row that is not `predicted` is O for entities."""
     if lengths is not None:
         n_rows = np.asarray(lengths, dtype=np.int64)
         y_true, y_pred = flatten_labels(y_true, n_rows), flatten_labels(y_pred, n_rows)

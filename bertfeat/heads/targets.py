@@ -19,16 +19,16 @@ from bertfeat.records import BoolArray, Float64Array
 Targets = npt.NDArray[Any]
 
 
-def check_truth(task: Task, y: Any, what: str = "y") -> Labels:
+def check_truth(task: str, y: Any, what: str = "y") -> Labels:
     """Return labels as heads and scores take them, a UserError for others.
 
     Classes are strings, integers or booleans, (n_rows,). Numbers are finite float64, (n_rows,) or (n_rows, n_targets).
     Several labels are a list per row, as an object array (n_rows,) of tuples; or a matrix of 0 and 1 whose classes are
     the numbers of its columns.
     """
-    if task is Task.CLASSIFY:
+    if task == Task.CLASSIFY:
         return check_labels(y, what=what)
-    if task is Task.REGRESS:
+    if task == Task.REGRESS:
         try:
             numbers = np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError):
@@ -47,14 +47,14 @@ def check_truth(task: Task, y: Any, what: str = "y") -> Labels:
     return found
 
 
-def encode(task: Task, y: Any, *, what: str = "y") -> tuple[Labels, Targets]:
+def encode(task: str, y: Any, *, what: str = "y") -> tuple[Labels, Targets]:
     """Return the classes, sorted (none for numbers), and what a head learns of each row; see `Targets`."""
-    if task is Task.CLASSIFY:
+    if task == Task.CLASSIFY:
         return encode_labels(y, what=what)
     truth = check_truth(task, y, what)
     if not len(truth):
         raise UserError(f"{what} holds no labels; there is nothing to learn from")
-    if task is Task.REGRESS:
+    if task == Task.REGRESS:
         return np.empty(0), truth.reshape(len(truth), -1)
     flat = list(chain.from_iterable(truth))
     if not flat:
@@ -87,11 +87,11 @@ def weights_of(targets: Targets, n_classes: int, how: object) -> Float64Array:
     return np.asarray(compute_class_weight(how, classes=np.arange(n_classes), y=targets), dtype=np.float64)
 
 
-def decide(task: Task, scores: npt.NDArray[Any], classes: Labels) -> npt.NDArray[Any]:
+def decide(task: str, scores: npt.NDArray[Any], classes: Labels) -> npt.NDArray[Any]:
     """Return what the scores of rows, (n_rows, n_outputs), or (n_rows,) of two classes, say: see `Probe.predict`."""
-    if task is Task.MULTILABEL:
+    if task == Task.MULTILABEL:
         return scores > 0
-    if task is Task.REGRESS:
+    if task == Task.REGRESS:
         numbers = scores.astype(np.float64)
         return numbers[:, 0] if numbers.shape[1] == 1 else numbers
     return np.asarray(classes[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)])

@@ -146,7 +146,7 @@ def _by_step(lengths: IntArray) -> tuple[IntArray, IntArray]:
 class Examples:
     """Sequences, with what each row is labelled with (see `Targets`), and the weights of classes in the loss."""
 
-    task: Task
+    task: str
     data: Sequences
     targets: Targets
     class_weights: Float64Array
@@ -169,7 +169,7 @@ class DevSplit:
             scores = predict_scores(network, data)
         except UserError as error:
             raise UserError(f"dev: {error}") from None
-        known = targets >= 0 if task is Task.CLASSIFY else torch.ones(len(targets), dtype=torch.bool)
+        known = targets >= 0 if task == Task.CLASSIFY else torch.ones(len(targets), dtype=torch.bool)
         loss = None
         if known.any():
             weights = torch.from_numpy(self.examples.class_weights).float()
@@ -178,18 +178,18 @@ class DevSplit:
         score = loss
         if self.metric != "loss":
             found = decide(task, scores.numpy(), self.classes)
-            classes = self.classes if task is Task.MULTILABEL else None
+            classes = self.classes if task == Task.MULTILABEL else None
             score = score_by(self.metric, self.labels, found, data.lengths, classes=classes)
         return {"metric": self.metric, "dev_score": score, "dev_loss": loss}
 
 
 def loss_of(
-    task: Task, scores: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, reduction: str
+    task: str, scores: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, reduction: str
 ) -> torch.Tensor:
     """Return the losses of rows, or their sum: cross-entropy, squared error, or the cross-entropy of each label."""
-    if task is Task.CLASSIFY:
+    if task == Task.CLASSIFY:
         return cross_entropy(scores, targets, weight=weights, reduction=reduction)
-    if task is Task.REGRESS:
+    if task == Task.REGRESS:
         return mse_loss(scores, targets.float(), reduction=reduction)
     each = torch.where(targets, weights[:, 1], weights[:, 0])
     return binary_cross_entropy_with_logits(scores, targets.float(), weight=each, reduction=reduction)

@@ -16,7 +16,8 @@ from bertfeat.display import facts, html_table
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
 from bertfeat.heads.bootstrap import Interval, Statistic, interval_of, resampled_scores
-from bertfeat.heads.scores import Scores, agreement, label_statistic, pair_labels, score_pairs
+from bertfeat.heads.metrics import Scores
+from bertfeat.heads.scores import agreement, label_statistic, pair_labels, score_pairs
 from bertfeat.levels import LEVELS
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable
@@ -164,8 +165,7 @@ def compare_probes(
     first, second = (pair.true == pair.predicted for pair in pairs)
     only = {_FIRST: first & ~second, _SECOND: second & ~first}
     groups = {"both": first & second, "only_first": only[_FIRST], "only_second": only[_SECOND]}
-    groups["neither"] = ~(first | second)
-    right = {name: int(rows.sum()) for name, rows in groups.items()}
+    right = {name: int(rows.sum()) for name, rows in {**groups, "neither": ~(first | second)}.items()}
     n_differ, mcnemar_p = right["only_first"] + right["only_second"], None
     if level is Level.SENTENCE:
         mcnemar_p = float(binomtest(right["only_first"], n_differ).pvalue) if n_differ else 1.0
@@ -196,7 +196,7 @@ def compare_probes(
 def _common_label(one: FittedProbe, other: FittedProbe, label: str | None) -> str:
     """Return the column with the gold labels, after a check that the probes predict the same kind of labels."""
     mine, theirs = f"probe {one.name}", f"probe {other.name}"
-    if not one.probe.task is other.probe.task is Task.CLASSIFY:
+    if not one.probe.task == other.probe.task == Task.CLASSIFY:
         raise UserError(f"{mine} learned to {one.probe.task}, {theirs} to {other.probe.task}; compare classifiers")
     if one.level != other.level:
         raise UserError(f"{mine} works at level {one.level}, {theirs} at level {other.level}; compare probes of one")

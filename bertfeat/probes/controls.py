@@ -22,7 +22,7 @@ from bertfeat.probes.rows import LabelledRows
 from bertfeat.probes.scoring import score_predicted
 from bertfeat.probes.sweep import SweepRow
 from bertfeat.progress import Progress
-from bertfeat.records import BoolArray, Float64Array, IntArray
+from bertfeat.records import Float64Array, IntArray
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store, open_store
 
@@ -39,8 +39,8 @@ _LEAST_ROWS = 10
 # The probabilities of a probe fitted to few rows are too sure of themselves: a higher temperature makes them flatter.
 _TEMPERATURES = (1, 2, 4, 8)
 
-#: Returns probabilities (n_coded, n_classes) for rows to be coded by rows that were seen, bool (n_rows,) each.
-Predict = Callable[[BoolArray, BoolArray], Float64Array]
+#: Returns the probabilities of the classes of rows that were seen for rows to be coded, (n_coded, n_seen_classes).
+Predict = Callable[[LabelledRows, LabelledRows], Float64Array]
 
 
 def baselines_of(given: str | Sequence[str] | None) -> dict[str, str]:
@@ -64,12 +64,11 @@ def baselines_of(given: str | Sequence[str] | None) -> dict[str, str]:
 def check_controls(task: ProbeTask, choices: Iterable[FeatureChoice]) -> None:
     """Refuse controls that the targets, the level, the head or the stores of a sweep cannot have."""
     config, named = task.config, baselines_of(task.config.baselines)
-    of_types = [name for name, is_asked in (("control", config.control), ("type", "type" in named)) if is_asked]
-    of_labels = [*of_types, *(["mdl"] if config.mdl else []), *(["majority"] if "majority" in named else [])]
-    if of_labels and task.task is not Task.CLASSIFY:
-        raise UserError(f"{of_labels[0]} needs one label per row, and the task is {task.task}; leave it out")
-    if of_types and not LEVELS[task.level].surface:
-        raise UserError(f"{of_types[0]} needs words that repeat, and level {task.level} has texts; use level word")
+    asked = [name for name in ("control", "type", "mdl", "majority") if name in named or getattr(config, name, False)]
+    if asked and task.task is not Task.CLASSIFY:
+        raise UserError(f"{asked[0]} needs one label per row, and the task is {task.task}; leave it out")
+    if asked and asked[0] in ("control", "type") and not LEVELS[task.level].surface:
+        raise UserError(f"{asked[0]} needs words that repeat, and level {task.level} has texts; use level word")
     if config.mdl and not hasattr(task.head, "predict_proba"):
         able = ", ".join(name for name in HEADS if hasattr(head_class(name), "predict_proba"))
         raise UserError(f"head {config.head} has no probabilities, which mdl needs; use one of {able}")
@@ -143,16 +142,12 @@ def baseline_rows(task: ProbeTask, train: LabelledRows, dev: LabelledRows, metri
         types, others = [""] * len(train.labels), [""] * len(dev.labels)
         if name == "type":
             types, others = _types(task.store, train), _types(task.dev or task.store, dev)
-        guesses, has_guess = frequent_labels(types, train.labels, others), np.ones(len(dev.labels), np.bool_)
-        classes = np.unique(train.labels)
-        score = score_predicted(
-            dev.labels, guesses, classes, lengths=dev.lengths, predicted=has_guess, bootstrap=[metric]
-        )
+        guesses, classes = frequent_labels(types, train.labels, others), np.unique(train.labels)
+        score = score_predicted(dev.labels, guesses, classes, lengths=dev.lengths, bootstrap=[metric])
         value, interval = score.values[metric], score.intervals[metric]
         is_coded = task.config.mdl and name == "majority"
-        codes = _code_of_frequencies(train.with_vector, task.config.seed) if is_coded else {}
-        row = SweepRow(name, (), 0, metric, value, None, interval.low, interval.high, 0.0, (value,), controls=codes)
-        rows.append(row)
+        code = online_code(train.with_vector, task.config.seed) if is_coded else {}
+        rows.append(SweepRow(name, (), 0, metric, value, None, interval.low, interval.high, 0.0, (value,), (), code))
     return tuple(rows)
 
 
@@ -171,16 +166,21 @@ def frequent_labels(types: Sequence[str], labels: Labels, others: Iterable[str])
     return np.asarray(classes[[usual.get(name, most) for name in others]])
 
 
-def online_code(codes: IntArray, portions: IntArray, predict: Predict) -> dict[str, float]:
-    """Return the codelength of classes in the online code (Voita and Titov 2020), in kbits, and their compression.
+def online_code(rows: LabelledRows, seed: int, predict: Predict | None = None) -> dict[str, float]:
+    """Return the codelength of the labels of rows in the online code (Voita and Titov 2020), in kbits; compression.
 
-    Of `codes`, the class of each row, int64 (n_rows,), each of 0 to n_classes - 1 occurs; see `portions_of`, `Predict`.
+    Each portion (see `portions_of`) is coded by what `predict` learned of those before it, or by the shares of labels.
     """
-    uniform = float(np.log2(codes.max() + 1))
+    classes, codes = encode_labels(rows.labels, what=rows.source.where)
+    portions, uniform = portions_of(rows.documents, seed), float(np.log2(len(classes)))
     bits = uniform * int((portions == 0).sum())
     for portion in range(1, int(portions.max()) + 1):
         seen, coded = portions < portion, portions == portion
-        bits += mixture_bits(predict(seen, coded), codes[coded], int(seen.sum()))
+        counts = np.bincount(codes[seen], minlength=len(classes))
+        probabilities = np.tile(counts / seen.sum(), (int(coded.sum()), 1))
+        if predict is not None and np.count_nonzero(counts) > 1:
+            probabilities[:, counts > 0] = predict(rows.only(seen), rows.only(coded))
+        bits += mixture_bits(probabilities, codes[coded], int(seen.sum()))
     return {"codelength": bits / 1000, "compression": uniform * len(codes) / bits}
 
 
@@ -188,38 +188,20 @@ def _code_of_feature(
     task: ProbeTask, choice: FeatureChoice, train: LabelledRows, report: Mapping[str, object], reports: Progress
 ) -> dict[str, float]:
     """Return the code of the labels of the rows of train that have a vector, given a feature."""
-    rows, config = train.with_vector, task.config
-    classes, codes = encode_labels(rows.labels, what=rows.source.where)
-    seed = config.seed if task.head.is_random else None
+    config, seed = task.config, task.config.seed if task.head.is_random else None
     chosen = {name: value for name, value in report.items() if name == task.head.penalty_name}
     # All of it is in the store of train; dev has no part in it.
     alone = replace(task, dev=None, config=replace(config, params={**config.params, **chosen}))
 
-    def predict(seen: BoolArray, coded: BoolArray) -> Float64Array:
-        reports.stage(f"{choice.name}: coding the labels of {coded.sum()} rows by {seen.sum()}")
-        known = np.unique(codes[seen])
-        probabilities = np.zeros((int(coded.sum()), len(classes)))
-        if len(known) == 1:
-            probabilities[:, known] = 1
-            return probabilities
-        data, following = alone.read(choice.feature, rows.only(seen), rows.only(coded))
+    def predict(seen: LabelledRows, coded: LabelledRows) -> Float64Array:
+        reports.stage(f"{choice.name}: coding the labels of {len(coded.rows)} rows by {len(seen.rows)}")
+        data, following = alone.read(choice.feature, seen, coded)
         assert following is not None
         probe: Any = alone.probe(seed=seed, mix=choice.mix)
         found = probe.fit(data.vectors_for(probe), data.rows.labels).predict_proba(following.vectors_for(probe))
-        probabilities[:, known] = np.concatenate(found) if probe.is_tagger else found
-        return probabilities
+        return np.concatenate(found) if probe.is_tagger else np.asarray(found)
 
-    return online_code(codes, portions_of(rows.documents, config.seed), predict)
-
-
-def _code_of_frequencies(rows: LabelledRows, seed: int) -> dict[str, float]:
-    """Return the code of the labels of rows, given how often each label occurred before."""
-    classes, codes = np.unique(rows.labels, return_inverse=True)
-
-    def predict(seen: BoolArray, coded: BoolArray) -> Float64Array:
-        return np.tile(np.bincount(codes[seen], minlength=len(classes)) / seen.sum(), (int(coded.sum()), 1))
-
-    return online_code(codes.astype(np.int64), portions_of(rows.documents, seed), predict)
+    return online_code(train.with_vector, config.seed, predict)
 
 
 def portions_of(documents: IntArray, seed: int) -> IntArray:

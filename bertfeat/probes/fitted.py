@@ -75,7 +75,7 @@ class FittedProbe:
 
     def __repr__(self) -> str:
         what = f"{self.probe.head} on {self.spec.feature}, level {self.level}, label {self.label!r}"
-        learned = "numbers" if self.probe.task is Task.REGRESS else f"{len(self.probe.classes_)} classes"
+        learned = "numbers" if self.probe.task == Task.REGRESS else f"{len(self.probe.classes_)} classes"
         return f"FittedProbe({self.name!r}, {what}, {learned})"
 
     def _repr_html_(self) -> str:
@@ -122,7 +122,7 @@ class FittedProbe:
         self.spec.find_in(store, mine=self._mine)
         rows = select_rows(store, self.level, self.spec.feature, label or self.label, labels, task=self.probe.task)
         warn_of_gaps(store, rows, type(self.probe))
-        if self.probe.task is Task.CLASSIFY:
+        if self.probe.task == Task.CLASSIFY:
             require_same_kind(rows.labels, rows.source.where, self.probe.classes_, self._mine)
         return score_rows(self.probe, rows.stream(store, self.spec.feature), rows, bootstrap=bootstrap)
 
@@ -182,8 +182,8 @@ class FittedProbe:
         names = names_in(columns)
         asks_gold = errors or label is not None or labels is not None or self.label in names
         gold = (label or self.label) if asks_gold else None
-        if errors and self.probe.task is not Task.CLASSIFY:
-            raise UserError(f"{self._mine} has `task={self.probe.task.value!r}`; `errors` are of one class per row")
+        if errors and self.probe.task != Task.CLASSIFY:
+            raise UserError(f"{self._mine} has `task={str(self.probe.task)!r}`; `errors` are of one class per row")
         store, texts, n_set_aside = _store_of(what), _texts_of(what), 0
         if store is not None and settings:
             raise UserError(f"`{next(iter(settings))}` is for reading text; {store.path} is a store")
@@ -255,7 +255,7 @@ class FittedProbe:
 
     def summary(self) -> dict[str, Any]:
         """Return the probe's head, parameters and classes, and the record of its training, as JSON values."""
-        return self.training.to_dict(self.probe.head, self.probe.get_params(), self.probe.classes_.tolist())
+        return self.training.to_dict(self.probe.head, self.probe.settings, self.probe.classes_.tolist())
 
     @property
     def _mine(self) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
@@ -19,9 +22,9 @@ from bertfeat._version import __version__
 from bertfeat.choices import Level, Task
 from bertfeat.display import counted
 from bertfeat.errors import BertfeatWarning, UserError, require
-from bertfeat.heads.base import Probe, require_same_kind
+from bertfeat.heads.base import DEV_METRICS, Probe, require_same_kind
 from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with_mix, make_head
-from bertfeat.heads.scores import DEV_METRICS, mean_and_deviation
+from bertfeat.heads.scores import mean_and_deviation
 from bertfeat.heads.targets import encode
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
@@ -312,14 +315,13 @@ class ProbeTask:
 
         In a sweep, `row_title` begins the lines of progress, and the scores of the first fit have intervals.
         """
-        config, trials = self.config, list[Trial]()
-        best: tuple[float, Probe] | None = None
-        is_random = self.head.is_random
+        config, is_random = self.config, self.head.is_random
+        fits: list[tuple[float, Probe, Trial]] = []
         if config.seeds > 1 and not is_random:
             text = f"`seeds` has no effect: {config.head} gives the same fit each time"
             warnings.warn(BertfeatWarning(text), stacklevel=2)
         for seed in range(config.seed, config.seed + config.seeds) if is_random else [None]:
-            count = "" if seed is None else f", seed {seed} ({len(trials) + 1} of {config.seeds})"
+            count = "" if seed is None else f", seed {seed} ({len(fits) + 1} of {config.seeds})"
             stage = f"{row_title or ''}fitting {config.head}{count}"
             reports.stage(stage)
             probe = self.probe(seed=seed, mix=mix)
@@ -328,16 +330,13 @@ class ProbeTask:
             probe.fit(train.vectors_for(probe), train.rows.labels, dev=dev_pair, **watch)
             score, value = None, 0.0
             if dev is not None:
-                with_intervals = () if row_title is None or trials else DEV_METRICS[probe.task]
+                with_intervals = () if row_title is None or fits else DEV_METRICS[probe.task]
                 # No row of a sweep shows AUROC, which takes as long as a fit of ridge.
                 ranks = row_title is None
                 score = score_rows(probe, dev.X, dev.labelled, bootstrap=with_intervals, ranks=ranks)
                 value = score.values[chosen_metric(score, config.params)]
-            trials.append(Trial(seed, score, probe.fit_report()))
-            if best is None or value > best[0]:
-                best = (value, probe)
-        assert best is not None
-        return best[1], trials
+            fits.append((value, probe, Trial(seed, score, probe.fit_report())))
+        return max(fits, key=itemgetter(0))[1], [trial for _, _, trial in fits]
 
 
 #: One fit of a sweep: the place of its store, its task, its feature, and the number of its documents (None is all).
@@ -440,12 +439,9 @@ def _report_epoch(reports: Progress, stage: str, report: Mapping[str, Any]) -> N
 def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, Any]:
     """Return the fields of `UsedRows`."""
     used, lengths = data.rows, data.rows.lengths
-    labels_of_rows = used.labels
-    if labels_of_rows.dtype.kind == "O":
-        labels_of_rows = np.array([label for labels in labels_of_rows for label in labels])
     # Numbers are not counted.
-    is_counted = labels_of_rows.dtype.kind != "f"
-    classes, counts = np.unique(labels_of_rows[: None if is_counted else 0], return_counts=True)
+    of_rows = [] if used.labels.dtype.kind == "f" else used.labels.tolist()
+    counts = Counter(chain.from_iterable(of_rows) if used.labels.dtype.kind == "O" else of_rows)
     return {
         "store": store.path.name,
         "plan_hash": store.manifest.plan_hash,
@@ -454,6 +450,6 @@ def _used(store: Store, labels: LabelTable | None, data: Dataset) -> dict[str, A
         "n_documents": len(used.rows if lengths is None else lengths),
         "n_without_vector": len(data.labelled.rows) - len(used.rows),
         "n_without_label": data.labelled.n_without_label,
-        "n_classes": len(classes),
-        "counts": {str(name): int(count) for name, count in zip(classes.tolist(), counts, strict=True)},
+        "n_classes": len(counts),
+        "counts": {str(name): count for name, count in sorted(counts.items())},
     }

@@ -86,10 +86,10 @@ def shown_predictions(
 ) -> tuple[pl.Series, pl.Series]:
     """Return predictions and probabilities as columns: a list for each row if it has several numbers or labels."""
     probability: Any = np.full(len(labels), None) if probabilities is None else probabilities
-    own: Any = pl.Float64 if probe.task is Task.REGRESS else _TYPES[probe.classes_.dtype.kind]
+    own: Any = pl.Float64 if probe.task == Task.REGRESS else _TYPES[probe.classes_.dtype.kind]
     if labels.ndim == 1:
         return pl.Series(labels, dtype=own), pl.Series(probability, dtype=pl.Float32)
-    if probe.task is Task.REGRESS:
+    if probe.task == Task.REGRESS:
         return pl.Series(labels.tolist(), dtype=pl.List(own)), pl.Series(probability, dtype=pl.Float32)
     names = [probe.classes_[has].tolist() for has in labels]
     if probabilities is not None:

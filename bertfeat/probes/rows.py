@@ -106,7 +106,7 @@ def select_rows(
     label: str,
     labels: LabelTable | None,
     limit: int | None = None,
-    task: Task = Task.CLASSIFY,
+    task: str = Task.CLASSIFY,
 ) -> LabelledRows:
     """Find the rows with a label, neither null nor empty, of the first `limit` documents (None is all)."""
     source = LabelSource.find(store, level, label, labels, str(store.path))

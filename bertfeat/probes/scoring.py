@@ -15,10 +15,10 @@ from bertfeat.display import html_table
 from bertfeat.errors import UserError
 from bertfeat.heads import metrics
 from bertfeat.heads.base import Labels, Probe
-from bertfeat.heads.bootstrap import Interval, Pair, Statistic, number_statistic, ranking_statistic, set_statistic
+from bertfeat.heads.bootstrap import Interval, Statistic, number_statistic, ranking_statistic, set_statistic
 from bertfeat.heads.bootstrap import bootstrap as bootstrapped
-from bertfeat.heads.metrics import RANKING_METRICS, ScoreTable, title_of
-from bertfeat.heads.scores import Scores, label_statistic, pair_labels, score_pairs
+from bertfeat.heads.metrics import RANKING_METRICS, Scores, title_of
+from bertfeat.heads.scores import label_statistic, pair_labels, score_pairs
 from bertfeat.heads.sequences import Sequences
 from bertfeat.plots.charts import draw_confusion
 from bertfeat.plots.tables import text_table
@@ -43,10 +43,10 @@ class ProbeScore:
     heads that score classes.
     """
 
-    scores: Scores | ScoreTable
+    scores: Scores
     intervals: Mapping[str, Interval]
     n_without_label: int
-    ranking: ScoreTable | None = None
+    ranking: Scores | None = None
 
     def __repr__(self) -> str:
         interval = self.intervals.get(self.metric)
@@ -93,15 +93,15 @@ class ProbeScore:
 
     def confusion(self) -> Axes:
         """Draw `scores.confusion`; return matplotlib's axes, so that `.figure.savefig(FILE)` writes it."""
-        if not isinstance(self.scores, Scores):
+        if self.scores.confusion is None:
             raise UserError("there is no confusion of labels; the probe predicts numbers or sets of labels")
         return draw_confusion(self.scores.confusion.labels, self.scores.confusion.matrix)
 
     def lines(self) -> list[str]:
         """Return the scores as lines to read."""
-        lines = self.scores.lines()
-        if isinstance(self.scores, ScoreTable):
-            lines = [f"rows      {self.scores.n_rows}", *lines]
+        n_missing = 0 if self.scores.confusion is None else self.scores.n_without_vector
+        missing = f", {n_missing} of them without a vector (counted as errors)" if n_missing else ""
+        lines = [f"rows      {self.scores.n_rows}{missing}", *self.scores.lines()]
         headers, parts = self.scores.table()
         if len(parts) > 1:
             lines += ["", *text_table(headers, parts).splitlines()]
@@ -128,7 +128,7 @@ def score_rows(
 
     `ranks` is whether to score rankings too.
     """
-    classes = np.zeros(0) if probe.task is Task.REGRESS else probe.classes_
+    classes = np.zeros(0) if probe.task == Task.REGRESS else probe.classes_
     n_scores = X.shape[0] * len(classes)
     with_scores = ranks and n_scores <= MOST_SCORES
     found, scores = _outputs(probe, X, rows.with_vector.lengths, with_scores=with_scores)
@@ -148,7 +148,7 @@ def score_rows(
     if n_scores <= MOST_SCORES or not ranks:
         return score
     note = f"AUROC and average precision are left out: {n_scores} scores of classes are more than {MOST_SCORES}"
-    return replace(score, ranking=ScoreTable(0, 0, {}, "class", {}, [note]))
+    return replace(score, ranking=Scores(0, 0, {}, notes=[note]))
 
 
 def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[npt.NDArray[Any], Float32Array | None]:
@@ -163,7 +163,7 @@ def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[np
         return predicted, None
     if scores is None:
         scores = np.zeros((0, len(probe.classes_)), np.float32)
-    return predicted, scores.max(axis=1, initial=0) if probe.task is Task.CLASSIFY else scores
+    return predicted, scores.max(axis=1, initial=0) if probe.task == Task.CLASSIFY else scores
 
 
 def _outputs(
@@ -173,9 +173,9 @@ def _outputs(
 
     Scores are None for no rows, and for heads that have none.
     """
-    is_labels, has_probabilities = probe.task is Task.CLASSIFY, hasattr(probe, "predict_proba")
+    is_labels, has_probabilities = probe.task == Task.CLASSIFY, hasattr(probe, "predict_proba")
     scorer = probe.predict_proba if has_probabilities else getattr(probe, "decision_function", None)
-    with_scores = with_scores and probe.task is not Task.REGRESS
+    with_scores = with_scores and probe.task != Task.REGRESS
     flat = np.concatenate if probe.is_tagger else np.asarray
     chunks = chunks_of(X)
     if probe.is_tagger and isinstance(X, ArrayVectors):
@@ -194,7 +194,7 @@ def _outputs(
         predicted.append(probe.classes_[scores[-1].argmax(axis=1)] if is_best else flat(probe.predict(part)))
     if predicted:
         return np.concatenate(predicted), np.concatenate(scores) if scores else None
-    if probe.task is Task.REGRESS:
+    if probe.task == Task.REGRESS:
         return np.zeros(0), None
     return probe.classes_[:0] if is_labels else np.zeros((0, len(probe.classes_)), np.bool_), None
 
@@ -204,10 +204,10 @@ def score_predicted(
     guesses: npt.NDArray[Any],
     classes: Labels,
     *,
-    task: Task = Task.CLASSIFY,
+    task: str = Task.CLASSIFY,
     scores: npt.NDArray[Any] | None = None,
-    lengths: IntArray | None,
-    predicted: BoolArray,
+    lengths: IntArray | None = None,
+    predicted: BoolArray | None = None,
     n_without_label: int = 0,
     bootstrap: bool | Sequence[str],
 ) -> ProbeScore:
@@ -218,17 +218,17 @@ def score_predicted(
     classes are those of the predicted rows, (n_predicted, n_classes), or (n_predicted,) for the second of two.
     Intervals, of all scores or of those that `bootstrap` names, draw documents of `lengths` rows, (n_documents,).
     """
+    predicted = np.ones(len(truth), np.bool_) if predicted is None else predicted
     n_missing = len(predicted) - int(predicted.sum())
     n_rows = np.ones(len(truth), np.int64) if lengths is None else lengths[lengths > 0]
     n_predicted = np.bincount(run_of(n_rows), weights=predicted).astype(np.int64)
     n_predicted = n_predicted[n_predicted > 0]
-    found: Scores | ScoreTable
     statistic: Callable[[str], Statistic]
-    if task is Task.REGRESS:
+    if task == Task.REGRESS:
         targets = metrics.pair_numbers(truth[predicted], guesses[predicted])
         found = metrics.score_numbers(targets, n_missing)
         statistic = partial(number_statistic, targets=targets, lengths=n_predicted)
-    elif task is Task.MULTILABEL:
+    elif task == Task.MULTILABEL:
         sets = metrics.pair_label_sets(truth, guesses & predicted[:, None], classes)
         found = metrics.score_label_sets(sets, classes, n_missing)
         statistic = partial(set_statistic, true=sets[1], predicted=sets[2], lengths=n_rows)
@@ -236,16 +236,13 @@ def score_predicted(
         pairs = pair_labels(truth, guesses, lengths, predicted)
         found = score_pairs(pairs, classes, lengths)
         statistic = partial(label_statistic, pairs=pairs, lengths=n_rows)
-    rankings: dict[Any, Pair] = {}
-    score = ProbeScore(found, {}, n_without_label)
+    ranking, of_rankings = None, statistic
     if scores is not None:
-        rankings = metrics.pair_rankings(truth[predicted], scores, classes, are_sets=task is Task.MULTILABEL)
-        score = replace(score, ranking=metrics.score_rankings(rankings, n_missing))
-    intervals = {}
-    for metric in dict.fromkeys([score.metric, *score.values]):
-        if bootstrap is True or (bootstrap and metric in bootstrap):
-            is_ranking = metric in RANKING_METRICS
-            pairs_of = list(rankings.values())
-            drawn = ranking_statistic(metric, pairs_of, n_predicted) if is_ranking else statistic(metric)
-            intervals[metric] = bootstrapped(drawn)
-    return replace(score, intervals=intervals)
+        rankings = metrics.pair_rankings(truth[predicted], scores, classes, are_sets=task == Task.MULTILABEL)
+        ranking = metrics.score_rankings(rankings, n_missing)
+        of_rankings = partial(ranking_statistic, classes=list(rankings.values()), lengths=n_predicted)
+    score = ProbeScore(found, {}, n_without_label, ranking)
+    known = dict.fromkeys([score.metric, *score.values])
+    asked = known if bootstrap is True else [name for name in known if bootstrap and name in bootstrap]
+    of_each = {name: of_rankings if name in RANKING_METRICS else statistic for name in asked}
+    return replace(score, intervals={name: bootstrapped(of(name)) for name, of in of_each.items()})

@@ -46,22 +46,22 @@ def choose_task(values: pl.Series, where: str) -> tuple[Task, str | None]:
     return Task.CLASSIFY, f"{where} holds {n_values} different whole numbers"
 
 
-def labels_of(values: pl.Series, task: Task, where: str) -> Labels:
+def labels_of(values: pl.Series, task: str, where: str) -> Labels:
     """Return the labels of rows, (n_rows,), in the form of a task; see `check_truth`."""
-    if task is Task.MULTILABEL and not isinstance(values.dtype, pl.List | pl.Array):
+    if task == Task.MULTILABEL and not isinstance(values.dtype, pl.List | pl.Array):
         raise UserError(f"{where} holds {_some(values)}, not lists; several labels per row need a column of lists")
-    if task is Task.REGRESS:
+    if task == Task.REGRESS:
         kind = pl.List(pl.Float64) if values.dtype.is_nested() else pl.Float64
         try:
             numbers = values.cast(kind)
         except pl.exceptions.PolarsError:
             raise UserError(f"{where} holds {_some(values)}, not numbers; pass `task='classify'`") from None
         return check_truth(Task.REGRESS, numbers.to_list(), where)
-    if task is Task.CLASSIFY and (values.dtype.is_nested() or values.dtype.is_float()):
+    if task == Task.CLASSIFY and (values.dtype.is_nested() or values.dtype.is_float()):
         whole = not values.dtype.is_nested() and bool((values == values.round()).all())
         if not whole:
             raise UserError(f"{where} holds {_some(values)}, not classes; classes are texts or whole numbers")
-    return check_truth(task, values.to_list() if task is Task.MULTILABEL else values.to_numpy(), where)
+    return check_truth(task, values.to_list() if task == Task.MULTILABEL else values.to_numpy(), where)
 
 
 def _some(values: pl.Series) -> str:

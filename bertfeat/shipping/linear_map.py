@@ -71,7 +71,7 @@ def _of_scaled(probe: Probe) -> tuple[Float64Array, Float64Array] | None:
         return np.zeros((len(state["means"]), len(state["mean"]))), state["means"]
     if probe.head != "centroid":
         weight, bias = (state[name] for name in _LINEAR[probe.head])
-        if probe.task is Task.CLASSIFY and len(weight) == 1:
+        if probe.task == Task.CLASSIFY and len(weight) == 1:
             weight, bias = np.vstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
         return weight, bias
     centroids = state["centroids"]

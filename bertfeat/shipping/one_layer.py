@@ -60,7 +60,7 @@ def load_cut(probe: FittedProbe, checkpoint: Checkpoint, auto_class: Any) -> Any
     """Load a model of transformers with the blocks up to the probe's layer and the probe's labels, as float32."""
     (n_blocks,), task = probe.spec.layers, probe.probe.task
     labels = [str(label) for label in probe.probe.classes_.tolist()] or [probe.label]
-    if task is Task.REGRESS and (linear := LinearMap.of(probe.probe)) and len(linear.bias) > 1:
+    if task == Task.REGRESS and (linear := LinearMap.of(probe.probe)) and len(linear.bias) > 1:
         labels = [f"{probe.label}_{number}" for number in range(len(linear.bias))]
     config = build_config(checkpoint.folder, checkpoint.config)
     with checkpoint_errors(checkpoint.folder, f"transformers cannot load {n_blocks} blocks of it"), no_progress_bars():
@@ -72,7 +72,7 @@ def load_cut(probe: FittedProbe, checkpoint: Checkpoint, auto_class: Any) -> Any
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
         kinds = {Task.CLASSIFY: "single_label_classification", Task.MULTILABEL: "multi_label_classification"}
-        config.problem_type = kinds.get(task, "regression")
+        config.problem_type = kinds.get(Task(task), "regression")
         options = {"dtype": torch.float32, "use_safetensors": True, "local_files_only": True}
         return auto_class.from_pretrained(checkpoint.folder, config=config, **options).eval()
 

@@ -80,7 +80,7 @@ class ProbeNetwork(nn.Module):
         self._modes, self._counts = modes_of(probe.level, config, sentence), counts_of(config, sentence)
         self._finish = load_steps(sentence) if sentence else lambda vectors: vectors
         self._template, self._cls_id, self._task = tokenizer.single, tokenizer.cls_id, head.task
-        self.output_name = "numbers" if head.task is Task.REGRESS else "scores"
+        self.output_name = "numbers" if head.task == Task.REGRESS else "scores"
         if hasattr(head, "predict_proba"):
             self.output_name = "probabilities"
         if linear is None:
@@ -107,7 +107,7 @@ class ProbeNetwork(nn.Module):
             parts.append(combine_layers(pooled, combine) if is_added else torch.cat(pooled, dim=2))
         scores: torch.Tensor = self._score(self._finish(torch.cat(parts, dim=2).flatten(0, 1)))
         if self.output_name == "probabilities":
-            scores = scores.softmax(dim=1) if self._task is Task.CLASSIFY else scores.sigmoid()
+            scores = scores.softmax(dim=1) if self._task == Task.CLASSIFY else scores.sigmoid()
         outputs = torch.where(counted.any(dim=2, keepdim=True), scores.reshape(*counted.shape[:2], -1), torch.nan)
         return outputs[:, 0] if self.spec.level is Level.SENTENCE else outputs
 

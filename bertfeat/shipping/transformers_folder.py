@@ -33,7 +33,7 @@ def refusal(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
     known = getattr(modeling_auto, f"MODEL_FOR_{'SEQUENCE' if of_texts else 'TOKEN'}_CLASSIFICATION_MAPPING_NAMES")
     reasons = {
         f"pooling {spec.pooling} is not the state of one token": spec.pooling not in _OF_ONE_TOKEN,
-        f"task {task} of a {spec.level} does not classify tokens": not of_texts and task is not Task.CLASSIFY,
+        f"task {task} of a {spec.level} does not classify tokens": not of_texts and task != Task.CLASSIFY,
         "transformers puts no prompt before texts": bool(spec.prompt),
         f"transformers has no such classifier for models of the type {kind}": kind not in known,
     }

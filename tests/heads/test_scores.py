@@ -16,11 +16,16 @@ from sklearn import metrics as sk
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels
 from bertfeat.heads.bootstrap import bootstrap, resamples
-from bertfeat.heads.scores import METRICS, label_statistic, pair_labels, score_by, score_labels
+from bertfeat.heads.metrics import Scores
+from bertfeat.heads.scores import METRICS, label_statistic, pair_labels, score_by, score_pairs
 
 pytestmark = pytest.mark.promise("probes")
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+def score_labels(y_true: Any, y_pred: Any, classes: Any, lengths: Any = None, predicted: Any = None) -> Scores:
+    return score_pairs(pair_labels(y_true, y_pred, lengths, predicted), classes, lengths)
 
 
 def rows_of(labels: list[Any]) -> st.SearchStrategy[list[tuple[Any, Any]]]:

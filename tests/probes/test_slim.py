@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from bertfeat import Slim, extract, fit_probe, load_probe, slim_probe
 from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import UserError
-from bertfeat.heads.linear import LogisticRegressionProbe, RidgeRegressor
+from bertfeat.heads.linear import LogisticRegressionProbe, RidgeProbe
 from bertfeat.probes.rows import LabelledRows, select_rows
 from tests.support.command_line import bertfeat
 from tests.support.probe_stores import Stores
@@ -38,7 +38,7 @@ def test_a_head_on_principal_axes_is_a_pipeline_of_scikit_learn_folded_into_one_
         assert probe.coef_.shape == (1 if n_classes == 2 else n_classes, 40)
         np.testing.assert_array_equal(probe.predict(X), oracle.predict(X))
         np.testing.assert_allclose(probe.predict_proba(X), oracle.predict_proba(X), atol=1e-5)
-        numbers = RidgeRegressor(n_components=8).fit(source, X[:, 0])
+        numbers = RidgeProbe(task="regress", n_components=8).fit(source, X[:, 0])
         oracle = make_pipeline(StandardScaler(), PCA(8), Ridge()).fit(X.astype(np.float64), X[:, 0])
         np.testing.assert_allclose(numbers.predict(X), oracle.predict(X), atol=1e-4)
     with pytest.raises(UserError, match="n_components 41 is too many for 300 vectors 40 wide"):

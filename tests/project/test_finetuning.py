@@ -19,7 +19,7 @@ from scipy import stats
 import bertfeat
 from bertfeat.durable.file_lock import folder_lock
 from bertfeat.encoder.checkpoint import open_checkpoint
-from bertfeat.pipelines._finetuning import Examples, correlate, find_labels, finetune, fit_and_score, make_examples
+from bertfeat.pipelines._finetuning import Examples, find_labels, finetune, fit_and_score, make_examples, score_outputs
 from bertfeat.pipelines._training import NO_LABEL, Settings, TaskModel, make_trainer, open_task_model
 from bertfeat.pipelines.sentence_pairs import combine, cosine
 from bertfeat.records import Document
@@ -149,12 +149,13 @@ def test_correlations_are_those_of_scipy() -> None:
     random = np.random.default_rng(3)
     true = random.integers(6, size=80).astype(float)
     predicted = true + random.normal(size=80)
-    found = correlate(true, predicted, bootstrap=True)
-    assert found.pearson == pytest.approx(stats.pearsonr(true, predicted).statistic)
-    assert found.spearman == pytest.approx(stats.spearmanr(true, predicted).statistic)
+    found = score_outputs(true, predicted, np.zeros(0), bootstrap=True)
+    assert found.metric == "spearman"
+    assert found.values["pearson"] == pytest.approx(stats.pearsonr(true, predicted).statistic)
+    assert found.value == pytest.approx(stats.spearmanr(true, predicted).statistic)
     for name, interval in found.intervals.items():
-        assert interval.low < getattr(found, name) < interval.high
-    assert correlate(true, np.ones(80), bootstrap=False).value == 0
+        assert interval.low < found.values[name] < interval.high
+    assert score_outputs(true, np.ones(80), np.zeros(0), bootstrap=True).value == 0
 
 
 def test_a_killed_run_ends_with_the_same_weights(tiny: Path, tmp_path: Path, warm: Zygote) -> None:
