@@ -125,4 +125,6 @@ class Nearest:
             others[others.all(axis=1), -1] = False
             shape = len(vectors), n_there - 1
             scores, positions = scores[others].reshape(shape), positions[others].reshape(shape)
-        return scores.astype(np.float64), positions
+        # An index of lists may find fewer: those that are missing count next to nothing.
+        missing = positions < 0
+        return np.where(missing, 0.0, scores), np.where(missing, 0, positions)
