@@ -62,10 +62,10 @@ def audit(
 
     Examples:
         >>> from bertfeat import extract
-        >>> how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label", "limit": 200}
-        >>> found = audit(extract("examples/data/reviews.csv", tmp / "train", **how), label="label")  # doctest: +SKIP
-        >>> found.label_errors.columns[:2]  # doctest: +SKIP
-        ['side', 'doc_id']
+        >>> data = {"text": ["a warm film", "a dull film", "so warm", "so dull"] * 6, "label": ["+", "-"] * 12}
+        >>> store = extract(data, tmp / "features", levels="sentence", layers="-1", keep_columns="label")
+        >>> audit(store, label="label").duplicates.table["group"].n_unique()
+        4
     """
     require("sklearn")
     opened = [as_store(train), *([] if test is None else [as_store(test)])]

@@ -21,6 +21,10 @@ _USE = {
     "sentence-transformers": "from sentence_transformers import SentenceTransformer\n\n"
     "model = SentenceTransformer({folder!r})\nscores = model.encode(['Some text.'])\n"
     "print(model[0].auto_model.config.id2label[scores[0].argmax()])",
+    "onnx": "import onnxruntime\nfrom tokenizers import Tokenizer\n\n"
+    "session = onnxruntime.InferenceSession({folder!r} + '/model.onnx')\n"
+    "tokenizer = Tokenizer.from_file({folder!r} + '/tokenizer.json')\n"
+    "print([one.name for one in session.get_inputs()], [one.name for one in session.get_outputs()])",
 }
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.choices import Level, VectorEncoding
+from bertfeat.choices import Level
 from bertfeat.config import parse_size
 from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
@@ -148,15 +148,10 @@ class Store(StoreDescription):
     def scan(self, level: str, columns: Sequence[str | int] | None = None) -> pl.LazyFrame:
         """Return a level, or some of its columns and features, as a lazy polars frame that reads only what is used.
 
-        Columns, filters and limits decide what is read when the frame is collected. Of an object store, polars itself
-        reads stored columns, and compares nothing with the manifest.
+        Columns, filters and limits decide what is read when the frame is collected. polars reads the files, and
+        compares nothing with the manifest.
         """
-        view, paths = LevelView(self, level, columns), [part.path for part in self.stored_parts(level)]
-        is_plain = self._layout.encoding is VectorEncoding.ARRAY and set(view.columns) <= set(self.columns(level))
-        if isinstance(paths[0], ObjectPath) and is_plain:
-            options = paths[0].scan_options()
-            return pl.scan_parquet([str(path) for path in paths], glob=False, **options).select(view.columns)
-        return view.scan()
+        return LevelView(self, level, columns).scan()
 
     def polars(self, level: str, columns: Sequence[str | int] | None = None) -> pl.DataFrame:
         """Return a level, or some of its columns and features, as a polars frame."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.choices import StoreDtype, VectorEncoding
+from bertfeat.choices import Combine, StoreDtype, VectorEncoding
 from bertfeat.durable.records import encode
 from bertfeat.errors import UserError, no_column
 from bertfeat.forks import check_polars
+from bertfeat.storage import ObjectPath
 from bertfeat.store import layout
-from bertfeat.store.offsets import Rows
 from bertfeat.store.part_reader import PartReader, opened
 from bertfeat.store.parts import vector_array
 from bertfeat.store.schema import field_metadata, row_group_rows
@@ -26,8 +27,7 @@ from bertfeat.store.vectors import VectorSource, opened_part
 if TYPE_CHECKING:
     from bertfeat.store.reader import Store
 
-# A row of a block while a filter is applied.
-_ROW = "_bertfeat_row"
+_POLARS = {StoreDtype.FLOAT16: pl.Float16, StoreDtype.FLOAT32: pl.Float32}
 
 
 class LevelView:
@@ -91,59 +91,58 @@ class LevelView:
         return pa.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(requested_schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order as record batches of some MB."""
-        for table in self._blocks(lambda file, rows: self._table(file, rows, self.columns), self.columns):
-            yield from table.to_batches()
+        """Yield the rows in order as record batches, each of about a row group."""
+        features = tuple(self._store.feature(self._level, name) for name in self._sources)
+        step = row_group_rows(features, self._layout)
+        for part in self._store.stored_parts(self._level):
+            with opened(part, self._store.kept) as file:
+                for start in range(0, part.info.n_rows, step):
+                    yield from self._table(file, range(start, min(part.info.n_rows, start + step))).to_batches()
 
     def scan(self) -> pl.LazyFrame:
-        """Return a lazy polars frame; columns, filters and the number of rows decide what is read."""
-        from polars.io.plugins import register_io_source
+        """Return a lazy polars frame; columns, filters and the number of rows decide what is read.
 
+        polars reads the files, and compares nothing with the manifest.
+        """
+        # A source in Python (`register_io_source`) would abort a process that ends while polars stops it early.
         check_polars()
-        return register_io_source(self._frames, schema=pl.DataFrame(self.schema.empty_table()).schema, is_pure=True)
+        paths = [part.path for part in self._store.stored_parts(self._level)]
+        options = paths[0].scan_options() if isinstance(paths[0], ObjectPath) else {}
+        frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
+        return frame.select(self._made(name).alias(name) for name in self.columns)
 
-    def _frames(
-        self, columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _batch_size: int | None
-    ) -> Iterator[pl.DataFrame]:
-        """Yield frames for polars: `columns` of the first `n_rows` rows, of which `predicate` keeps some."""
-        names = self.columns if columns is None else columns
-        asked = () if predicate is None else predicate.meta.root_names()
-        # Vectors that decide nothing are read for the rows that stay.
-        first = [name for name in self.columns if name in asked or (name in names and name not in self._sources)]
-        first = first or [*self.columns[:1]]
-        later = [name for name in names if name not in first]
+    def _made(self, name: str) -> pl.Expr:
+        """Return a column of the parts' stored ones, as `PartReader.read` makes vectors."""
+        source, stored = self._sources.get(name), self._store.manifest.vectors
+        if source is None:
+            return pl.col(name)
+        kind, parts = _POLARS[stored.dtype], []
+        widths = {column.name: column.dim for column in self._store.features(self._level)}
+        for piece in source.pieces:
+            part, width = pl.col(piece.column), widths[piece.column]
+            if stored.encoding is VectorEncoding.BINARY:
+                part = part.bin.reinterpret(dtype=pl.Array(kind, width), endianness="little")
+            if piece.width != width:
+                # A slice of nulls as an array is an error in polars.
+                part = part.arr.slice(piece.start, piece.width).list.to_array(piece.width)
+            parts.append(part)
+        made = parts[0] if len(parts) == 1 else pl.concat_arr(parts)
+        if source.adds:
+            total = functools.reduce(operator.add, (part.cast(pl.Array(pl.Float32, source.dim)) for part in parts))
+            made = (total / len(parts) if source.combine is Combine.MEAN else total).cast(pl.Array(kind, source.dim))
+        return made.cast(pl.Array(_POLARS[self._layout.dtype], source.dim))
 
-        def read(file: PartReader, rows: Rows) -> pl.DataFrame:
-            frame = cast("pl.DataFrame", pl.from_arrow(self._table(file, rows, first), rechunk=False))
-            if predicate is not None:
-                frame = frame.with_row_index(_ROW, rows[0]).filter(predicate)
-                rows = frame[_ROW].to_numpy().astype(np.int64)
-            vectors = {name: self._vectors(file, rows, self._sources[name]) for name in later}
-            return frame.with_columns(pl.Series(name, found) for name, found in vectors.items()).select(names)
-
-        return self._blocks(read, {*names, *asked}, n_rows)
-
-    def _blocks(self, read: Callable[..., Any], names: Collection[str], n_rows: int | None = None) -> Iterator[Any]:
-        """Yield what is read of each block of the first `n_rows` rows; a block is about a row group."""
-        features = tuple(self._store.feature(self._level, name) for name in self._sources if name in names)
-        step, left = row_group_rows(features, self._layout), len(self) if n_rows is None else n_rows
-        for part in self._store.stored_parts(self._level):
-            stop = min(part.info.n_rows, left)
-            left -= stop
-            with opened(part, self._store.kept) as file:
-                for start in range(0, stop, step):
-                    yield read(file, range(start, min(stop, start + step)))
-
-    def _table(self, file: PartReader, rows: Any, names: Sequence[str]) -> pa.Table:
-        """Return columns of a range of rows of a part."""
-        plain = [name for name in names if name not in self._sources]
+    def _table(self, file: PartReader, rows: range) -> pa.Table:
+        """Return the columns of a range of rows of a part."""
+        plain = [name for name in self.columns if name not in self._sources]
         table = file.table(rows, plain) if plain else {}
         columns = [
-            self._vectors(file, rows, self._sources[name]) if name in self._sources else table[name] for name in names
+            self._vectors(file, rows, self._sources[name]) if name in self._sources else table[name]
+            for name in self.columns
         ]
-        return pa.table(columns, pa.schema([self.schema.field(name) for name in names], self.schema.metadata))
+        return pa.table(columns, self.schema)
 
-    def _vectors(self, file: PartReader, rows: Rows, source: VectorSource) -> pa.Array:
+    def _vectors(self, file: PartReader, rows: range, source: VectorSource) -> pa.Array:
         values: npt.NDArray[Any] = np.empty((len(rows), source.dim), self._store.manifest.vectors.numpy)
         if len(rows):
             file.read(source, rows, values)

@@ -137,8 +137,8 @@ def test_the_tables_name_every_key_of_a_real_store(folder):
     assert set(sealed(work / "plan.json")) == keys_of("## Plan")
     assert set(sealed(work / "00000.json")) == keys_of("## Receipts") | set(shard)
     told = json.loads(pq.read_metadata(root / shard["parts"][0]["path"]).metadata[b"bertfeat"])
-    # Only for prompts, `--pooling model`, `--unknown-words zero`, or imported vectors.
-    absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "imported"}
+    # Only for prompts, `--pooling model`, `--unknown-words zero`, `--rows`, `--positions`, or imported vectors.
+    absent = {"prompt", "prompts", "sentence_sha256", "unknown_words", "imported", "rows", "positions"}
     assert keys_of("### File metadata") == set(told) | absent
     row = next((TESTS / "data" / "store").glob("_bertfeat/work/*/*.bad.jsonl"))
     assert set(json.loads(row.read_text())) == keys_of("## Quarantine")
