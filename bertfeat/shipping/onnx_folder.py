@@ -132,7 +132,8 @@ def _pool(mode: PoolingMode, states: torch.Tensor, counted: torch.Tensor) -> tor
         # An entry for each row, and not for each row and token.
         row = counted.int().argmax(dim=1).unsqueeze(2).expand(states.shape)
         states = torch.where(counted.any(dim=1).unsqueeze(2), states, -torch.inf)
-        rows = states.new_full((len(states), counted.shape[1], states.shape[2]), -torch.inf)
+        # `len` would fix the number of texts in the graph.
+        rows = states.new_full((states.shape[0], counted.shape[1], states.shape[2]), -torch.inf)
         return rows.scatter_reduce(1, row, states, "amax")
     places = counted.cumsum(dim=2)
     if mode.takes in (Takes.FIRST, Takes.CLS, Takes.LAST):
@@ -159,8 +160,12 @@ def _export(network: ProbeNetwork, checkpoint: Checkpoint, path: Path) -> None:
             inputs["word_ids"] = place.expand(mask.shape) // 2
         names: dict[str, Any] = {"input_names": list(inputs), "output_names": [network.output_name]}
         # Equal names alone would not say that the inputs have equal shapes.
-        shapes = [dict(enumerate(map(torch.export.Dim, ("batch", "length"))))] * len(inputs)
+        axes = ("batch", "length")
+        shapes = [dict(enumerate(map(torch.export.Dim, axes)))] * len(inputs)
         program: Any = torch.onnx.export(network, tuple(inputs.values()), dynamic_shapes=shapes, **names, **_OPTIONS)
+        # If an operation fixes a dimension, `torch.onnx.export` fixes it in the inputs too, without a warning.
+        if fixed := [each.shape for each in program.model.graph.inputs if each.shape != axes]:
+            raise UserError(f"torch exports {kind} only for the shape {fixed[0]}; ship the probe of another model")
         # They name files of this machine.
         for node in program.model.graph.all_nodes():
             node.metadata_props.clear()

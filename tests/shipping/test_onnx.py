@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 import bertfeat
 from bertfeat.encoder.checkpoint import open_checkpoint
+from bertfeat.errors import UserError
 from bertfeat.probes.fitted import FittedProbe
 from bertfeat.shipping.onnx_folder import ProbeNetwork
 from tests.support.families import SENTENCES, build_model
@@ -163,3 +164,15 @@ def test_onnx_runtime_alone(name: str, folders: dict[str, Path], tmp_path: Path)
     command = [sys.executable, "-c", ALONE, str(shipped.path), str(tmp_path / "o.npy"), batches]
     assert subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stderr == ""
     check(probe, np.load(tmp_path / "o.npy"))
+
+
+def test_a_graph_for_one_number_of_texts_is_refused(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(self: ProbeNetwork, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (ids * mask).sum(dim=1) + torch.ones(len(ids))
+
+    monkeypatch.setattr(ProbeNetwork, "forward", forward)
+    with pytest.raises(UserError, match=r"type bert only for the shape \[2,length\];"):
+        fit("mean", folders, tmp_path).ship(tmp_path / "folder", to="onnx")
+    assert not (tmp_path / "folder").exists()
