@@ -57,7 +57,7 @@ def main() -> None:
         run_gallery(folder)
         with launched() as browser, served(folder / "reviews.index") as address:
             take(browser, "layers", folder / "geometry" / "layers.html")
-            take(browser, "audit", folder / "audit" / "audit.html")
+            take(browser, "audit", folder / "reviews-audit" / "audit.html")
             take(browser, "map", folder / "map.html", point)
             take(browser, "serve", address, search)
 
