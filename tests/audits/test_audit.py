@@ -25,7 +25,7 @@ from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.places import ROOT
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 REVIEWS = ROOT / "examples" / "data" / "reviews.csv"
 HOSTILE = "</script><script>alert(1)</script> <img src=http://evil.test/x> & one two three"
@@ -80,7 +80,7 @@ def test_copies_and_light_edits_in_test_are_found_and_little_else(stores: tuple[
 
 
 def test_a_split_at_random_is_not_told_apart_and_other_texts_are(stores: tuple[Store, Store], tmp_path: Path) -> None:
-    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label", "limit": 240}
+    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label", "limit": 150}
     rest = bertfeat.extract(pl.read_csv(REVIEWS)[480:], tmp_path / "rest", **how)
     same = bertfeat.audit(stores[0], rest).shift
     assert same is not None

@@ -17,7 +17,6 @@ from bertfeat.encoder.checkpoint import open_checkpoint
 from bertfeat.errors import UserError
 from tests.support.sentence_models import save_sentence_model
 
-pytestmark = pytest.mark.numeric
 PROMPTS = {"query": "ask: ", "document": "one fox ", "Clustering": "the sea ", "Mine-query": "quick ", "STS": "naïve "}
 
 

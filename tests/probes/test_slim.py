@@ -24,9 +24,10 @@ from tests.support.command_line import bertfeat
 from tests.support.probe_stores import Stores
 from tests.support.probe_streams import ArrayStream
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_head_on_principal_axes_is_a_pipeline_of_scikit_learn_folded_into_one_layer(n_classes: int) -> None:
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ ELSEWHERE = {
     "counts and measures of exact numbers": "entities scores evaluation reliability",
     "whole runs over what other files compute; slow": "cli_search text_context embedding extending families_extract "
     "search levels probe_memory pairs pipelines pipelines_search fitting sweeps autoindex words_parity "
-    "sentencemodel transformer",
+    "sentencemodel transformer mteb onnx",
 }
 
 

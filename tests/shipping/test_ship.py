@@ -24,7 +24,7 @@ from tests.support.command_line import bertfeat as command
 from tests.support.command_line import good
 from tests.support.families import build_model
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread", "no_fsync")]
+pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 
 WORDS = "rain falls on old roofs while seven quiet boats drift home past the wall".split()  # noqa: SIM905
 RNG = np.random.default_rng(3)
@@ -111,6 +111,7 @@ def check_words(folder: Path, probe: FittedProbe) -> None:
         assert row["probability"] is None or firsts[key][1] == pytest.approx(row["probability"], abs=1e-5)
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize(("family", "layer"), [("bert", "2"), ("roberta", "2"), ("distilbert", "2")])
 def test_texts_in_transformers(family: str, layer: str, models: dict[str, str], places: Path) -> None:
     store = extracted(places, models[family], "sentence", pooling="cls", layers=layer)
