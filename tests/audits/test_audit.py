@@ -80,7 +80,7 @@ def test_copies_and_light_edits_in_test_are_found_and_little_else(stores: tuple[
 
 
 def test_a_split_at_random_is_not_told_apart_and_other_texts_are(stores: tuple[Store, Store], tmp_path: Path) -> None:
-    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label", "limit": 150}
+    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label", "limit": 240}
     rest = bertfeat.extract(pl.read_csv(REVIEWS)[480:], tmp_path / "rest", **how)
     same = bertfeat.audit(stores[0], rest).shift
     assert same is not None
