@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from bertfeat.choices import Level
+from bertfeat.choices import ChunkContext, Level
 from bertfeat.records import Column
 
 # A string column if the ids of the corpus are strings.
@@ -14,6 +16,8 @@ _SEGMENT = Column("segment", "int8")
 _TEXT_PAIR = Column("text_pair", "string")
 # Written only if documents may have a second text.
 PAIR_COLUMNS = (_SEGMENT, _TEXT_PAIR)
+# Written only if rows are of two spans.
+SECOND_SPAN = (Column("char_start_2", "int32"), Column("char_end_2", "int32"), Column("text_2", "string"))
 # The vector column of the model's own sentence embedding.
 EMBEDDING = "embedding"
 
@@ -74,6 +78,20 @@ LEVELS: dict[Level, LevelEntry] = {
         pooling="word_pooling",
         row_bytes=40,
     ),
+    Level.SPAN: LevelEntry(
+        columns=(
+            DOC_ID,
+            Column("span_index", "int32", nullable=False),
+            *_SPAN,
+            Column("text", "string", nullable=False),
+            *SECOND_SPAN,
+            Column("n_tokens", "int32", nullable=False),
+        ),
+        keys=("doc_id", "span_index"),
+        surface="",
+        pooling="span_pooling",
+        row_bytes=48,
+    ),
     Level.SENTENCE: LevelEntry(
         columns=(
             DOC_ID,
@@ -91,3 +109,10 @@ LEVELS: dict[Level, LevelEntry] = {
 }
 # The levels whose rows are words or tokens.
 WORDS = tuple(level for level, entry in LEVELS.items() if entry.surface)
+
+
+def pooling_of(level: Level, settings: Mapping[str, Any]) -> str | None:
+    """Return how settings say that the tokens of a row are pooled; None if a row is one token."""
+    is_alone = level is Level.SPAN and settings.get("chunk_context") == ChunkContext.ALONE
+    name = LEVELS[Level.SENTENCE if is_alone else level].pooling
+    return None if name is None else settings.get(name)

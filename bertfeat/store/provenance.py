@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import Combine, Level
+from bertfeat.choices import ChunkContext, Combine, Level
 from bertfeat.config import ExtractConfig
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, pooling_of
 from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.manifest import IMPORTED
 
@@ -29,6 +29,7 @@ _IDENTITY = {
     "layers": "layers",
     "combine": "combine",
     "pooling": "pooling",
+    "span_pair": "span-pair",
     "include_special_tokens": "include-special-tokens",
     "document_context": "document-context",
     "prompt": "prompt",
@@ -75,6 +76,8 @@ class FeatureSpec:
     sentence_sha256: str | None = None
     unknown_words: str = "null"
     config_sha256: str | None = None
+    span_pair: str | None = None
+    is_alone: bool = False
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
@@ -83,19 +86,22 @@ class FeatureSpec:
         metadata = store.metadata
         where = store.schema(level).level
         is_stored = found.name in {column.name for column in store.features(where)}
-        pooling = LEVELS[where].pooling
+        is_alone = where is Level.SPAN and metadata.get("chunk_context") == ChunkContext.ALONE
+        of_texts = where is Level.SENTENCE or is_alone
         return cls(
             level=where,
             feature=found.name,
             layers=found.layers,
             combine=Combine(found.combine),
             dim=found.dim,
-            pooling=metadata[pooling] if pooling else None,
-            include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
+            pooling=pooling_of(where, metadata),
+            include_special_tokens=metadata["include_special_tokens"] if of_texts else None,
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             prompt=metadata.get("prompt", ""),
             unknown_words=metadata.get("unknown_words", "null") if where is Level.WORD else "null",
-            sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
+            sentence_sha256=metadata.get("sentence_sha256") if of_texts else None,
+            span_pair=metadata.get("span_pair") if where is Level.SPAN else None,
+            is_alone=is_alone,
             config_sha256=metadata.get("config_sha256"),
             **{name: metadata[name] for name in _COPIED},
         )

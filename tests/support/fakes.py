@@ -24,7 +24,7 @@ from bertfeat.extraction.level_tables import ShardText
 from bertfeat.extraction.plan import level_schema
 from bertfeat.progress import unreported
 from bertfeat.records import Column, Document, FeatureColumn, LevelTable, Pack
-from bertfeat.text.spans import WindowLimits
+from bertfeat.text.window_ranges import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 
 HIDDEN = 3

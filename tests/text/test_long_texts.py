@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 
 import bertfeat
 from bertfeat.errors import InputError, TokenizingError
-from bertfeat.text.spans import WindowLimits
+from bertfeat.text.window_ranges import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.windows import cut_windows
 from tests.support.command_line import bertfeat as run
