@@ -109,6 +109,8 @@ LEVELS: dict[Level, LevelEntry] = {
 }
 # The levels whose rows are words or tokens.
 WORDS = tuple(level for level, entry in LEVELS.items() if entry.surface)
+# The levels whose rows have a text of their own.
+TEXTS = tuple(level for level in LEVELS if level not in WORDS)
 
 
 def pooling_of(level: Level, settings: Mapping[str, Any]) -> str | None:

@@ -218,18 +218,21 @@ class Flow:
         """A digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
         return vector_digest(self.config, self.resolved)
 
-    def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
-        """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
+    def prepare(self, rows: Iterable[Document | BadRow], spans: SpanRows | None = None) -> PreparedText:
+        """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows.
+
+        `spans` are given ones; by default those of the settings.
+        """
         clock, limits = Stopwatch(), self.resolved.limits
         with clock.time("read"):
             rows = list(rows)
         documents = [row for row in rows if isinstance(row, Document)]
-        config, spans, alone, in_whole = self.config, None, None, documents
+        config, alone, in_whole = self.config, None, documents
         if config.levels == (Level.SPAN,) and config.has_chunks_alone:
             in_whole = documents if needs_tokens(config.chunk) else []
         with clock.time("tokenize"):
             tokens = self.tokenizer.encode(in_whole, max_tokens=limits.max_tokens(config.levels))
-            if Level.SPAN in config.levels:
+            if Level.SPAN in config.levels and spans is None:
                 spans = self._spans(documents, tokens)
             if spans is not None and config.has_chunks_alone:
                 alone = self._alone(chunk_documents(spans, documents))
@@ -281,11 +284,16 @@ class Flow:
         return vectors_of(self.run(documents)[Level.SENTENCE], column.name)
 
 
-def run_together(flows: Sequence[Flow], documents: Sequence[Document]) -> list[Tables]:
-    """Run the encoder once, and return what `run` of each flow does; they differ in their poolings only."""
-    prepared, fetches = flows[0].prepare(documents), Fetches(flows[0].encoder.device)
+def run_together(flows: Sequence[Flow], documents: Sequence[Document], spans: SpanRows | None = None) -> list[Tables]:
+    """Run the encoder once, and return what `run` of each flow does; they differ in their poolings only.
+
+    `spans` are those of the span level. The windows are those of the last flow, which needs the most.
+    """
+    prepared, fetches = flows[-1].prepare(documents, spans), Fetches(flows[0].encoder.device)
     tokens, windows = prepared.text.tokens, prepared.text.windows
-    texts = [align(documents, tokens, windows, flow.tokenizer, flow.config, flow.resolved.sentence) for flow in flows]
+    texts = [
+        align(documents, tokens, windows, flow.tokenizer, flow.config, flow.resolved.sentence, spans) for flow in flows
+    ]
     tables = _pooled(flows, texts, prepared, fetches, unreported)
     fetches.wait()
     return tables

@@ -194,17 +194,25 @@ class FeatureSpec:
     def extract_config(self, **settings: Any) -> ExtractConfig:
         """Return the settings that extract this feature, and no other column, from new text; `settings` add to them."""
         self.require_known_model()
+        if self.span_pair is not None:
+            raise UserError(
+                f"feature {self.feature!r} is of two spans, which no text alone gives; extract new texts with "
+                "their spans, and pass the store"
+            )
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
             "unknown_words": self.unknown_words,
-            "levels": (self.level,),
+            "levels": (Level.SENTENCE if self.is_alone else self.level,),
             "layers": ",".join(map(str, self.layers)),
             # Each layer is rounded as before, so that the sum is bit-identical.
             "combine": (Combine.NONE if self.is_added_up else self.combine,),
         }
-        if setting := LEVELS[self.level].pooling:
+        if setting := LEVELS[asked["levels"][0]].pooling:
             asked[setting] = self.pooling
+        if self.level is Level.SPAN and not self.is_alone:
+            # Whoever encodes the texts gives the spans.
+            asked["chunk"] = "paragraphs"
         if self.include_special_tokens is not None:
             asked["include_special_tokens"] = self.include_special_tokens
         return ExtractConfig.recorded(asked, settings)

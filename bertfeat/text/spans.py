@@ -9,7 +9,7 @@ import numpy as np
 
 from bertfeat.config import CHUNK
 from bertfeat.errors import ConfigError, require
-from bertfeat.ragged import begins_run, ragged_arange, run_of, starts_of
+from bertfeat.ragged import begins_run, overlapping, ragged_arange, run_of, starts_of
 from bertfeat.records import Document, IntArray, SpanRows
 from bertfeat.text.alignment import Takes, Units, ends_of_runs
 from bertfeat.text.tokens import Tokens
@@ -117,12 +117,9 @@ def _token_chunks(tokens: Tokens, size: int, overlap: int) -> SpanRows:
 
 def tokens_of_spans(spans: SpanRows, tokens: Tokens) -> tuple[IntArray, IntArray]:
     """Return the first token that overlaps each span, and the end of those that do: two arrays (n_rows,)."""
-    # Keys ascend over all documents; tokens may overlap, so that the greatest end so far counts.
-    far = np.int64(1) << 32
-    ends = np.maximum.accumulate(tokens.document * far + tokens.char_end)
-    starts = np.minimum.accumulate((tokens.document * far + tokens.char_start)[::-1])[::-1]
-    first = np.searchsorted(ends, spans.document * far + spans.char_start, "right")
-    return first, np.maximum(np.searchsorted(starts, spans.document * far + spans.char_end, "left"), first)
+    # Keys ascend over all documents.
+    own, other = spans.document << 32, tokens.document << 32
+    return overlapping(own + spans.char_start, own + spans.char_end, other + tokens.char_start, other + tokens.char_end)
 
 
 def span_units(spans: SpanRows, tokens: Tokens, windows: Windows, takes: Takes) -> Units:
