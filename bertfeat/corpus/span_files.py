@@ -29,7 +29,8 @@ def is_span_file(spans: str | None) -> bool:
     if spans is None or spans.startswith("words:"):
         return False
     ending, _ = endings_of(spans)
-    return os.path.lexists(spans) or any(kind.has_columns for kind in readers_by_ending(ending).values())
+    reader = readers_by_ending(ending).get(ending)
+    return os.path.lexists(spans) or (reader is not None and reader.has_columns)
 
 
 @functools.lru_cache(maxsize=1)

@@ -24,8 +24,8 @@ from bertfeat.extraction.level_tables import ShardText
 from bertfeat.extraction.plan import level_schema
 from bertfeat.progress import unreported
 from bertfeat.records import Column, Document, FeatureColumn, LevelTable, Pack
-from bertfeat.text.window_ranges import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import WindowLimits
 
 HIDDEN = 3
 N_LAYERS = 6
