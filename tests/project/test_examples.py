@@ -22,14 +22,8 @@ from tests.support.shown_output import check_shown
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Examples with a corpus or settings of their own; all others share the first one's store.
 OWN_STORE = {
-    "02_word_features_conll",
-    "03_character_spans",
-    "09_long_documents",
-    "10_layers",
-    "11_probe",
-    "12_search",
-    "17_target_word",
-    "18_passages",
+    *("02_word_features_conll", "03_character_spans", "09_long_documents", "10_layers", "11_probe", "12_search"),
+    *("17_target_word", "18_passages"),
 }
 SAID = {
     "01_extract": ["token: 10122 rows", "(10122, 1536)"],
