@@ -131,7 +131,11 @@ class QueryEncoder:
         if self.token_spec is None:
             return [Flow.of_feature(self.spec, mine=self.name, **settings)]
         layers = ",".join(map(str, sorted({*self.spec.layers, *self.token_spec.layers})))
-        both = {"levels": (self.token_spec.level, self.spec.level), "layers": layers, "combine": (Combine.NONE,)}
+        both = {
+            "levels": (self.token_spec.level, self.spec.level_of_texts),
+            "layers": layers,
+            "combine": (Combine.NONE,),
+        }
         flow = Flow.of_feature(self.spec, mine=self.name, **settings, **both)
         return [flow.under(spec.extract_config(**settings)) for spec in (self.spec, self.token_spec)]
 

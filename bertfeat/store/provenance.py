@@ -191,6 +191,11 @@ class FeatureSpec:
                 "import vectors of these texts too and pass their store, or search by vectors"
             )
 
+    @property
+    def level_of_texts(self) -> Level:
+        """The level at which a text is encoded as this feature: a chunk alone is a whole text."""
+        return Level.SENTENCE if self.is_alone else self.level
+
     def extract_config(self, **settings: Any) -> ExtractConfig:
         """Return the settings that extract this feature, and no other column, from new text; `settings` add to them."""
         self.require_known_model()
@@ -203,12 +208,12 @@ class FeatureSpec:
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
             "unknown_words": self.unknown_words,
-            "levels": (Level.SENTENCE if self.is_alone else self.level,),
+            "levels": (self.level_of_texts,),
             "layers": ",".join(map(str, self.layers)),
             # Each layer is rounded as before, so that the sum is bit-identical.
             "combine": (Combine.NONE if self.is_added_up else self.combine,),
         }
-        if setting := LEVELS[asked["levels"][0]].pooling:
+        if setting := LEVELS[self.level_of_texts].pooling:
             asked[setting] = self.pooling
         if self.level is Level.SPAN and not self.is_alone:
             # Whoever encodes the texts gives the spans.
