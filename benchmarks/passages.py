@@ -3,11 +3,11 @@
     python -m benchmarks.passages --data DATA --folder WORK    XQuAD English: 48 articles of its 240 paragraphs
     python -m benchmarks.passages --folder WORK --quick        12 paragraphs that the tests have, in three articles
 
-DATA holds xquad.en.json as its authors publish it. Paragraphs of one article are joined by blank lines, and each question
-asks for its article; nDCG@10 is of articles, by the best of their passages, exact search by the cosine of centred means
-of MiniLM's last layer. `alone` encodes each passage as a text of its own, `document` pools it from the windows of
-its article (late chunking); both also reranked by the words that met. Passages of the paragraphs alone must be
-equal to `bertfeat.embed`. Seconds are of the extraction, interleaved, best of three.
+DATA holds xquad.en.json as its authors publish it. Paragraphs of one article are joined by blank lines, and each
+question asks for its article; nDCG@10 is of articles, by the best of their passages, exact search by the cosine of
+centred means of MiniLM's last layer. `alone` encodes each passage as a text of its own, `document` pools it from the
+windows of its article (late chunking); both also reranked by the words that met. Paragraphs alone must be equal to
+`bertfeat.embed`. Seconds are of the processor for an extraction, interleaved, best of three.
 """
 
 from __future__ import annotations
@@ -115,15 +115,13 @@ def speed(articles: pl.DataFrame, place: Path) -> list[dict[str, object]]:
     """Return the seconds of encoding: paragraphs within their articles, alone, and as texts of a corpus."""
     paragraphs = pl.DataFrame({"text": [part for text in articles["text"] for part in text.split("\n\n")]})
     span = {**SETTINGS, "levels": "span", "chunk": "paragraphs"}
+    whole = {**SETTINGS, "levels": "sentence", "id_column": None}
     runs = {
         "tokens": (articles, {**SETTINGS, "levels": "token"}),
         "tokens and spans of words": (articles, {**SETTINGS, "levels": "token,span", "spans": "words:the,of"}),
         "paragraphs, document": (articles, span),
         "paragraphs, alone": (articles, {**span, "chunk_context": "alone"}),
-        "paragraphs as texts": (
-            paragraphs,
-            {"layers": "-1", "progress": False, "overwrite": True, "levels": "sentence"},
-        ),
+        "paragraphs as texts": (paragraphs, whole),
     }
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(3):
