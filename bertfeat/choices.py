@@ -95,8 +95,9 @@ class SpanPooling(Choice):
 
 
 class SpanPair(Choice):
-    """How the vectors of two spans become one: end to end, or the first minus the second."""
+    """How the vectors of two spans become one: end to end, or the first minus the second; none if a row is of one."""
 
+    NONE = "none"
     CONCAT = "concat"
     DIFF = "diff"
 

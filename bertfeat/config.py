@@ -111,7 +111,7 @@ class ExtractConfig:
     unknown_words: UnknownWords = UnknownWords.NULL
     spans: str | None = None
     span_pooling: SpanPooling = SpanPooling.MEAN
-    span_pair: SpanPair | None = None
+    span_pair: SpanPair = SpanPair.NONE
     chunk: str | None = None
     chunk_context: ChunkContext = ChunkContext.DOCUMENT
     pooling: Pooling = Pooling.MEAN
@@ -139,8 +139,6 @@ class ExtractConfig:
     def __post_init__(self) -> None:
         for name, kind in _ENUMS.items():
             self._set(name, _enum(name, kind, getattr(self, name)))
-        if self.span_pair is not None:
-            self._set("span_pair", _enum("span_pair", SpanPair, self.span_pair))
         self._set("levels", _ordered(Level, "levels", self.levels))
         self._set("keep_columns", _names("keep_columns", self.keep_columns))
         self._set("layers", _layers_text(self.layers))
@@ -233,7 +231,7 @@ class ExtractConfig:
             (has_spans and has_pairs, f"the span level {no_pairs}"),
             (alone and self.is_split_into_words, "`chunk_context='alone'` cuts texts, not words; drop one of them"),
             (alone and in_context, "`chunk_context='alone'` and `document_context` exclude each other; drop one"),
-            (self.span_pair and self.spans is None, "`span_pair` is for the columns of a file of `spans`; pass both"),
+            (self.joins_spans and self.spans is None, "`span_pair` is for the columns of a file of `spans`; pass both"),
         ):
             if is_wrong:
                 raise ConfigError(said)
@@ -338,6 +336,11 @@ class ExtractConfig:
     def has_one_vector(self) -> bool:
         """Whether the pooling gives each text one vector of the last layer, whatever the layers."""
         return self.text_levels == self.levels and self.pooling in (Pooling.MODEL, Pooling.POOLER)
+
+    @property
+    def joins_spans(self) -> bool:
+        """Whether a row of the span level is of two spans."""
+        return self.span_pair is not SpanPair.NONE
 
     @property
     def has_chunks_alone(self) -> bool:

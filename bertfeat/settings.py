@@ -50,7 +50,7 @@ class ExtractSettings(EncodeSettings, total=False):
     combine: str | Sequence[str]
     spans: str | None
     span_pooling: str
-    span_pair: str | None
+    span_pair: str
     chunk: str | None
     chunk_context: str
     pooling: str

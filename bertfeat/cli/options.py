@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_type_hints
 import click
 from click.core import ParameterSource
 
-from bertfeat.choices import Choice, SpanPair
+from bertfeat.choices import Choice
 from bertfeat.cli.failures import Outcome
 from bertfeat.config import ExtractConfig, flag, parse_size
 from bertfeat.display import facts
@@ -209,8 +209,6 @@ def _as(name: str) -> dict[str, Any]:
     attributes: dict[str, Any] = {"metavar": _METAVARS.get(name, "NAME"), "default": default}
     if kind is bool:
         attributes = {"is_flag": True}
-    elif kind == SpanPair | None:
-        attributes = {"type": click.Choice([*SpanPair])}
     elif isinstance(kind, type) and issubclass(kind, Choice):
         attributes = {"type": click.Choice([str(member) for member in kind.names()]), "default": str(default)}
     elif name in _SIZES:

@@ -199,7 +199,7 @@ def make_buffers(
                 pair, n_parts = config.span_pair, len(units) // (2 if config.span_pair is SpanPair.DIFF else 1)
                 own = [dataclasses.replace(feature, dim=feature.dim // n_parts) for feature in features]
                 kind = StoreDtype.FLOAT32 if pair is SpanPair.DIFF else config.store_dtype
-                all_modes = [*modes, *modes] if pair else modes
+                all_modes = [*modes, *modes] if config.joins_spans else modes
                 halves = [LevelBuffer(*each, own, kind, where) for each in zip(units, all_modes, strict=True)]
                 buffers[level] = SpanBuffer(halves, features, pair, config.store_dtype)
                 continue

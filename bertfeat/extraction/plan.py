@@ -135,11 +135,11 @@ def span_file(config: ExtractConfig) -> SpanFile | None:
     if config.spans is None or Level.SPAN not in config.levels or not is_span_file(config.spans):
         return None
     found = open_spans(config.spans)
-    if found.pairs and config.span_pair is None:
+    if found.pairs and not config.joins_spans:
         raise ConfigError(
             f"`spans` {config.spans!r} has two spans in each row; say what becomes of them with `span_pair`"
         )
-    if config.span_pair is not None and not found.pairs:
+    if config.joins_spans and not found.pairs:
         raise ConfigError(
             f"`span_pair` needs char_start_2 and char_end_2, which `spans` {config.spans!r} does not have"
         )
@@ -184,7 +184,7 @@ def make_plan(
     if Level.SPAN in config.levels:
         own = () if spans is None else spans.columns
         kept = () if Level.SENTENCE in config.levels else columns.kept
-        columns = dataclasses.replace(columns, spans=(*own, *kept), has_span_pairs=config.span_pair is not None)
+        columns = dataclasses.replace(columns, spans=(*own, *kept), has_span_pairs=config.joins_spans)
     schemas = {level: level_schema(level, columns, resolved.columns[level]) for level in config.levels}
     if spans is not None:
         rows = ([row for row in corpus.read(shard) if isinstance(row, Document)] for shard in shards)

@@ -262,7 +262,7 @@ class SpanBuffer:
         self,
         buffers: Sequence[LevelBuffer],
         columns: Sequence[FeatureColumn],
-        pair: SpanPair | None,
+        pair: SpanPair,
         dtype: StoreDtype,
     ) -> None:
         self._buffers, self._columns, self._pair = buffers, columns, pair

@@ -76,7 +76,7 @@ class FeatureSpec:
     sentence_sha256: str | None = None
     unknown_words: str = "null"
     config_sha256: str | None = None
-    span_pair: str | None = None
+    span_pair: str = "none"
     is_alone: bool = False
 
     @classmethod
@@ -100,7 +100,7 @@ class FeatureSpec:
             prompt=metadata.get("prompt", ""),
             unknown_words=metadata.get("unknown_words", "null") if where is Level.WORD else "null",
             sentence_sha256=metadata.get("sentence_sha256") if of_texts else None,
-            span_pair=metadata.get("span_pair") if where is Level.SPAN else None,
+            span_pair=metadata.get("span_pair", "none") if where is Level.SPAN else "none",
             is_alone=is_alone,
             config_sha256=metadata.get("config_sha256"),
             **{name: metadata[name] for name in _COPIED},
@@ -199,7 +199,7 @@ class FeatureSpec:
     def extract_config(self, **settings: Any) -> ExtractConfig:
         """Return the settings that extract this feature, and no other column, from new text; `settings` add to them."""
         self.require_known_model()
-        if self.span_pair is not None:
+        if self.span_pair != "none":
             raise UserError(
                 f"feature {self.feature!r} is of two spans, which no text alone gives; extract new texts with "
                 "their spans, and pass the store"
