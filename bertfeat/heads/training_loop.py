@@ -203,12 +203,13 @@ def train(
     """Train a network, by the parameters of a head; return a report, with the measure of the best epoch on dev."""
     lr, stops, epoch = float(settings.lr), settings.early_stopping, 0
     optimizer = torch.optim.AdamW(_parameter_groups(network, lr, weight_decay), lr=lr, fused=True)
+    size = BatchSize(settings.batch_size, getattr(settings, "batch_tokens", settings.batch_size))
     rng = np.random.default_rng(settings.seed)
     best: dict[str, Any] = {"best_epoch": 0}
     best_weights: dict[str, Any] = {}
     while epoch < settings.max_epochs and not (stops and epoch - best["best_epoch"] >= settings.patience):
         epoch += 1
-        loss = _run_epoch(network, examples, optimizer, settings.batch_limits, rng)
+        loss = _run_epoch(network, examples, optimizer, size, rng)
         measure = {} if dev is None else dev.measure(network)
         for what, value in (("training loss", loss), ("loss on dev", measure.get("dev_loss"))):
             if value is not None and not math.isfinite(value):

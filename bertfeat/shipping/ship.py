@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfeat.durable.files import os_errors
 from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
@@ -93,10 +92,7 @@ def _remedy(probe: FittedProbe, checkpoint: Checkpoint, others: Iterable[str]) -
     return next((f"; pass `to='{name}'`" for name in others if _refusal(probe, checkpoint, name) is None), "")
 
 
-@os_errors(UserError)
 def _check(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds anything but a model that was shipped before."""
-    if not is_shipped(folder):
-        check_folder(folder, "a shipped model", (CARD,), overwrite=False)
-    elif not overwrite:
-        raise UserError(f"{folder}: there is a shipped model already; choose another `output`, or pass `overwrite`")
+    there = [entry.name + "/" * entry.is_dir() for entry in folder.iterdir()] if is_shipped(folder) else []
+    check_folder(folder, "a shipped model", [CARD, *there], overwrite=overwrite)
