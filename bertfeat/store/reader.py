@@ -18,9 +18,10 @@ from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, no_column
 from bertfeat.forks import check_polars
-from bertfeat.records import BadRow, BoolArray, FeatureColumn, Plan
+from bertfeat.records import BadRow, BoolArray, FeatureColumn, IntArray, Plan
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import receipts
+from bertfeat.store.conditions import rows_where
 from bertfeat.store.description import StoreDescription
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.part_reader import KeptGroups, opened
@@ -317,6 +318,18 @@ class Store(StoreDescription):
         numbers = check_rows(rows, self.n_rows(level))
         return take_columns(self.stored_parts(level), numbers, names, self.kept)
 
+    def where(self, level: str, where: str) -> IntArray:
+        """Return the numbers of the rows for which an SQL condition is true, for `take` and `rows`; reads no vectors.
+
+        Args:
+            level: The level.
+            where: The condition, on columns of the level and of its documents: `label != 'O' AND n_tokens > 1`.
+
+        Raises:
+            UserError: There is no such level, or the condition cannot be used.
+        """
+        return np.flatnonzero(condition_mask(self, self.schema(level).level, where))
+
     def layers(
         self,
         other: str | Path | Store | None = None,
@@ -488,3 +501,9 @@ def read_columns(store: Store, level: Level, names: Sequence[str]) -> pl.DataFra
         documents = store.polars(Level.SENTENCE, ["doc_id", *others])
         frame = frame.join(documents, on="doc_id", how="left", maintain_order="left")
     return frame.select(names)
+
+
+def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
+    """Return for which rows an SQL condition on columns of the level, or of documents, is true, bool (n_rows,)."""
+    own, others = row_columns(store, level)
+    return rows_where(where, "where", [*own, *others], lambda names: read_columns(store, level, names))
