@@ -55,16 +55,17 @@ class LabelJudge:
 
     def of_train(self) -> pl.DataFrame:
         """Judge the rows of train, each by a probe of the other folds."""
-        parts = []
+        parts, penalties = [], _PENALTIES
         for fold in range(N_FOLDS):
             self._reports.stage(f"judging labels: fold {fold + 1} of {N_FOLDS}")
             held = self.folds == fold
-            # The first fold chooses a penalty; all others keep the choice.
-            probes = [self._fitted(~held, one) for one in ((self.C,) if fold else _PENALTIES)]
             data, codes = self._read(held), self.codes[held]
-            probe = probes[int(np.argmin([self._loss(probe, data, codes) for probe in probes]))]
-            self.C = float(probe.C)
-            parts.append(self._judged(probe, data, np.flatnonzero(held), codes, own=True))
+            # The first fold chooses a penalty; all others keep the choice.
+            probes = [self._fitted(~held, penalty) for penalty in penalties]
+            best = int(np.argmin([self._loss(probe, data, codes) for probe in probes]))
+            penalties = [penalties[best]]
+            parts.append(self._judged(probes[best], data, np.flatnonzero(held), codes, own=True))
+        self.C = penalties[0]
         return pl.concat(parts).sort("place")
 
     def of_test(self, test: Side) -> pl.DataFrame:
