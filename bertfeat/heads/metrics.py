@@ -15,6 +15,7 @@ from sklearn import metrics as sk
 
 from bertfeat.choices import Task
 from bertfeat.display import printable
+from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.heads.base import DEV_METRICS, Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.bootstrap import Pair, set_statistic
@@ -49,10 +50,6 @@ class Confusion:
     labels: tuple[Label, ...]
     matrix: IntArray  # (n_labels, n_labels)
     unpredicted: IntArray  # (n_labels,)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the matrix and its labels as JSON values."""
-        return {"labels": list(self.labels), "matrix": self.matrix.tolist(), "unpredicted": self.unpredicted.tolist()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +99,7 @@ class Scores:
         values = {**self.scores, f"per_{self.part}": per_part, **counts}
         if self.confusion is not None:
             values["entities"] = None if self.entities is None else self.entities.to_dict()
-            values["confusion"] = self.confusion.to_dict()
+            values["confusion"] = to_values(self.confusion)
             values["unseen_labels"] = {str(label): count for label, count in self.unseen_labels.items()}
         return values
 
@@ -115,12 +112,11 @@ class Scores:
         return headers if self.confusion is None else ["label", *headers[1:-1], "rows"], rows
 
     def lines(self) -> list[str]:
-        """Return the scores of all rows and the notes as lines to read."""
-        shown = {name: "undefined" if value is None else f"{value:.4f}" for name, value in self.scores.items()}
-        if found := self.entities:
-            counts = f"{found.n_correct} right of {found.n_predicted} predicted and {found.n_true} true"
-            shown["entity_f1"] += f"  precision {found.precision:.4f}, recall {found.recall:.4f}; {counts}"
-        return [*titled_lines(shown), *self.notes]
+        """Return the counts of entities and the notes as lines to read."""
+        if (found := self.entities) is None:
+            return [*self.notes]
+        counts = f"{found.n_correct} right of {found.n_predicted} predicted and {found.n_true} true"
+        return [f"entities: precision {found.precision:.4f}, recall {found.recall:.4f}; {counts}", *self.notes]
 
 
 def _by_name(scores: Any) -> dict[str, float | None]:
@@ -130,12 +126,6 @@ def _by_name(scores: Any) -> dict[str, float | None]:
 def title_of(metric: str) -> str:
     """Return the name of a metric to read."""
     return _TITLES.get(metric, metric.replace("_", " ").replace("f1", "F1"))
-
-
-def titled_lines(texts: Mapping[str, str]) -> list[str]:
-    """Return a line for each text, after the title of its metric."""
-    width = max([9, *(len(title_of(metric)) for metric in texts)])
-    return [f"{title_of(metric):<{width}} {text}" for metric, text in texts.items()]
 
 
 def pair_numbers(y_true: Float64Array, y_pred: Float64Array) -> list[Pair]:

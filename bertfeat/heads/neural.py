@@ -17,7 +17,7 @@ from bertfeat.choices import Task
 from bertfeat.devices import memory_errors, resolve_device
 from bertfeat.errors import ConfigError, UserError
 from bertfeat.heads.base import DEV_METRICS, Labels, Probe, codes_of, is_list, penalties
-from bertfeat.heads.batching import BatchSize, hold_out
+from bertfeat.heads.batching import hold_out
 from bertfeat.heads.row_probe import check_dev, check_width, with_labels
 from bertfeat.heads.scores import primary_metric, score_by
 from bertfeat.heads.sequences import Sequences, flatten_labels
@@ -92,11 +92,6 @@ class NeuralProbe(Probe):
     def n_features_in_(self) -> int:
         """Width of the vectors that it was fitted on."""
         return len(self.network_.mean)
-
-    @property
-    def batch_limits(self) -> BatchSize:
-        """The limits of a minibatch."""
-        return BatchSize(self.batch_size, getattr(self, "batch_tokens", self.batch_size))
 
     def fit(self, X: object, y: object, *, dev: tuple[Any, Any] | None = None, on_epoch: OnEpoch | None = None) -> Self:
         """Train on vectors and labels.

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from bertfeat import extensions
+from bertfeat import extensions, heads
 from bertfeat.choices import Task
 from bertfeat.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from bertfeat.heads.base import Probe
 
-#: The heads that label rows: head -> the module and the class that make it.
-ROW_HEADS: dict[str, tuple[str, str]] = {
-    "logreg": ("bertfeat.heads.linear", "LogisticRegressionProbe"),
-    "svm": ("bertfeat.heads.linear", "LinearSVMProbe"),
-    "ridge": ("bertfeat.heads.linear", "RidgeProbe"),
-    "centroid": ("bertfeat.heads.neighbors", "CentroidProbe"),
-    "knn": ("bertfeat.heads.neighbors", "KNNProbe"),
-    "mlp": ("bertfeat.heads.neural", "MLPProbe"),
+#: The heads that label rows, and the taggers of the words or tokens of a document: the class of each.
+HEADS = {
+    "logreg": "LogisticRegressionProbe",
+    "svm": "LinearSVMProbe",
+    "ridge": "RidgeProbe",
+    "centroid": "CentroidProbe",
+    "knn": "KNNProbe",
+    "mlp": "MLPProbe",
+    "linear": "LinearTagger",
+    "bilstm": "BiLSTMTagger",
 }
-#: The heads that label the words or tokens of a document.
-TAGGERS: dict[str, tuple[str, str]] = {
-    "linear": ("bertfeat.heads.neural", "LinearTagger"),
-    "bilstm": ("bertfeat.heads.neural", "BiLSTMTagger"),
-}
-HEADS = ROW_HEADS | TAGGERS
-_CLASSES = HEADS | {"mean": ("bertfeat.heads.linear", "MeanRegressor")}
+_CLASSES = HEADS | {"mean": "MeanRegressor"}
 #: The heads of each task.
 OF_TASK: dict[Task, tuple[str, ...]] = {
     Task.CLASSIFY: tuple(HEADS),
@@ -52,8 +47,7 @@ def head_class(name: str, task: Task = Task.CLASSIFY) -> type[Probe]:
     """Return the class of a head for a task; a UserError names the heads that learn the task if this one cannot."""
     check_head(name)
     if name in OF_TASK[task]:
-        module, class_name = _CLASSES[name]
-        found: type[Probe] = getattr(importlib.import_module(module), class_name)
+        found: type[Probe] = getattr(heads, _CLASSES[name])
         return found
     if name in extensions.names("heads"):
         found = extensions.load("heads", name)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
-from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from bertfeat.choices import Task
 from bertfeat.errors import RunError, UserError
@@ -22,7 +22,6 @@ from bertfeat.heads.batching import BatchSize, batches
 from bertfeat.heads.scores import score_by
 from bertfeat.heads.sequences import Sequences
 from bertfeat.heads.targets import Targets, decide
-from bertfeat.ragged import ragged_arange, run_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
 from bertfeat.vectors.standardized import Scaling
 
@@ -121,25 +120,16 @@ class BiLSTM(nn.Module):
 
     def forward(self, vectors: torch.Tensor, lengths: IntArray) -> torch.Tensor:
         """Return scores; see `Network.forward`."""
-        order, n_running = _by_step(lengths)
-        by_step = torch.from_numpy(order).to(vectors.device)
-        back = torch.from_numpy(np.argsort(order)).to(vectors.device)
-        packed = PackedSequence(self.dropout(vectors[by_step]), torch.from_numpy(n_running))
-        states, _ = self.lstm(packed)
-        scores: torch.Tensor = self.output(self.dropout(states.data[back]))
+        order, sequences = np.argsort(-lengths, kind="stable"), torch.split(vectors, lengths.tolist())
+        packed = pack_sequence([sequences[number] for number in order])
+        states = unpack_sequence(self.lstm(packed._replace(data=self.dropout(packed.data)))[0])
+        back = torch.cat([states[place] for place in np.argsort(order)])
+        scores: torch.Tensor = self.output(self.dropout(back))
         return scores
 
 
 #: The part of a network that scores rows; `output`, a linear layer, is its last step.
 Body: TypeAlias = RowByRow | BiLSTM
-
-
-def _by_step(lengths: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the order of rows by step, the longest sequence first, and the number of sequences at each step."""
-    rank = np.argsort(np.argsort(-lengths, kind="stable"))
-    steps = ragged_arange(np.zeros_like(lengths), lengths)
-    order = np.lexsort((rank[run_of(lengths)], steps))
-    return order.astype(np.int64), np.bincount(steps).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,12 +203,13 @@ def train(
     """Train a network, by the parameters of a head; return a report, with the measure of the best epoch on dev."""
     lr, stops, epoch = float(settings.lr), settings.early_stopping, 0
     optimizer = torch.optim.AdamW(_parameter_groups(network, lr, weight_decay), lr=lr, fused=True)
+    size = BatchSize(settings.batch_size, getattr(settings, "batch_tokens", settings.batch_size))
     rng = np.random.default_rng(settings.seed)
     best: dict[str, Any] = {"best_epoch": 0}
     best_weights: dict[str, Any] = {}
     while epoch < settings.max_epochs and not (stops and epoch - best["best_epoch"] >= settings.patience):
         epoch += 1
-        loss = _run_epoch(network, examples, optimizer, settings.batch_limits, rng)
+        loss = _run_epoch(network, examples, optimizer, size, rng)
         measure = {} if dev is None else dev.measure(network)
         for what, value in (("training loss", loss), ("loss on dev", measure.get("dev_loss"))):
             if value is not None and not math.isfinite(value):

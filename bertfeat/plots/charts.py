@@ -7,7 +7,7 @@ import io
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,39 +97,22 @@ class ScoreBar:
     low: float | None = None
     high: float | None = None
 
-    @classmethod
-    def of(cls, score: float, deviation: float | None) -> ScoreBar:
-        """Return a score with a bar of one deviation on both sides."""
-        return cls(score) if deviation is None else cls(score, score - deviation, score + deviation)
 
-
-@dataclass(frozen=True, slots=True)
-class LayerScores:
-    """Scores of single layers and of combinations of them.
+def draw_layer_scores(
+    lines: Mapping[str, Mapping[int, ScoreBar]],
+    combinations: Mapping[str, ScoreBar],
+    *,
+    metric: str,
+    bars: str = "",
+    title: str = "",
+    is_curve: bool = False,
+) -> Axes:
+    """Draw scores by layer or, in a learning curve, by number of documents: named lines, and dashed combinations.
 
     `metric` names the score ("entity F1"); `bars` says what the error bars are ("standard deviation over 5 seeds").
-    `lines` has further lines by name, against layers too or, in a learning curve, against numbers of documents.
     """
-
-    metric: str
-    layers: Mapping[int, ScoreBar]
-    combinations: Mapping[str, ScoreBar] = field(default_factory=dict)
-    bars: str = ""
-    title: str = ""
-    lines: Mapping[str, Mapping[int, ScoreBar]] = field(default_factory=dict)
-    is_curve: bool = False
-
-
-def draw_layer_scores(series: LayerScores) -> Axes:
-    """Draw scores against layers, as one line or several, with combinations as dashed lines.
-
-    Raises:
-        UserError: There are no scores, or matplotlib is not installed.
-    """
-    lines = {name: line for name, line in {"": series.layers, **series.lines}.items() if line}
-    if not lines and not series.combinations:
-        raise UserError("there are no scores to draw")
-    n_named = len(series.lines) + len(series.combinations)
+    n_lines = len(lines) - ("" in lines)
+    n_named = n_lines + len(combinations)
     with style():
         axes = new_figure(7.2 if n_named else 6.2, max(4.2, 1.6 + _LABEL_INCHES * n_named)).add_subplot()
         axes.grid(axis="y")
@@ -140,19 +123,19 @@ def draw_layer_scores(series: LayerScores) -> Axes:
             for number, bar in line.items():
                 _draw_bar(axes, number, bar, look["color"])
         numbers = sorted({number for line in lines.values() for number in line})
-        if series.is_curve:
+        if is_curve:
             axes.set_xscale("log")
             axes.minorticks_off()
         ticks = numbers[:: 2 if len(numbers) > 16 else 1]
         axes.set_xticks(ticks, [f"{number:,}" for number in ticks])
-        _draw_combinations(axes, numbers, series)
-        what = "documents to learn from" if series.is_curve else "layer (0: embeddings)"
-        axes.set(xlabel=what if numbers else "", ylabel=series.metric)
-        axes.set_title(series.title, loc="left")
+        _draw_combinations(axes, numbers, combinations, min(max(1, n_lines), 4))
+        what = "documents to learn from" if is_curve else "layer (0: embeddings)"
+        axes.set(xlabel=what if numbers else "", ylabel=metric)
+        axes.set_title(title, loc="left")
         if n_named:
             axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
-        if series.bars:
-            axes.figure.supxlabel(f"bars: {series.bars}", x=0.99, ha="right", fontsize=8, color=_GRAY)
+        if bars:
+            axes.figure.supxlabel(f"bars: {bars}", x=0.99, ha="right", fontsize=8, color=_GRAY)
         return axes
 
 
@@ -262,15 +245,17 @@ def _draw_bar(axes: Axes, x: float, bar: ScoreBar, color: str) -> None:
         axes.plot([x, x], ends, color=color, marker="_", markersize=7, linewidth=1.2, solid_capstyle="butt", zorder=2)
 
 
-def _draw_combinations(axes: Axes, numbers: list[int], series: LayerScores) -> None:
-    """Draw a dashed line for each combination, with its bar behind the last layer; the legend lists the best first."""
-    if not series.combinations:
+def _draw_combinations(axes: Axes, numbers: list[int], combinations: Mapping[str, ScoreBar], n_lines: int) -> None:
+    """Draw a dashed line for each combination, with its bar behind the last layer; the legend lists the best first.
+
+    The first `n_lines` colors are those of other lines.
+    """
+    if not combinations:
         return
     first, last = (numbers[0], numbers[-1]) if numbers else (0, 1)
     step = max(0.3, (last - first) / 36)
-    n_lines = min(max(1, len(series.lines)), 4)
-    axes.set_xlim(first - 0.5, last + step * (len(series.combinations) + 1.5))
-    for i, (name, bar) in enumerate(sorted(series.combinations.items(), key=lambda item: -item[1].score)):
+    axes.set_xlim(first - 0.5, last + step * (len(combinations) + 1.5))
+    for i, (name, bar) in enumerate(sorted(combinations.items(), key=lambda item: -item[1].score)):
         x, color = last + step * (i + 1.25), COLORS[n_lines + i % (len(COLORS) - n_lines)]
         axes.axhline(bar.score, color=color, linestyle="--", linewidth=1.2, zorder=1)
         label = f"{one_line(name)}  {bar.score:.3f}"

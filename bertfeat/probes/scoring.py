@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,9 @@ from bertfeat.heads.sequences import Sequences
 from bertfeat.plots.charts import draw_confusion
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.rows import LabelledRows
-from bertfeat.ragged import run_of, starts_of
+from bertfeat.ragged import run_of
 from bertfeat.records import BoolArray, Float32Array, IntArray
-from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
+from bertfeat.vectors.array import Vectors, chunks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,13 +58,8 @@ class ProbeScore:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
-        rows = []
-        for name, value in self.values.items():
-            found = self.intervals.get(name)
-            rows.append((title_of(name), value, found and found.low, found and found.high))
         headers, parts = self.scores.table()
-        of_parts = html_table(f"scores of each {headers[0]}", headers, parts)
-        return html_table(repr(self), ["score", "value", "low", "high"], rows) + of_parts
+        return html_table(repr(self), *self._table()) + html_table(f"scores of each {headers[0]}", headers, parts)
 
     @property
     def metric(self) -> str:
@@ -101,24 +97,26 @@ class ProbeScore:
         """Return the scores as lines to read."""
         n_missing = 0 if self.scores.confusion is None else self.scores.n_without_vector
         missing = f", {n_missing} of them without a vector (counted as errors)" if n_missing else ""
-        lines = [f"rows      {self.scores.n_rows}{missing}", *self.scores.lines()]
-        headers, parts = self.scores.table()
-        if len(parts) > 1:
-            lines += ["", *text_table(headers, parts).splitlines()]
-        if self.ranking is not None:
-            lines += ["", *self.ranking.lines()]
+        lines = [f"rows: {self.scores.n_rows}{missing}", "", *text_table(*self._table()).splitlines(), ""]
+        drawn = defaultdict[tuple[float, int, int], list[str]](list)
+        for name, found in self.intervals.items():
+            drawn[found.level, found.n_resamples, found.n_units].append(title_of(name))
+        for (level, n_resamples, n_units), names in drawn.items():
+            which = f" of {', '.join(names)}" if len(drawn) > 1 else ""
+            lines.append(f"{level:.0%} intervals{which}: {n_resamples} resamples of {n_units} documents")
+        lines += [*self.scores.lines(), *(self.ranking.lines() if self.ranking else [])]
         if self.n_without_label:
             lines.append(f"rows without a label, left out: {self.n_without_label}")
-        if self.intervals:
-            some = next(iter(self.intervals.values()))
-            lines += ["", f"{some.level:.0%} intervals ({some.n_resamples} resamples of {some.n_units} documents)"]
-            shown = {}
-            for name, i in self.intervals.items():
-                is_same = (i.n_resamples, i.n_units) == (some.n_resamples, some.n_units)
-                drawn = "" if is_same else f" ({i.n_resamples} resamples of {i.n_units})"
-                shown[name] = f"{i.low:.4f} to {i.high:.4f}{drawn}"
-            lines += metrics.titled_lines(shown)
-        return lines
+        headers, parts = self.scores.table()
+        return [*lines, "", *text_table(headers, parts).splitlines()] if len(parts) > 1 else lines
+
+    def _table(self) -> tuple[list[str], list[list[object]]]:
+        """Return headers, and the value of each score with the ends of its interval."""
+        rows: list[list[object]] = []
+        for name, value in {**self.scores.scores, **(self.ranking.scores if self.ranking else {})}.items():
+            found = self.intervals.get(name)
+            rows.append([title_of(name), value, found and found.low, found and found.high])
+        return ["score", "value", "low", "high"], rows
 
 
 def score_rows(
@@ -177,17 +175,11 @@ def _outputs(
     scorer = probe.predict_proba if has_probabilities else getattr(probe, "decision_function", None)
     with_scores = with_scores and probe.task != Task.REGRESS
     flat = np.concatenate if probe.is_tagger else np.asarray
-    chunks = chunks_of(X)
-    if probe.is_tagger and isinstance(X, ArrayVectors):
-        # The chunks of vectors in memory may end inside a sequence.
-        chunks = iter([(range(X.shape[0]), X.whole())])
-    starts = starts_of(np.zeros(0, np.int64) if lengths is None else lengths)
+    parts: Iterable[Any] = (vectors for _, vectors in chunks_of(X))
+    if probe.is_tagger and lengths is not None:
+        parts = [Sequences(X, lengths)] if len(lengths) else []
     predicted, scores = [], []
-    for rows, vectors in chunks:
-        part: Any = vectors
-        if probe.is_tagger and lengths is not None:
-            first, last = np.searchsorted(starts, [rows.start, rows.stop])
-            part = Sequences(vectors, lengths[first:last])
+    for part in parts:
         if with_scores and scorer is not None:
             scores.append(flat(scorer(part)))
         is_best = is_labels and has_probabilities and with_scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.durable.records import read_record, seal, to_values
 from bertfeat.errors import UserError
-from bertfeat.plots.charts import LayerScores, ScoreBar, draw_layer_scores, save
+from bertfeat.plots.charts import ScoreBar, draw_layer_scores, save
 from bertfeat.plots.tables import text_table, write_csv
 from bertfeat.probes.description import check_probe_folder
 from bertfeat.storage import local_path
@@ -84,8 +85,9 @@ class SweepRow:
     @property
     def bar(self) -> ScoreBar:
         """The score in a plot, with its deviation or, for one seed, its interval."""
-        interval = ScoreBar(self.score, self.low, self.high)
-        return interval if self.deviation is None else ScoreBar.of(self.score, self.deviation)
+        if self.deviation is None:
+            return ScoreBar(self.score, self.low, self.high)
+        return ScoreBar(self.score, self.score - self.deviation, self.score + self.deviation)
 
     def cells(self, headers: Sequence[str]) -> list[object]:
         """Return the cells of its line in a table with these columns."""
@@ -174,7 +176,24 @@ class Sweep:
 
     def plot(self) -> Axes:
         """Draw the scores against the layers; return matplotlib's axes, so that `.figure.savefig(FILE)` writes them."""
-        return draw_layer_scores(self._series())
+        lines = defaultdict[str, dict[int, ScoreBar]](dict)
+        combinations: dict[str, ScoreBar] = {}
+        for row in self.rows:
+            if row.limit is not None:
+                lines[row.name][row.limit] = row.bar
+            elif row.feature.startswith("layer_"):
+                lines[row.line][row.layers[0]] = row.bar
+            else:
+                combinations[row.name] = row.bar
+        by_seeds = any(row.deviation is not None for row in self.rows)
+        return draw_layer_scores(
+            lines,
+            combinations,
+            metric=self.metric,
+            bars=f"standard deviation over {len(self.seeds)} seeds" if by_seeds else "95 % bootstrap interval",
+            title=f"{self.head} on {self.label}, {self.level} level",
+            is_curve=self.rows[0].limit is not None,
+        )
 
     def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written."""
@@ -195,28 +214,6 @@ class Sweep:
         headers = [name for name in _HEADERS if name not in empty]
         headers[-1:-1] = dict.fromkeys(name for row in self.rows for name in row.controls)
         return headers, [row.cells(headers) for row in (*self.rows, *self.baselines)]
-
-    def _series(self) -> LayerScores:
-        by_seeds = any(row.deviation is not None for row in self.rows)
-        n_seeds = len(self.rows[0].values)
-        lines: dict[str, dict[int, ScoreBar]] = {}
-        combinations: dict[str, ScoreBar] = {}
-        for row in self.rows:
-            if row.limit is not None:
-                lines.setdefault(row.name, {})[row.limit] = row.bar
-            elif row.feature.startswith("layer_"):
-                lines.setdefault(row.line, {})[row.layers[0]] = row.bar
-            else:
-                combinations[row.name] = row.bar
-        return LayerScores(
-            metric=self.metric,
-            layers=lines.pop("", {}),
-            combinations=combinations,
-            lines=lines,
-            is_curve=self.rows[0].limit is not None,
-            bars=f"standard deviation over {n_seeds} seeds" if by_seeds else "95 % bootstrap interval",
-            title=f"{self.head} on {self.label}, {self.level} level",
-        )
 
 
 @os_errors(UserError)

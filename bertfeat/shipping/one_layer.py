@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from bertfeat.choices import Level, Task
+from bertfeat.choices import Level, OnOverlong, Task
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.entry_points import build_config
 from bertfeat.encoder.hub import TOKENIZER_FILES
@@ -21,14 +21,13 @@ from bertfeat.encoder.weights import read_tokenizer_config
 from bertfeat.errors import UserError, checkpoint_errors
 from bertfeat.extraction.documents import documents_of
 from bertfeat.extraction.flow import Flow
-from bertfeat.records import Float64Array
-from bertfeat.shipping.linear_map import LinearMap, exact_scores
+from bertfeat.shipping.linear_map import linear_map
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
 
-# What a model is compared with bertfeat on; texts that do not fit a window are left out.
-_TEXTS = (
+#: What a model is compared with bertfeat on.
+TEXTS = (
     "Rain",
     "It rains in Berlin.",
     "Ana bought 42 old books at the market, and her brother carried them home.",
@@ -43,25 +42,21 @@ class NotExpressed(UserError):
     """A model was built, and it does not give the scores of the probe."""
 
 
-def first_reason(probe: FittedProbe, checkpoint: Checkpoint, of_target: Mapping[str, bool]) -> str | None:
-    """Return the first reason that is true why a target with one layer and a linear head cannot express a probe."""
+def reasons_of_one_layer(probe: FittedProbe) -> dict[str, bool]:
+    """Return reasons why a target with one layer and a linear head cannot express a probe, and which are true."""
     spec, head = probe.spec, probe.probe
-    reasons = {
-        f"{spec.model} holds static vectors, not a model with blocks": checkpoint.facts is None,
-        "it reads sentences together with their neighbors (`document_context`)": spec.document_context,
+    return {
         f"{spec.feature} has {len(spec.layers)} layers, and the target one": len(spec.layers) > 1,
-        f"head {head.head} is not linear (fit logreg, svm, ridge or centroid)": LinearMap.of(head) is None,
-        **of_target,
+        f"head {head.head} is not linear (fit logreg, svm, ridge or centroid)": linear_map(head) is None,
     }
-    return next((said for said, is_true in reasons.items() if is_true), None)
 
 
 def load_cut(probe: FittedProbe, checkpoint: Checkpoint, auto_class: Any) -> Any:
     """Load a model of transformers with the blocks up to the probe's layer and the probe's labels, as float32."""
     (n_blocks,), task = probe.spec.layers, probe.probe.task
     labels = [str(label) for label in probe.probe.classes_.tolist()] or [probe.label]
-    if task == Task.REGRESS and (linear := LinearMap.of(probe.probe)) and len(linear.bias) > 1:
-        labels = [f"{probe.label}_{number}" for number in range(len(linear.bias))]
+    if task == Task.REGRESS and (linear := linear_map(probe.probe)) and len(linear[1]) > 1:
+        labels = [f"{probe.label}_{number}" for number in range(len(linear[1]))]
     config = build_config(checkpoint.folder, checkpoint.config)
     with checkpoint_errors(checkpoint.folder, f"transformers cannot load {n_blocks} blocks of it"), no_progress_bars():
         for name, value in list(vars(config).items()):
@@ -86,38 +81,26 @@ def copy_tokenizer(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> 
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-class Comparison:
-    """The scores of a probe for a few texts, from vectors that bertfeat computes in float32.
+def require_scores(probe: FittedProbe, checkpoint: Checkpoint, ways: Iterable[Sequence[Any]]) -> None:
+    """Stop at the first way to build a model whose scores for `TEXTS` are the probe's; refuse it if none is.
 
-    Attributes:
-        texts: The texts.
-        scores: The scores of each text, float64 (n_rows, n_outputs): a row for the text or, at the token level and for
-            words by their first tokens, for each token, special ones included.
+    A way has the scores of each text, (n_rows, n_outputs): a row for the text or, at the token level and for words by
+    their first tokens, for each token, special ones included. Those of the probe are of vectors in float32.
     """
-
-    def __init__(self, probe: FittedProbe, checkpoint: Checkpoint) -> None:
-        spec = dataclasses.replace(probe.spec, store_dtype="float32", compute_dtype="float32")
-        if spec.level is Level.WORD:
-            spec = dataclasses.replace(spec, level=Level.TOKEN, pooling=None)
-        flow = Flow.of(spec.extract_config(device="cpu"), checkpoint)
-        self.texts: list[str] = []
-        self.scores: list[Float64Array] = []
-        for text in _TEXTS:
-            prepared = flow.prepare(documents_of([text]))
-            if len(prepared.packs) == 1 and len(prepared.text.windows.lengths) == 1:
-                (table,) = flow.run(documents_of([text])).values()
-                self.texts.append(text)
-                self.scores.append(exact_scores(probe.probe, spec.vectors_in(table)))
-
-    def choose(self, ways: Iterable[Callable[[], Sequence[Any]]]) -> None:
-        """Stop at the first way to build a model whose scores for the texts are the probe's; refuse it if none is."""
-        largest = max(1.0, *(float(np.abs(mine).max()) for mine in self.scores))
-        found = []
-        for run in ways:
-            pairs = zip(self.scores, run(), strict=True)
-            found.append(max(float(np.abs(mine - theirs).max()) for mine, theirs in pairs) / largest)
-            if found[-1] <= _MAX_DIFFERENCE:
-                return
-        text = f"scores of the model that was built differ by {min(found):.2g}, more than {_MAX_DIFFERENCE:g}"
-        remedy = "; float32 is too coarse for this head, fit it with `standardize=False`"
-        raise NotExpressed(text + (remedy if min(found) < _ROUNDING else ""))
+    spec = dataclasses.replace(probe.spec, store_dtype="float32", compute_dtype="float32")
+    if spec.level is Level.WORD:
+        spec = dataclasses.replace(spec, level=Level.TOKEN, pooling=None)
+    flow = Flow.of(spec.extract_config(device="cpu", on_overlong=OnOverlong.TRUNCATE), checkpoint)
+    linear = linear_map(probe.probe)
+    assert linear is not None
+    tables = [table for text in TEXTS for table in flow.run(documents_of([text])).values()]
+    expected = [spec.vectors_in(table) @ linear[0].T + linear[1] for table in tables]
+    largest, least = max(1.0, *(float(np.abs(mine).max()) for mine in expected)), np.inf
+    for found in ways:
+        differences = [float(np.abs(mine - theirs).max()) for mine, theirs in zip(expected, found, strict=True)]
+        least = min(least, max(differences) / largest)
+        if least <= _MAX_DIFFERENCE:
+            return
+    text = f"scores of the model that was built differ by {least:.2g}, more than {_MAX_DIFFERENCE:g}"
+    remedy = "; float32 is too coarse for this head, fit it with `standardize=False`"
+    raise NotExpressed(text + (remedy if least < _ROUNDING else ""))

@@ -19,7 +19,7 @@ from bertfeat.encoder.sentence_steps import load_steps
 from bertfeat.errors import UserError, checkpoint_errors, require
 from bertfeat.extraction.pooling import MODES, PoolingMode, combine_layers, counts_of, modes_of, needs_pooler
 from bertfeat.extraction.resolution import open_tokenizer, own_embedding
-from bertfeat.shipping.linear_map import LinearMap
+from bertfeat.shipping.linear_map import linear_layer, linear_map
 from bertfeat.text.alignment import Counts, Takes
 from bertfeat.text.backend import adapt, load_backend
 
@@ -32,19 +32,16 @@ _OPTIONS: dict[str, Any] = {"dynamo": True, "opset_version": 18, "verbose": Fals
 _MAX_DIFFERENCE = 1e-4
 
 
-def refusal(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
-    """Return why the target cannot express a probe, as the end of a sentence; None if it may."""
+def reasons(probe: FittedProbe, checkpoint: Checkpoint) -> dict[str, bool]:
+    """Return reasons why the target cannot express a probe, each the end of a sentence, and which are true."""
     spec, head, family = probe.spec, probe.probe.head, checkpoint.family
     drops_prompt = bool(spec.prompt) and spec.pooling != Pooling.MODEL and not spec.include_special_tokens
-    reasons = {
-        f"head {head} is not a network that reads each row alone": head in ("knn", "bilstm"),
-        f"{spec.model} holds static vectors, not a model with blocks": checkpoint.static is not None,
+    return {
+        f"head {head} is not a network that reads each row alone": head in ("knn", "bilstm", "mean"),
         f"torch exports no models of the type {family.model_type}": family.type_ids,
-        "it reads sentences together with their neighbors (`document_context`)": spec.document_context,
         f"its vectors leave out the prompt {spec.prompt!r:.60} before texts": drops_prompt,
         f"pooling {spec.pooling} is of another package": spec.pooling not in (None, Pooling.MODEL, *MODES),
     }
-    return next((reason for reason, is_true in reasons.items() if is_true), None)
 
 
 def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
@@ -69,7 +66,7 @@ class ProbeNetwork(nn.Module):
 
     def __init__(self, probe: FittedProbe, checkpoint: Checkpoint) -> None:
         super().__init__()
-        self.spec, head, linear = probe.spec, probe.probe, LinearMap.of(probe.probe)
+        self.spec, head = probe.spec, probe.probe
         config, tokenizer = self.spec.extract_config(), open_tokenizer(checkpoint, given_words=False)
         sentence = own_embedding(checkpoint, config)
         with_pooler = needs_pooler(config)
@@ -83,11 +80,11 @@ class ProbeNetwork(nn.Module):
         self.output_name = "numbers" if head.task == Task.REGRESS else "scores"
         if hasattr(head, "predict_proba"):
             self.output_name = "probabilities"
-        if linear is None:
+        if linear_map(head) is None:
             self.network: nn.Module = copy.deepcopy(head.network_).cpu()
             self._score = partial(self.network, lengths=None)
         else:
-            weight, bias = torch.from_numpy(linear.weight), torch.from_numpy(linear.bias)
+            weight, bias = linear_layer(head)
             self._score = partial(nn.functional.linear, weight=weight, bias=bias)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:

@@ -6,15 +6,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from bertfeat.choices import Level, Pooling
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import checkpoint_errors, require
-from bertfeat.shipping.linear_map import LinearMap
-from bertfeat.shipping.one_layer import Comparison, copy_tokenizer, first_reason, load_cut
+from bertfeat.shipping.linear_map import linear_layer
+from bertfeat.shipping.one_layer import TEXTS, copy_tokenizer, load_cut, reasons_of_one_layer, require_scores
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
@@ -22,16 +21,15 @@ if TYPE_CHECKING:
 _POOLINGS = (Pooling.MEAN, Pooling.MAX, Pooling.CLS, Pooling.LASTTOKEN, Pooling.WEIGHTEDMEAN, Pooling.MODEL)
 
 
-def refusal(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
-    """Return why the target cannot express a probe, as the end of a sentence; None if it may."""
+def reasons(probe: FittedProbe, _: Checkpoint) -> dict[str, bool]:
+    """Return reasons why the target cannot express a probe, each the end of a sentence, and which are true."""
     spec = probe.spec
     is_max = spec.pooling == Pooling.MAX and not spec.include_special_tokens
-    reasons = {
+    return reasons_of_one_layer(probe) | {
         f"sentence-transformers labels no {spec.level}, only texts": spec.level is not Level.SENTENCE,
         f"sentence-transformers has no pooling {spec.pooling}": spec.pooling not in _POOLINGS,
         "max of sentence-transformers counts special tokens (`include_special_tokens`)": is_max,
     }
-    return first_reason(probe, checkpoint, reasons)
 
 
 def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
@@ -40,9 +38,7 @@ def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules as kinds
 
-    linear, comparison = LinearMap.of(probe.probe), Comparison(probe, checkpoint)
-    assert linear is not None
-    weight, bias, prompt = torch.from_numpy(linear.weight), torch.from_numpy(linear.bias), probe.spec.prompt
+    (weight, bias), prompt = linear_layer(probe.probe), probe.spec.prompt
     with tempfile.TemporaryDirectory() as part, no_progress_bars():
         with checkpoint_errors(checkpoint.folder, "sentence-transformers does not load it"):
             modules = _modules(probe, checkpoint, Path(part), kinds)
@@ -55,7 +51,7 @@ def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
                 default_prompt_name="probe" if prompt else None,
             )
         model.max_seq_length = probe.spec.max_length
-        comparison.choose([lambda: [model.encode([text], show_progress_bar=False) for text in comparison.texts]])
+        require_scores(probe, checkpoint, [[model.encode([text], show_progress_bar=False) for text in TEXTS]])
         model.save_pretrained(str(folder), create_model_card=False)
 
 

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfeat.durable.files import os_errors
 from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
@@ -23,8 +22,8 @@ from bertfeat.storage import local_path
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
 
-#: The targets, and the module of each: `refusal(probe, checkpoint)` is why it cannot express a probe, or None, and
-#: `write(probe, checkpoint, folder)` writes all files but the model card.
+#: The targets, and the module of each: `reasons(probe, checkpoint)` are why it cannot express a probe, and whether each
+#: is true, and `write(probe, checkpoint, folder)` writes all files but the model card.
 TARGETS = {
     "transformers": "bertfeat.shipping.transformers_folder",
     "sentence-transformers": "bertfeat.shipping.sentence_folder",
@@ -55,13 +54,13 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
     check = partial(_check, folder, overwrite=overwrite)
     check()
     probe.spec.require_known_model()
-    checkpoint, target = open_checkpoint(probe.spec.model, probe.spec.revision), import_module(TARGETS[to])
+    checkpoint = open_checkpoint(probe.spec.model, probe.spec.revision)
     check_model(probe.spec, checkpoint, mine=mine)
-    if (reason := target.refusal(probe, checkpoint)) is not None:
+    if (reason := _refusal(probe, checkpoint, to)) is not None:
         raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, (name for name in TARGETS if name != to))}")
     with publish_folder(folder, check) as new:
         try:
-            target.write(probe, checkpoint, new)
+            import_module(TARGETS[to]).write(probe, checkpoint, new)
         except NotExpressed as error:
             raise UserError(f"{mine}: {error}{_remedy(probe, checkpoint, ['onnx'])}") from None
         (new / CARD).write_text(model_card(probe, checkpoint, to, folder.name), encoding="utf-8")
@@ -78,16 +77,22 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
     )
 
 
+def _refusal(probe: FittedProbe, checkpoint: Checkpoint, to: str) -> str | None:
+    """Return the first reason that is true why a target cannot express a probe; None if it may."""
+    reasons = {
+        f"{probe.spec.model} holds static vectors, not a model with blocks": checkpoint.facts is None,
+        "it reads sentences together with their neighbors (`document_context`)": probe.spec.document_context,
+        **import_module(TARGETS[to]).reasons(probe, checkpoint),
+    }
+    return next((reason for reason, is_true in reasons.items() if is_true), None)
+
+
 def _remedy(probe: FittedProbe, checkpoint: Checkpoint, others: Iterable[str]) -> str:
     """Return the end of a refusal: the first of other targets that can express the probe, if there is one."""
-    known = ((name, import_module(TARGETS[name])) for name in others if name in TARGETS)
-    return next((f"; pass `to='{name}'`" for name, other in known if other.refusal(probe, checkpoint) is None), "")
+    return next((f"; pass `to='{name}'`" for name in others if _refusal(probe, checkpoint, name) is None), "")
 
 
-@os_errors(UserError)
 def _check(folder: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds anything but a model that was shipped before."""
-    if not is_shipped(folder):
-        check_folder(folder, "a shipped model", (CARD,), overwrite=False)
-    elif not overwrite:
-        raise UserError(f"{folder}: there is a shipped model already; choose another `output`, or pass `overwrite`")
+    there = [entry.name + "/" * entry.is_dir() for entry in folder.iterdir()] if is_shipped(folder) else []
+    check_folder(folder, "a shipped model", [CARD, *there], overwrite=overwrite)

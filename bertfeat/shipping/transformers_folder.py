@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,15 @@ from bertfeat.choices import Level, Pooling, Task, WordPooling
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import checkpoint_errors
-from bertfeat.shipping.linear_map import LinearMap
-from bertfeat.shipping.one_layer import Comparison, NotExpressed, copy_tokenizer, first_reason, load_cut
+from bertfeat.shipping.linear_map import linear_layer
+from bertfeat.shipping.one_layer import (
+    TEXTS,
+    NotExpressed,
+    copy_tokenizer,
+    load_cut,
+    reasons_of_one_layer,
+    require_scores,
+)
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
@@ -24,64 +31,61 @@ _SMALL = 2.0**-18
 _OF_ONE_TOKEN = (None, WordPooling.FIRST, Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
 
 
-def refusal(probe: FittedProbe, checkpoint: Checkpoint) -> str | None:
-    """Return why the target cannot express a probe, as the end of a sentence; None if it may."""
+def reasons(probe: FittedProbe, checkpoint: Checkpoint) -> dict[str, bool]:
+    """Return reasons why the target cannot express a probe, each the end of a sentence, and which are true."""
     from transformers.models.auto import modeling_auto
 
     spec, task, kind = probe.spec, probe.probe.task, checkpoint.family.model_type
     of_texts = spec.level is Level.SENTENCE
     known = getattr(modeling_auto, f"MODEL_FOR_{'SEQUENCE' if of_texts else 'TOKEN'}_CLASSIFICATION_MAPPING_NAMES")
-    reasons = {
+    return reasons_of_one_layer(probe) | {
         f"pooling {spec.pooling} is not the state of one token": spec.pooling not in _OF_ONE_TOKEN,
         f"task {task} of a {spec.level} does not classify tokens": not of_texts and task != Task.CLASSIFY,
         "transformers puts no prompt before texts": bool(spec.prompt),
         f"transformers has no such classifier for models of the type {kind}": kind not in known,
     }
-    return first_reason(probe, checkpoint, reasons)
 
 
 def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
     """Write the cut model with the head as its classifier, and the tokenizer."""
     import transformers
 
-    linear, comparison = LinearMap.of(probe.probe), Comparison(probe, checkpoint)
-    assert linear is not None
+    weight, bias = linear_layer(probe.probe)
     kind = "Sequence" if probe.level is Level.SENTENCE else "Token"
     model = load_cut(probe, checkpoint, getattr(transformers, f"AutoModelFor{kind}Classification"))
     copy_tokenizer(probe, checkpoint, folder)
     with checkpoint_errors(checkpoint.folder, "its tokenizer does not load"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
     def run() -> list[Any]:
         with torch.inference_mode():
-            encoded = (tokenizer(text, return_tensors="pt") for text in comparison.texts)
-            return [model(**one).logits.reshape(-1, len(linear.bias)).numpy() for one in encoded]
+            encoded = (tokenizer(text, return_tensors="pt", truncation=True) for text in TEXTS)
+            return [model(**one).logits.reshape(-1, len(bias)).numpy() for one in encoded]
 
-    comparison.choose(_foldings(model, linear, run))
+    require_scores(probe, checkpoint, (run() for _ in _foldings(model, weight, bias)))
     with no_progress_bars():
         model.save_pretrained(folder)
 
 
-def _foldings(model: nn.Module, linear: LinearMap, run: Callable[[], list[Any]]) -> Iterator[Callable[[], list[Any]]]:
-    """Put a linear map into the last layers of a model in each way that may give its scores; yield `run` after each.
+def _foldings(model: nn.Module, weight: torch.Tensor, bias: torch.Tensor) -> Iterator[None]:
+    """Put a linear map into the last layers of a model, in each way that may give its scores; yield after each.
 
     Some classifiers of texts have a dense layer and an activation before the last layer. They let scores through that
     are so small that tanh does not change them; or pairs of scores with the opposite sign, because ReLU, GELU and SiLU
     of x and of -x differ by x.
     """
-    weight, bias = torch.from_numpy(linear.weight), torch.from_numpy(linear.bias)
     layers: list[Any] = [None, *(module for module in model.modules() if isinstance(module, nn.Linear))]
     dense, last = layers[-2:]
     _put(last, weight, bias)
-    yield run
+    yield
     if dense is not None and dense.in_features == weight.shape[1]:
         ones, nothing = torch.eye(len(bias)), torch.zeros(len(bias))
         _put(dense, weight * _SMALL, bias * _SMALL)
         _put(last, ones / _SMALL, nothing)
-        yield run
+        yield
         _put(dense, torch.cat([weight, -weight]), torch.cat([bias, -bias]))
         _put(last, torch.cat([ones, -ones], dim=1), nothing)
-        yield run
+        yield
 
 
 @torch.no_grad()

@@ -66,13 +66,14 @@ def test_a_probe_that_is_there_is_refused_before_the_fit(
 
 def test_score_in_lines_and_json(probe: Path, word_probe: Path, stores: Stores) -> None:
     shown = good("probe", "score", probe, stores.dev.path).out
-    assert shown.startswith("rows      45, 3 of them without a vector (counted as errors)\naccuracy  0.")
-    assert "95% intervals (1000 resamples of 45 documents)" in shown
+    assert shown.startswith("rows: 45, 3 of them without a vector (counted as errors)\n")
+    assert "95% intervals of accuracy, macro F1: 1000 resamples of 45 documents" in shown
     found = good("probe", "score", probe, stores.dev.path, "--json").json
     assert (found["n_rows"], found["n_without_vector"], found["metric"]) == (45, 3, "accuracy")
     assert set(found["per_class"]) == {"medical", "python", "social"}
     assert found["intervals"]["accuracy"]["low"] <= found["accuracy"] <= found["intervals"]["accuracy"]["high"]
-    assert f"accuracy  {found['accuracy']:.4f}" in shown
+    numbers = (found["accuracy"], found["intervals"]["accuracy"]["low"], found["intervals"]["accuracy"]["high"])
+    assert ["accuracy", *(f"{number:.4f}" for number in numbers)] in [line.split() for line in shown.splitlines()]
     found = good("probe", "score", word_probe, stores.words_dev.path, "--no-intervals", "--json").json
     assert (found["metric"], found["intervals"]) == ("entity_f1", {})
     assert found["entity_f1"] == found["entities"]["f1"]

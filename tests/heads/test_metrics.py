@@ -98,7 +98,7 @@ def test_correlations_of_equal_numbers_are_undefined() -> None:
     assert (found["r2"], found["pearson"], found["spearman"]) == (0, None, None)
     assert set(score.intervals) == set(score.values) == {"r2", "rmse", "mae"}
     assert (score.intervals["r2"].low, score.intervals["r2"].high) == (0, 0)
-    assert "Pearson   undefined" in score.lines()
+    assert ["Pearson", "-", "-", "-"] in [line.split() for line in score.lines()]
     assert score_by("pearson", true, guessed) == 0
     # Two of four draws of two documents take one of them twice.
     pairs = metrics.pair_numbers(np.array([0.1, 0.1, 0.2, 0.2]), np.array([0.1, 0.3, 0.3, 0.2]))

@@ -16,7 +16,7 @@ from sklearn.preprocessing import Normalizer
 
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe
-from bertfeat.heads.registry import ROW_HEADS, make_head
+from bertfeat.heads.registry import HEADS, head_class, make_head
 from tests.support.probe_streams import noisy_rows
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]
@@ -25,7 +25,7 @@ PARAMS = {"mlp": {"hidden_size": 16, "batch_size": 32, "lr": 0.01, "max_epochs":
 Make = Callable[..., Probe]
 
 
-@pytest.fixture(params=ROW_HEADS)
+@pytest.fixture(params=[name for name in HEADS if not head_class(name).is_tagger])
 def make(request: pytest.FixtureRequest) -> Make:
     return partial(make_head, request.param, **PARAMS.get(request.param, {}))
 

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.image import imread
 
 from bertfeat.errors import UserError
 from bertfeat.plots.charts import (
-    LayerScores,
     ScoreBar,
     draw_confusion,
     draw_layer_scores,
@@ -24,13 +24,15 @@ from bertfeat.plots.charts import (
 from bertfeat.plots.tables import text_table, write_csv
 
 SVG = "{http://www.w3.org/2000/svg}"
-SWEEP = LayerScores(
-    metric="entity F1",
-    layers={0: ScoreBar.of(0.42, 0.01), 1: ScoreBar(0.6, 0.61, 0.63), 2: ScoreBar(0.7), 12: ScoreBar.of(0.8, None)},
-    combinations={"concat_last4": ScoreBar.of(0.82, 0.004), "mix of $all$ layers": ScoreBar(0.821)},
-    bars="standard deviation over 5 seeds",
-    title="BC5CDR <dev> & more",
-)
+SCORES = {
+    "": {0: ScoreBar(0.42, 0.41, 0.43), 1: ScoreBar(0.6, 0.61, 0.63), 2: ScoreBar(0.7), 12: ScoreBar(0.8)},
+}
+MIXES = {"concat_last4": ScoreBar(0.82, 0.816, 0.824), "mix of $all$ layers": ScoreBar(0.821)}
+
+
+def drawn_scores() -> Axes:
+    bars, title = "standard deviation over 5 seeds", "BC5CDR <dev> & more"
+    return draw_layer_scores(SCORES, MIXES, metric="entity F1", bars=bars, title=title)
 
 
 def texts_of(svg: Path) -> str:
@@ -63,7 +65,7 @@ def test_csv_is_plain(tmp_path: Path) -> None:
 
 
 def test_layer_scores_as_png_and_svg(tmp_path: Path) -> None:
-    png, svg = save(draw_layer_scores(SWEEP), tmp_path / "plot.v1")
+    png, svg = save(drawn_scores(), tmp_path / "plot.v1")
     assert (png, svg) == (tmp_path / "plot.v1.png", tmp_path / "plot.v1.svg")
     assert imread(png).ndim == 3
     written = texts_of(svg)
@@ -120,13 +122,12 @@ def test_the_same_plot_gives_the_same_svg_whatever_the_users_style(
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match=r"plots need matplotlib: pip install 'bertfeat\[probes\]'"):
-        save(draw_layer_scores(SWEEP), tmp_path / "plot")
+        save(drawn_scores(), tmp_path / "plot")
 
 
 @pytest.mark.parametrize(
     ("draw", "said"),
     [
-        (lambda stem: save(draw_layer_scores(LayerScores("F1", {})), stem), "no scores to draw"),
         (lambda stem: save(draw_confusion(["a"], [[1, 2]]), stem), r"shape \(1, 2\) does not match 1 labels"),
         (lambda stem: plot_lines({}, stem, axis_names=("", "")), "needs points"),
         (lambda stem: plot_lines({"a": [(0, np.nan)]}, stem, axis_names=("", "")), "all of them finite"),
