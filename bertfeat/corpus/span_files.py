@@ -135,7 +135,7 @@ class SpanFile:
             at = int(np.argmax(wrong))
             owner = documents[document[at]]
             raise InputError(
-                f"{what} {start[at]} to {end[at]} are no span of document {owner.doc_id!r}, which has "
+                f"{what} {start[at]} to {end[at]} are not a span of document {owner.doc_id!r}, which has "
                 f"{n[document[at]]} {what}",
                 path=self.path,
                 row=int(found["row"][at]),

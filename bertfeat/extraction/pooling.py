@@ -290,8 +290,8 @@ class SpanBuffer:
             half = len(parts) // 2
             parts = [first - second for first, second in zip(parts[:half], parts[half:], strict=True)]
         n_layers = len(column.layers) if column.combine == Combine.CONCAT else 1
-        by_layer = [part.reshape(len(part), n_layers, -1) for part in parts]
-        return torch.stack(by_layer, 2).reshape(len(parts[0]), -1).to(self._dtype)
+        by_layer = [part.reshape(len(part), n_layers, part.shape[1] // n_layers) for part in parts]
+        return torch.stack(by_layer, 2).reshape(len(parts[0]), column.dim).to(self._dtype)
 
 
 class EmbeddingBuffer:

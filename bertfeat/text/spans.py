@@ -60,7 +60,7 @@ def _pattern(spans: str) -> re.Pattern[str]:
         try:
             return re.compile(spans)
         except re.error as error:
-            raise ConfigError(f"`spans` {spans!r} is no file and no regular expression ({error})") from None
+            raise ConfigError(f"`spans` {spans!r} is neither a file nor a regular expression ({error})") from None
     words = [word.strip() for word in spans.removeprefix(_WORDS).split(",") if word.strip()]
     if not words:
         raise ConfigError(f"`spans` {spans!r} names no word; write words:bank,banks")
