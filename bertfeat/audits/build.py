@@ -95,14 +95,14 @@ def _findings(sides: list[Side], label: str | None, seed: int, reports: Progress
     found: dict[str, Any] = {}
     if label is not None:
         judge = LabelJudge(sides[0], seed, reports)
-        judged, recalls = judge.of_train()
-        tables, unjudged = [judge.table(sides[0], judged)], int(np.isnan(judged.own).sum())
-        found = {"classes": judge.class_table(judged, recalls), "confusions": judge.confusions(judged)}
-        if len(sides) == 2:
-            of_test = judge.of_test(sides[1])
-            unjudged += int(np.isnan(of_test.own).sum())
-            tables.append(judge.table(sides[1], of_test))
-        found |= {"label_errors": pl.concat(tables).sort("probability", maintain_order=True), "n_not_judged": unjudged}
+        judged = [judge.of_train(), *(judge.of_test(side) for side in sides[1:])]
+        tables = [judge.table(side, rows) for side, rows in zip(sides, judged, strict=True)]
+        found = {
+            "classes": judge.class_table(judged[0]),
+            "confusions": judge.confusions(judged[0]),
+            "label_errors": pl.concat(tables).sort("probability", maintain_order=True),
+            "n_not_judged": sum(rows["own"].null_count() for rows in judged),
+        }
     reports.stage("reading texts")
     documents = pl.concat(
         [side.documents.with_columns(pl.lit(side.name).alias("side")) for side in sides], how="diagonal_relaxed"

@@ -12,7 +12,7 @@ import polars as pl
 from scipy import sparse
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from bertfeat.audits.side import Joined, Nearest, Side
+from bertfeat.audits.side import Nearest, Side, join_vectors
 from bertfeat.records import BoolArray, Float64Array, IntArray
 from bertfeat.vectors.array import chunks_of
 
@@ -47,9 +47,7 @@ class Duplicates:
 
 def find_neighbors(sides: list[Side], seed: int) -> Neighbors:
     """Find the nearest documents of all documents of all sides."""
-    starts = np.cumsum([0, *(side.documents.height for side in sides)])
-    numbers = np.concatenate([start + side.vectors[0] for start, side in zip(starts, sides, strict=False)])
-    source = Joined([side.vectors[1] for side in sides])
+    numbers, source = join_vectors(sides)
     k = min(_N_NEIGHBORS, len(numbers) - 1)
     near, cosines = np.empty((len(numbers), k), np.int64), np.empty((len(numbers), k))
     if k:

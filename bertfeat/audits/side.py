@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from threadpoolctl import threadpool_limits
 
 from bertfeat.ann.budget import CHUNK_BYTES, plan_build
 from bertfeat.ann.build import build
@@ -53,10 +54,11 @@ class Side:
             )
             if "text_pair" in own:
                 frame = frame.with_columns(pl.concat_str("text", "text_pair", separator="\n", ignore_nulls=True))
-            labels = pl.Series("label", [None] * frame.height, dtype=pl.String)
+            # polars 2.1 counts texts of `Series.scatter` that are equal as distinct in groups.
+            labels = np.full(frame.height, None, object)
             if self.rows is not None:
-                labels = labels.scatter(self.rows.rows, pl.Series([str(label) for label in self.rows.labels.tolist()]))
-            return frame.with_columns(labels)
+                labels[self.rows.rows] = list(map(str, self.rows.labels.tolist()))
+            return frame.with_columns(pl.Series("label", labels.tolist(), dtype=pl.String))
         words = self.store.polars(self.level, ["doc_id", "word"])
         runs = words.group_by(pl.col("doc_id").rle_id().alias("run"), maintain_order=True)
         return runs.agg(pl.col("doc_id").first(), text=pl.col("word").str.join(" "), n_tokens=pl.len()).drop("run")
@@ -102,6 +104,18 @@ class Joined:
         """Return the vectors of a chunk, float (rows of the chunk, dim)."""
         _, source, own = self._parts[chunk]
         return source.read(own)
+
+
+def join_vectors(sides: Sequence[Side]) -> tuple[IntArray, Joined]:
+    """Return the vectors of the documents of all sides, and their numbers among all documents, (n,)."""
+    starts = np.cumsum([0, *(side.documents.height for side in sides)])
+    numbers = np.concatenate([start + side.vectors[0] for start, side in zip(starts, sides, strict=False)])
+    return numbers, Joined([side.vectors[1] for side in sides])
+
+
+def one_blas_thread() -> threadpool_limits:
+    """Keep matrix products in one thread: steps of a fit are short, and if others compute, waiting takes far longer."""
+    return threadpool_limits(1, user_api="blas")
 
 
 class Nearest:

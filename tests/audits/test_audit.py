@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -28,6 +29,7 @@ from tests.support.places import ROOT
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 REVIEWS = ROOT / "examples" / "data" / "reviews.csv"
+HOW: dict[str, Any] = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label"}
 HOSTILE = "</script><script>alert(1)</script> <img src=http://evil.test/x> & one two three"
 
 
@@ -49,50 +51,55 @@ def edited(text: str, words: list[str], rng: random.Random) -> str:
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
-    """Two halves of reviews; the second has 20 copies, 20 copies in capitals and 40 light edits of the first."""
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
+    """A train and a test half of reviews, and 20 copies, 20 copies in capitals and 40 light edits of the first."""
     folder, rng = tmp_path_factory.mktemp("audits"), random.Random(0)
     frame = pl.read_csv(REVIEWS).select("text", "label")
-    frame = frame.filter(pl.col("text").str.count_matches(" ") > 6)[:480]
-    train, test = frame[:240], frame[240:]
+    frame = frame.filter(pl.col("text").str.count_matches(" ") > 6)
+    train, test = frame[:240], frame[240:400]
     words = [word for text in train["text"] for word in text.split()]
     texts = rng.sample(train["text"].to_list(), 80)
     planted = [*texts[:20], *(text.upper() for text in texts[20:40]), *(edited(t, words, rng) for t in texts[40:])]
-    test = pl.concat([test, pl.DataFrame({"text": [*planted, HOSTILE, ""], "label": ["positive"] * 82})])
-    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label"}
-    made = [bertfeat.extract(data, folder / name, **how) for name, data in (("train", train), ("test", test))]
-    return made[0], made[1]
+    copies = pl.DataFrame({"text": [*planted, HOSTILE, ""], "label": ["positive"] * 82})
+    frames = {"train": train, "test": test, "copies": copies}
+    return {name: bertfeat.extract(data, folder / name, **HOW) for name, data in frames.items()}
 
 
-def test_copies_and_light_edits_in_test_are_found_and_little_else(stores: tuple[Store, Store]) -> None:
-    found = bertfeat.audit(*stores, label="label")
+def test_copies_and_light_edits_are_found_and_little_else(stores: dict[str, Store]) -> None:
+    found = bertfeat.audit(stores["train"], stores["copies"], label="label")
     table = found.duplicates.table.filter(pl.col("side") == "test")
-    planted = pl.int_range(240, 320, eager=True)
-    assert table.filter(~pl.col("doc_id").is_in(planted.implode())).height <= 4
     kinds = dict(table.sort("doc_id").select("doc_id", "in_train").iter_rows())
-    assert [kinds.get(row) for row in range(240, 260)] == ["exact"] * 20
-    assert [kinds.get(row) for row in range(260, 280)] == ["folded"] * 20
-    assert sum(row in kinds for row in range(280, 320)) >= 38
+    assert [kinds.get(row) for row in range(20)] == ["exact"] * 20
+    assert [kinds.get(row) for row in range(20, 40)] == ["folded"] * 20
+    assert sum(row in kinds for row in range(40, 80)) >= 38
+    assert not {80, 81} & set(kinds)
     assert found.duplicates.false_alarms <= 1e-3
     # All 80 were given one label.
     assert table["labels_differ"].any()
-    assert dict(found.outliers.select("doc_id", "reason").iter_rows())[321] == "empty"
+    assert dict(found.outliers.select("doc_id", "reason").iter_rows())[81] == "empty"
 
 
-def test_a_split_at_random_is_not_told_apart_and_other_texts_are(stores: tuple[Store, Store], tmp_path: Path) -> None:
-    how = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label", "limit": 240}
-    rest = bertfeat.extract(pl.read_csv(REVIEWS)[480:], tmp_path / "rest", **how)
-    same = bertfeat.audit(stores[0], rest).shift
-    assert same is not None
-    assert same.low <= 0.5 <= same.high
-    how.pop("keep_columns")
-    other = bertfeat.extract(ROOT / "examples" / "data" / "peps.txt", tmp_path / "peps", **how)
-    found = bertfeat.audit(stores[0], other)
-    assert found.label_errors is None
+def test_a_split_at_random_is_not_told_apart_and_other_texts_are(stores: dict[str, Store], tmp_path: Path) -> None:
+    same = bertfeat.audit(stores["train"], stores["test"])
+    assert same.label_errors is None
+    assert same.shift is not None
+    assert same.shift.low <= 0.5 <= same.shift.high
+    assert same.duplicates.table.height <= 4
+    peps = ROOT / "examples" / "data" / "peps.txt"
+    other = bertfeat.extract(peps, tmp_path / "peps", **{**HOW, "keep_columns": (), "limit": 240})
+    found = bertfeat.audit(stores["train"], other)
     assert found.shift is not None
     assert found.shift.low > 0.9
     assert {"python", "film"} <= set(found.shift.words["word"])
     assert set(found.shift.documents["side"]) == {"train", "test"}
+
+
+def test_groups_differ_only_where_labels_do(tmp_path: Path) -> None:
+    one, other = "a class with a long name", "another class with a long name"
+    data = {"text": ["a warm film", "a dull film", "so warm", "so dull"] * 6, "label": [one, other] * 11 + [one, one]}
+    table = bertfeat.audit(bertfeat.extract(data, tmp_path / "s", **HOW), label="label").duplicates.table
+    assert table["group"].n_unique() == 4
+    assert set(table.filter("labels_differ")["text"]) == {"so dull"}
 
 
 def test_flipped_tags_are_ranked_as_well_as_by_cleanlab(tmp_path: Path) -> None:
@@ -108,7 +115,7 @@ def test_flipped_tags_are_ranked_as_well_as_by_cleanlab(tmp_path: Path) -> None:
     rows = select_rows(store, store.levels[0], "layer_03", "upos", labels).with_vector
     side = Side("train", store, store.levels[0], "layer_03", rows)
     judge = LabelJudge(side, 0, Progress())
-    judged, _ = judge.of_train()
+    judged = judge.of_train()
     vectors, chances = store.numpy("word", "layer_03").astype(np.float32), np.zeros((frame.height, len(tags)))
     for fold in range(5):
         held = judge.folds == fold
@@ -116,7 +123,7 @@ def test_flipped_tags_are_ranked_as_well_as_by_cleanlab(tmp_path: Path) -> None:
         model.fit(vectors[~held], judge.codes[~held])
         chances[np.ix_(held, model.classes_)] = model.predict_proba(vectors[held])
     peer = get_label_quality_scores(judge.codes, chances, method="self_confidence", adjust_pred_probs=False)
-    own = np.nan_to_num(judged.own, nan=1.0)
+    own = judged["own"].fill_null(1.0).to_numpy()
     aurocs = [roc_auc_score(is_flipped, -scores) for scores in (own, peer)]
     assert aurocs[0] >= aurocs[1]
     assert aurocs[0] > 0.97
@@ -134,9 +141,9 @@ def test_flipped_tags_are_ranked_as_well_as_by_cleanlab(tmp_path: Path) -> None:
     assert found.classes["n_rows"].sum() == frame.height
 
 
-def test_the_page_loads_nothing_and_the_tables_have_the_rows(stores: tuple[Store, Store], tmp_path: Path) -> None:
+def test_the_page_loads_nothing_and_the_tables_have_the_rows(stores: dict[str, Store], tmp_path: Path) -> None:
     out = tmp_path / "audit"
-    places = [str(store.path) for store in stores]
+    places = [str(stores[name].path) for name in ("train", "copies")]
     values = good("audit", *places, "--label", "label", "-o", out, "--json").json
     assert values["leaks"]["exact"] == 20
     assert values["outliers"]["empty"] == 1
@@ -144,20 +151,21 @@ def test_the_page_loads_nothing_and_the_tables_have_the_rows(stores: tuple[Store
     assert errors.height == values["n_label_errors"]
     assert errors["probability"].is_sorted()
     page = (out / "audit.html").read_text("utf-8")
-    assert not re.search(r"<script|<img|src=|@import|url\(", page)
+    assert not re.search(r"<script|<img|<[^>]*src=|@import|url\(", page)
+    assert "&lt;script&gt;alert(1)" in page
     assert "default-src 'none'" in page
-    assert f"{stores[0].path.name} and {stores[1].path.name}" in page
+    assert "train and copies" in page
     refused("audit", places[0], "-o", out)
 
 
-def test_what_cannot_be_audited_is_refused(stores: tuple[Store, Store], tmp_path: Path) -> None:
+def test_what_cannot_be_audited_is_refused(stores: dict[str, Store], tmp_path: Path) -> None:
     how = {"layers": "-1", "limit": 20}
     tokens = bertfeat.extract(REVIEWS, tmp_path / "tokens", levels="token", **how)
     with pytest.raises(UserError, match="level token: an audit is of texts or words"):
         bertfeat.audit(tokens)
     other = bertfeat.extract(REVIEWS, tmp_path / "mean", levels="sentence", **how)
     with pytest.raises(UserError, match="hold different features"):
-        bertfeat.audit(stores[0], other)
+        bertfeat.audit(stores["train"], other)
     numbers = pl.DataFrame({"doc_id": range(240), "label": [n + 0.5 for n in range(240)]})
     with pytest.raises(UserError, match="one class per row"):
-        bertfeat.audit(stores[0], label="label", labels=numbers)
+        bertfeat.audit(stores["train"], label="label", labels=numbers)
