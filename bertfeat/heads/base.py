@@ -61,8 +61,6 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     is_tagger: ClassVar[bool] = False
     #: Whether another seed gives another result.
     is_random: ClassVar[bool] = False
-    #: Whether it can weigh layers in a scalar mix.
-    has_mix: ClassVar[bool] = False
     #: The parameter that may be a list of values to choose from on dev, if there is one.
     penalty_name: ClassVar[str | None] = None
     #: The values of each parameter that is a name; those of the `metric` that chooses a penalty follow from the task.

@@ -16,7 +16,7 @@ from bertfeat.encoder.hub import TOKENIZER_FILES
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.extraction.resolution import check_model
 from bertfeat.shipping.card import CARD, is_shipped, model_card
-from bertfeat.shipping.one_layer import NotExpressed
+from bertfeat.shipping.transformers_folder import NotExpressed
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
