@@ -38,13 +38,15 @@ class LevelEntry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that name a row for a reader: its keys and its surface."""
-        return (*self.keys, self.surface) if self.surface else self.keys
+        """The columns that name a row for a reader: its keys, and its word, token or span."""
+        own = self.surface or ("text" if len(self.keys) > 1 else None)
+        return self.keys if own is None else (*self.keys, own)
 
     @property
     def shown(self) -> tuple[str, ...]:
         """The default columns of a search hit."""
-        return (*self.names, *(c.name for c in self.columns if c.name in ("char_start", "char_end", "text")))
+        own = ("char_start", "char_end", "text")
+        return tuple(dict.fromkeys([*self.names, *(c.name for c in self.columns if c.name in own)]))
 
 
 LEVELS: dict[Level, LevelEntry] = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertfeat.choices import Level
 from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
@@ -48,6 +49,12 @@ class Shipped:
 def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
     """Write a probe and the blocks that it needs as a model folder; see `FittedProbe.ship`."""
     folder, mine = local_path(output, "a model"), f"probe {probe.name}"
+    if probe.level is Level.SPAN:
+        if not probe.spec.is_alone:
+            raise UserError(f"{mine}: level span needs the spans of a text, which no such model takes; use `predict`")
+        # A chunk that is encoded alone is a text of its own.
+        spec = replace(probe.spec, level=Level.SENTENCE, is_alone=False)
+        probe = replace(probe, training=replace(probe.training, spec=spec))
     if to not in TARGETS:
         raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
     recover(folder)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bertfeat.choices import ChunkContext, Combine, Level
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus.span_files import is_span_file
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS, pooling_of
@@ -49,7 +50,8 @@ class FeatureSpec:
     a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
     `unknown_words` says whether words that static vectors lack have no vector or zeros. `config_sha256` is the digest
-    of what decides vectors in config.json, None for imported vectors.
+    of what decides vectors in config.json, None for imported vectors. `spans` and `chunk` are the rule that found the
+    spans, None for those of a file.
     """
 
     level: Level
@@ -78,6 +80,8 @@ class FeatureSpec:
     config_sha256: str | None = None
     span_pair: str = "none"
     is_alone: bool = False
+    spans: str | None = None
+    chunk: str | None = None
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
@@ -102,6 +106,8 @@ class FeatureSpec:
             sentence_sha256=metadata.get("sentence_sha256") if of_texts else None,
             span_pair=metadata.get("span_pair", "none") if where is Level.SPAN else "none",
             is_alone=is_alone,
+            spans=None if where is not Level.SPAN or is_span_file(metadata.get("spans")) else metadata.get("spans"),
+            chunk=metadata.get("chunk") if where is Level.SPAN else None,
             config_sha256=metadata.get("config_sha256"),
             **{name: metadata[name] for name in _COPIED},
         )
@@ -221,6 +227,18 @@ class FeatureSpec:
         if self.include_special_tokens is not None:
             asked["include_special_tokens"] = self.include_special_tokens
         return ExtractConfig.recorded(asked, settings)
+
+    def row_settings(self, *, mine: str) -> dict[str, Any]:
+        """Return what `extract_config` needs beside to find the rows of new texts; `mine` names the owner."""
+        if self.level is not Level.SPAN:
+            return {}
+        if self.spans is None and self.chunk is None:
+            raise UserError(
+                f"{mine} learned from a file of spans, and no rule finds those of new texts; extract the texts with a "
+                "file of their spans, and pass the store"
+            )
+        context = ChunkContext.ALONE if self.is_alone else ChunkContext.DOCUMENT
+        return {"levels": (self.level,), "spans": self.spans, "chunk": self.chunk, "chunk_context": context}
 
 
 # Settings of the extraction that a store's metadata hold under the same name, and facts of the model.
