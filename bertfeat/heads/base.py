@@ -130,17 +130,6 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             yield "class_weight", "of numbers"
 
 
-def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:
-    """Return the classes, sorted, at least two, and each label's index among them; see `check_labels`."""
-    labels = check_labels(y, what=what)
-    classes, codes = np.unique(labels, return_inverse=True)
-    if len(classes) == 0:
-        raise UserError(f"{what} holds no labels; there is nothing to learn from")
-    if len(classes) == 1:
-        raise UserError(f"{what} holds one class alone, {classes.tolist()[0]!r}; a classifier needs two or more")
-    return classes, codes.astype(np.int64)
-
-
 def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:
     """Return labels as an array (n_rows,) of strings, integers or booleans, all of one kind and none null."""
     labels = np.asarray(y)

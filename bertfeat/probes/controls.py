@@ -15,8 +15,9 @@ import polars as pl
 from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
 from bertfeat.errors import BertfeatWarning, ConfigError, UserError
-from bertfeat.heads.base import Labels, encode_labels
+from bertfeat.heads.base import Labels
 from bertfeat.heads.registry import heads_with
+from bertfeat.heads.targets import encode
 from bertfeat.levels import LEVELS
 from bertfeat.probes.rows import LabelledRows
 from bertfeat.probes.scoring import score_predicted
@@ -171,7 +172,7 @@ def online_code(rows: LabelledRows, seed: int, predict: Predict | None = None) -
 
     Each portion (see `portions_of`) is coded by what `predict` learned of those before it, or by the shares of labels.
     """
-    classes, codes = encode_labels(rows.labels, what=rows.source.where)
+    classes, codes = encode(Task.CLASSIFY, rows.labels, what=rows.source.where)
     portions, uniform = portions_of(rows.documents, seed), float(np.log2(len(classes)))
     bits = uniform * int((portions == 0).sum())
     for portion in range(1, int(portions.max()) + 1):
