@@ -25,7 +25,7 @@ _KINDS = (pl.String, pl.Boolean, pl.Int64, pl.Float64)
 
 
 def is_span_file(spans: str | None) -> bool:
-    """Return whether `spans` names a file instead of a rule: it is there, or its ending is one of tables."""
+    """Return whether `spans` names a file and not a rule: there is such a file, or its ending is one of tables."""
     if spans is None or spans.startswith("words:"):
         return False
     ending, _ = endings_of(spans)

@@ -70,7 +70,6 @@ class NeuralProbe(Probe):
     """
 
     is_random = True
-    has_mix = True
     penalty_name = "weight_decay"
 
     lr: float = 1e-3

@@ -168,8 +168,7 @@ class DevSplit:
         score = loss
         if self.metric != "loss":
             found = decide(task, scores.numpy(), self.classes)
-            classes = self.classes if task == Task.MULTILABEL else None
-            score = score_by(self.metric, self.labels, found, data.lengths, classes=classes)
+            score = score_by(self.metric, self.labels, found, data.lengths, classes=self.classes)
         return {"metric": self.metric, "dev_score": score, "dev_loss": loss}
 
 

@@ -23,7 +23,7 @@ from bertfeat.choices import Level, Task
 from bertfeat.display import counted
 from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import DEV_METRICS, Probe, require_same_kind
-from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with_mix, make_head
+from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with, make_head
 from bertfeat.heads.scores import mean_and_deviation
 from bertfeat.heads.targets import encode
 from bertfeat.levels import WORDS
@@ -258,8 +258,8 @@ class ProbeTask:
             raise UserError(
                 f"head {name} tags the words or tokens of a document; pass `level='word'` or `level='token'`"
             )
-        if config.mix is not None and not kind.has_mix:
-            raise UserError(f"head {name} has no scalar mix; `mix` goes with {heads_with_mix()}")
+        if config.mix is not None and not hasattr(kind, "mix"):
+            raise UserError(f"head {name} has no scalar mix; `mix` goes with {heads_with('mix')}")
         make_head(name, task, **config.params)
         dev = None if config.dev is None else as_store(config.dev)
         return cls(replace(config, head=name), store, dev, level, task, told_by, kind)

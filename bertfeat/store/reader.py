@@ -232,7 +232,7 @@ class Store(StoreDescription):
             epoch: The number of the pass; each has its own order.
             start: The number of batches to skip without reading them, to resume a pass.
             buffer: Bytes of vectors to mix: by default 4 MB, which stay in the processor's cache, or 64 MB where
-                vectors must be decoded. More mixes more blocks, and takes up to 1.5 times as long.
+                vectors must be decoded. More mixes more blocks, and takes about 1.5 times as long.
         """
         check_polars()
         for name, value in {"batch_size": batch_size, "seed": seed, "epoch": epoch, "start": start}.items():
