@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +63,12 @@ class Shipped:
 def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
     """Write a probe and the blocks that it needs as a model folder; see `FittedProbe.ship`."""
     folder, mine = local_path(output, "a model"), f"probe {probe.name}"
+    if probe.level is Level.SPAN:
+        if not probe.spec.is_alone:
+            raise UserError(f"{mine}: level span needs the spans of a text, which no such model takes; use `predict`")
+        # A chunk that is encoded alone is a text of its own.
+        spec = replace(probe.spec, level=Level.SENTENCE, is_alone=False)
+        probe = replace(probe, training=replace(probe.training, spec=spec))
     if to not in TARGETS:
         raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
     recover(folder)

@@ -349,7 +349,7 @@ class Store(StoreDescription):
         Args:
             other: Another store of the same corpus: of a fine-tuned or adapted model, of random weights, of another
                 family. Then only rows that both have count, matched by document and word.
-            level: word, token or sentence; by default the only one that is stored.
+            level: word, token, span or sentence; by default the only one that is stored.
             min_count: The fewest rows of a word type whose self-similarity is measured; 2 or more.
             sample: The rows whose neighbors and pairs are compared, drawn by seed; 50 or more.
             seed: The seed of the sample, and of the word types where there are more than 1,000.
