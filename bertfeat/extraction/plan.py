@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertfeat._version import __version__
-from bertfeat.choices import BadRows, CorpusFormat, Level, OnOverlong, StoreDtype, UnknownWords
+from bertfeat.choices import BadRows, CorpusFormat, Level, OnOverlong, SpanPair, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.corpus import recorded_path
@@ -354,7 +354,9 @@ def _advice(resolved: Resolved, fields: Mapping[str, Any]) -> dict[str, Any]:
         "prompts": dict(resolved.prompts),
         "unknown_words": None if fields["unknown_words"] == UnknownWords.NULL else fields["unknown_words"],
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
-        **{name: fields.get(name) for name in (*ROW_FILTERS, *_OF_SPANS)},
+        **{name: fields.get(name) for name in (*ROW_FILTERS, "spans", "span_pooling", "chunk")},
+        "span_pair": None if fields.get("span_pair") == SpanPair.NONE else fields.get("span_pair"),
+        "chunk_context": fields.get("chunk_context") if fields.get("chunk") else None,
     }
     at_sentences = {"sentence_model": resolved.described} if {Level.SENTENCE, Level.SPAN} & {*resolved.columns} else {}
     return {name: value for name, value in told.items() if value} | at_sentences
