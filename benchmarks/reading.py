@@ -5,8 +5,8 @@
 A store of two parts for each type and encoding, 250 MB of vectors of 384 values. All rivals read the same files from
 the page cache, in turns (A B A B ...) in one process, with their default number of threads; their results are compared
 before. `plain file` reads the bytes of the parts into a new array, `plain file, preallocated` into
-one that was written to before; `copy` is `array.copy()` of the vectors. Then 1,000 random rows, and a pass over
-batches. Prints a table and JSON.
+one that was written to before; `copy` is `array.copy()` of the vectors. Then 1,000 random rows, a pass over
+batches, and one over batches of 1,024 rows in order or shuffled, whose vectors are summed. Prints a table and JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from benchmarks.machine import report
 from bertfeat import Store, import_vectors, open_store
 from bertfeat.plots.tables import markdown_table
+from bertfeat.store.selection import FeatureBatch
 
 DIM, N_PARTS, N_TAKEN, FEATURE = 384, 2, 1000, "embedding"
 
@@ -93,6 +94,10 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
         batches = (batch for file in files for batch in file.iter_batches(8192, columns=[FEATURE]))
         return sum(len(matrix(pa.chunked_array([batch[FEATURE]]), dtype)) for batch in batches)
 
+    def summed(batches: Iterator[FeatureBatch]) -> int:
+        # As 32-bit integers: NumPy adds up half floats so slowly that nothing else would be measured.
+        return sum(int(batch.vectors.view(np.uint32).sum(dtype=np.uint32)) for batch in batches) % 2**32
+
     return {
         "column": {
             "bertfeat": lambda: store.numpy("sentence", FEATURE),
@@ -112,6 +117,11 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
             "bertfeat": lambda: sum(len(batch.vectors) for batch in store.batches("sentence", FEATURE)),
             "pyarrow": batches_by_arrow,
         },
+        "batches of 1,024, summed": {
+            "bertfeat": lambda: summed(store.batches("sentence", FEATURE, batch_size=1024)),
+            "bertfeat, shuffled": lambda: summed(store.shuffled("sentence", FEATURE)),
+            "bertfeat, shuffled, buffer of 64 MB": lambda: summed(store.shuffled("sentence", FEATURE, buffer="64MB")),
+        },
     }
 
 
@@ -121,7 +131,8 @@ def assert_equal(readers: dict[str, dict[str, Reader]]) -> None:
         ours = readers[what]["bertfeat"]()
         for name in wanted:
             np.testing.assert_array_equal(ours, readers[what][name](), err_msg=f"{what}: {name}")
-    assert len({reader() for reader in readers["batches"].values()}) == 1
+    for what in ("batches", "batches of 1,024, summed"):
+        assert len({reader() for reader in readers[what].values()}) == 1
 
 
 def in_turns(readers: dict[str, Reader], rounds: int) -> dict[str, float]:

@@ -54,6 +54,7 @@ class Level(Choice):
 
     TOKEN = "token"
     WORD = "word"
+    SPAN = "span"
     SENTENCE = "sentence"
 
 
@@ -81,6 +82,31 @@ class WordPooling(Choice):
     LAST = "last"
     MEAN = "mean"
     MAX = "max"
+
+
+class SpanPooling(Choice):
+    """How the vectors of a span's tokens become one vector; `ends` is the first and the last one, end to end."""
+
+    MEAN = "mean"
+    MAX = "max"
+    FIRST = "first"
+    LAST = "last"
+    ENDS = "ends"
+
+
+class SpanPair(Choice):
+    """How the vectors of two spans become one: end to end, or the first minus the second; none if a row is of one."""
+
+    NONE = "none"
+    CONCAT = "concat"
+    DIFF = "diff"
+
+
+class ChunkContext(Choice):
+    """What the encoder sees of a chunk: the document around it, or the chunk alone."""
+
+    DOCUMENT = "document"
+    ALONE = "alone"
 
 
 class UnknownWords(Choice):

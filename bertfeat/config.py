@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from bertfeat.choices import (
     BadRows,
     Choice,
+    ChunkContext,
     Combine,
     ComputeDtype,
     CorpusFormat,
@@ -22,6 +23,8 @@ from bertfeat.choices import (
     OnOverlong,
     Pooling,
     Runner,
+    SpanPair,
+    SpanPooling,
     StoreDtype,
     UnknownWords,
     VectorEncoding,
@@ -35,6 +38,12 @@ _SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)", re.ASCII)
 _POSITION = re.compile(r"-?\d{1,9}", re.ASCII)
 _RAY = re.compile(r"auto|local|(?:ray://)?[^/]+:(\d{1,5})", re.ASCII)
 _LAYERS = re.compile(r"all|last4|(-?\d{1,9})(?:\.\.(-?\d{1,9}))?", re.ASCII)
+
+#: The forms of `chunk`.
+CHUNK = re.compile(
+    r"paragraphs|sentences(?::(?P<language>[a-z]{2,3}))?|tokens:(?P<size>[1-9]\d{0,5})(?::(?P<overlap>\d{1,6}))?",
+    re.ASCII,
+)
 
 # Settings that decide where and how fast a shard runs, but not its bytes: a resumed run may change them.
 _RUN_ONLY = ("device", "workers", "shards", "runner", "ray_address", "cache", "cache_size")
@@ -60,6 +69,11 @@ class ExtractConfig:
     vectors are kept for later runs, and `cache_size` its largest size, in bytes or as `10GB`. `rows` is an SQL
     condition on the columns of the token and word levels, or of sentences if only these are stored. `positions` are
     places among the rows of a document that `rows` keeps: 0 is the first, -1 or `last` the last.
+
+    The span level has a row for each of `spans`, or for each part that `chunk` cuts a document into: docs/spans.md.
+    `spans` is a table of `doc_id`, `char_start` and `char_end` (or `word_start` and `word_end` of given words), with
+    `_2` beside each for two spans per row (`span_pair`); or `words:A,B`, whole words in upper or lower case; or a
+    regular expression. `chunk` is `paragraphs`, `sentences`, `sentences:LANGUAGE`, `tokens:N` or `tokens:N:OVERLAP`.
 
     A setting may have no effect beside the others: `extract`, `append`, `Encoder` and `embed` then warn, by `of`.
 
@@ -95,6 +109,11 @@ class ExtractConfig:
     positions: tuple[int, ...] = ()
     word_pooling: WordPooling = WordPooling.FIRST
     unknown_words: UnknownWords = UnknownWords.NULL
+    spans: str | None = None
+    span_pooling: SpanPooling = SpanPooling.MEAN
+    span_pair: SpanPair = SpanPair.NONE
+    chunk: str | None = None
+    chunk_context: ChunkContext = ChunkContext.DOCUMENT
     pooling: Pooling = Pooling.MEAN
     include_special_tokens: bool = False
     prompt: str | None = None
@@ -168,6 +187,7 @@ class ExtractConfig:
         two_pairs = "`text_pair_column` and `text_pairs` both name a second text; pass one of them"
         two_prompts = "`prompt` and `prompt_name` both give a prompt; pass one of them"
         by_token = self.pooling in _OF_ONE_TOKEN and Level.SENTENCE in self.levels
+        has_spans, alone = self.spans is not None or self.chunk is not None, self.has_chunks_alone
         has_prompt = self.prompt or self.prompt_name is not None
         address = _RAY.fullmatch("auto" if self.ray_address is None else self.ray_address)
         for is_wrong, said in (
@@ -200,10 +220,26 @@ class ExtractConfig:
                 "`shards` and `runner='ray'` both spread a run over machines; drop one of them",
             ),
             (self.cache == "", "`cache` '' is not the name of a folder"),
+            (
+                self.spans is not None and self.chunk is not None,
+                "`spans` and `chunk` both give spans; pass one of them",
+            ),
+            (
+                Level.SPAN in self.levels and not has_spans,
+                "`levels='span'` needs its spans: pass `spans` with a file or a pattern, or `chunk`",
+            ),
+            (has_spans and has_pairs, f"the span level {no_pairs}"),
+            (alone and self.is_split_into_words, "`chunk_context='alone'` cuts texts, not words; drop one of them"),
+            (alone and in_context, "`chunk_context='alone'` and `document_context` exclude each other; drop one"),
+            (self.joins_spans and self.spans is None, "`span_pair` is for the columns of a file of `spans`; pass both"),
         ):
             if is_wrong:
                 raise ConfigError(said)
-        for name, level in (("keep_columns", Level.SENTENCE), ("label_column", Level.WORD)):
+        if self.chunk is not None:
+            _check_chunk(self.chunk)
+        kept_at = Level.SPAN if Level.SPAN in self.levels else Level.SENTENCE
+        stored_at = {"keep_columns": kept_at, "label_column": Level.WORD, "spans": Level.SPAN, "chunk": Level.SPAN}
+        for name, level in stored_at.items():
             if getattr(self, name) and level not in self.levels:
                 raise ConfigError(
                     f"`{name}` would not be stored without the {level} level; add that to `levels`, or leave this out"
@@ -247,12 +283,15 @@ class ExtractConfig:
         mean = "leave it out, or pass `pooling='mean'`"
         # With document context, the stride also says how many tokens of neighbours a sentence has at least.
         has_stride = self.on_overlong is OnOverlong.WINDOW or self.document_context
-        no_words, no_sentences = Level.WORD not in self.levels, Level.SENTENCE not in self.levels
+        no_words, no_sentences = Level.WORD not in self.levels, not self.text_levels
+        no_spans = Level.SPAN not in self.levels or self.has_chunks_alone
         one_token = self.pooling in _OF_ONE_TOKEN
         rules = (
             ("positions", self.levels == (Level.SENTENCE,), f"without the token or word level; {leave_out}"),
             ("word_pooling", no_words, f"without the word level; {leave_out}"),
             ("unknown_words", no_words, f"without the word level; {leave_out}"),
+            ("span_pooling", no_spans, "without spans in the context of a document; leave it out"),
+            ("chunk_context", self.chunk is None, "without `chunk`; add it"),
             ("pooling", no_sentences, f"without the sentence level; {leave_out}"),
             ("include_special_tokens", no_sentences, f"without the sentence level; {leave_out}"),
             ("include_special_tokens", one_token, f"with a pooling that takes one token; {mean}"),
@@ -296,7 +335,23 @@ class ExtractConfig:
     @property
     def has_one_vector(self) -> bool:
         """Whether the pooling gives each text one vector of the last layer, whatever the layers."""
-        return self.levels == (Level.SENTENCE,) and self.pooling in (Pooling.MODEL, Pooling.POOLER)
+        return self.text_levels == self.levels and self.pooling in (Pooling.MODEL, Pooling.POOLER)
+
+    @property
+    def joins_spans(self) -> bool:
+        """Whether a row of the span level is of two spans."""
+        return self.span_pair is not SpanPair.NONE
+
+    @property
+    def has_chunks_alone(self) -> bool:
+        """Whether each chunk is encoded as a text of its own."""
+        return Level.SPAN in self.levels and self.chunk is not None and self.chunk_context is ChunkContext.ALONE
+
+    @property
+    def text_levels(self) -> tuple[Level, ...]:
+        """The levels of which a row is a whole text of the encoder, pooled by `pooling`: sentences, chunks alone."""
+        alone = (Level.SPAN,) if self.has_chunks_alone else ()
+        return tuple(level for level in self.levels if level in (*alone, Level.SENTENCE))
 
     @property
     def filtered_levels(self) -> tuple[Level, ...]:
@@ -361,6 +416,15 @@ def _delimiter(value: str | None) -> str | None:
     if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0'):
         raise ConfigError(f"`delimiter` {value!r} must be one ASCII character, such as ; or |, or tab")
     return delimiter
+
+
+def _check_chunk(value: str) -> None:
+    found = CHUNK.fullmatch(value)
+    if found is None:
+        forms = "paragraphs, sentences, sentences:LANGUAGE, tokens:N or tokens:N:OVERLAP"
+        raise ConfigError(f"`chunk` {value!r:.60} is not a way to cut; write {forms}")
+    if found["size"] and int(found["overlap"] or 0) >= int(found["size"]):
+        raise ConfigError(f"`chunk` {value!r}: the overlap leaves no step; make it less than {found['size']}")
 
 
 def _numbered(name: str) -> str:

@@ -32,6 +32,7 @@ _EXTRAS = {
     "ray": "ray",
     "s3fs": "s3",
     "sentence_transformers": "minilm",
+    "sentencex": "chunks",
     "sklearn": "probes",
     "starlette": "serve",
     "umap": "umap",

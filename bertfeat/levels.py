@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from bertfeat.choices import Level
+from bertfeat.choices import ChunkContext, Level
 from bertfeat.records import Column
 
 # A string column if the ids of the corpus are strings.
@@ -14,6 +16,8 @@ _SEGMENT = Column("segment", "int8")
 _TEXT_PAIR = Column("text_pair", "string")
 # Written only if documents may have a second text.
 PAIR_COLUMNS = (_SEGMENT, _TEXT_PAIR)
+# Written only if rows are of two spans.
+SECOND_SPAN = (Column("char_start_2", "int32"), Column("char_end_2", "int32"), Column("text_2", "string"))
 # The vector column of the model's own sentence embedding.
 EMBEDDING = "embedding"
 
@@ -34,13 +38,15 @@ class LevelEntry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns that name a row for a reader: its keys and its surface."""
-        return (*self.keys, self.surface) if self.surface else self.keys
+        """The columns that name a row for a reader: its keys, and its word, token or span."""
+        own = self.surface or ("text" if len(self.keys) > 1 else None)
+        return self.keys if own is None else (*self.keys, own)
 
     @property
     def shown(self) -> tuple[str, ...]:
         """The default columns of a search hit."""
-        return (*self.names, *(c.name for c in self.columns if c.name in ("char_start", "char_end", "text")))
+        own = ("char_start", "char_end", "text")
+        return tuple(dict.fromkeys([*self.names, *(c.name for c in self.columns if c.name in own)]))
 
 
 LEVELS: dict[Level, LevelEntry] = {
@@ -74,6 +80,20 @@ LEVELS: dict[Level, LevelEntry] = {
         pooling="word_pooling",
         row_bytes=40,
     ),
+    Level.SPAN: LevelEntry(
+        columns=(
+            DOC_ID,
+            Column("span_index", "int32", nullable=False),
+            *_SPAN,
+            Column("text", "string", nullable=False),
+            *SECOND_SPAN,
+            Column("n_tokens", "int32", nullable=False),
+        ),
+        keys=("doc_id", "span_index"),
+        surface="",
+        pooling="span_pooling",
+        row_bytes=48,
+    ),
     Level.SENTENCE: LevelEntry(
         columns=(
             DOC_ID,
@@ -91,3 +111,12 @@ LEVELS: dict[Level, LevelEntry] = {
 }
 # The levels whose rows are words or tokens.
 WORDS = tuple(level for level, entry in LEVELS.items() if entry.surface)
+# The levels whose rows have a text of their own.
+TEXTS = tuple(level for level in LEVELS if level not in WORDS)
+
+
+def pooling_of(level: Level, settings: Mapping[str, Any]) -> str | None:
+    """Return how settings say that the tokens of a row are pooled; None if a row is one token."""
+    is_alone = level is Level.SPAN and settings.get("chunk_context") == ChunkContext.ALONE
+    name = LEVELS[Level.SENTENCE if is_alone else level].pooling
+    return None if name is None else settings.get(name)

@@ -43,6 +43,19 @@ def begins_run(*keys: npt.NDArray[Any]) -> BoolArray:
     return begins
 
 
+def overlapping(
+    start: IntArray, end: IntArray, other_starts: IntArray, other_ends: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return the first of other stretches that overlaps each stretch, and the end of those that do: int64 (n,) each.
+
+    The others ascend, and may overlap one another.
+    """
+    ends = np.maximum.accumulate(other_ends)
+    starts = np.minimum.accumulate(other_starts[::-1])[::-1]
+    first = np.searchsorted(ends, start, "right")
+    return first, np.maximum(np.searchsorted(starts, end, "left"), first)
+
+
 def word_bounds(words: Sequence[Sequence[str]]) -> tuple[IntArray, IntArray, IntArray]:
     """Return the number of words of each text, and each word's start and end in the text of words joined by spaces."""
     n_words = np.array([len(text) for text in words], dtype=np.int64)

@@ -51,6 +51,26 @@ class Document:
     row: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SpanRows:
+    """The rows of the span level, in the order of their documents: arrays (n_rows,).
+
+    `char_start` and `char_end` bound a span in the text of its document (half-open). `columns` are further columns.
+    `second` has the other span of each row, if rows are of two.
+    """
+
+    document: IntArray
+    char_start: Int32Array
+    char_end: Int32Array
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    second: SpanRows | None = None
+
+    def texts(self, documents: Sequence[Document]) -> list[str]:
+        """Return the characters of each span."""
+        bounds = zip(self.document.tolist(), self.char_start.tolist(), self.char_end.tolist(), strict=True)
+        return [documents[number].text[start:end] for number, start, end in bounds]
+
+
 def excess_of(text: str, text_pair: str | None = None) -> str | None:
     """Return the reason why a document is too long to be read; None if it is not."""
     n_chars = len(text) if text_pair is None else len(text) + len(text_pair)

@@ -48,6 +48,11 @@ class ExtractSettings(EncodeSettings, total=False):
     rows: str | None
     positions: str | Sequence[int]
     combine: str | Sequence[str]
+    spans: str | None
+    span_pooling: str
+    span_pair: str
+    chunk: str | None
+    chunk_context: str
     pooling: str
     document_context: bool
     store_dtype: str

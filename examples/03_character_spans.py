@@ -1,13 +1,12 @@
 """Lesson 3: features of your own character spans.
 
-You learn to join any annotation that has a document and characters to the tokens that it overlaps, and to average
-their vectors.
+You learn to store a vector for each span that a pattern finds, and for spans that you bring in a table.
 
     python examples/03_character_spans.py
 """
 
-import re
 import sys
+import tempfile
 from pathlib import Path
 
 import polars as pl
@@ -15,20 +14,24 @@ import polars as pl
 import bertfeat
 
 corpus = "examples/data/peps.txt"
-folder = sys.argv[1] if len(sys.argv) > 1 else "demo-features"
-store = bertfeat.extract(corpus, folder)
+folder = sys.argv[1] if len(sys.argv) > 1 else "demo-spans"
 
-# Here the annotation is every name with an underscore.
+# A pattern: every name with an underscore. The vector is the mean of the tokens that overlap it.
+names = bertfeat.extract(corpus, folder, levels="span", spans=r"\w+_\w+", layers="-1")
+print(names.polars("span", ["doc_id", "char_start", "char_end", "text", "n_tokens"]).head(5))
+print(names.numpy("span", "layer_06").shape)
+
+# A table: its further columns come along, here a label for a probe.
 texts = Path(corpus).read_text(encoding="utf-8").splitlines()
-found = [(row, m.start(), m.end(), m.group()) for row, text in enumerate(texts) for m in re.finditer(r"\w+_\w+", text)]
-spans = pl.LazyFrame(found, schema=["doc_id", "start", "end", "mention"], orient="row").with_row_index("span")
-
-tokens = (
-    store.scan("token").filter(~pl.col("is_special")).select("doc_id", "char_start", "char_end", "token", "layer_06")
+known = [(0, "coding conventions", "topic"), (0, "Python", "language"), (4, "Guido", "person")]
+table = pl.DataFrame(
+    [
+        {"doc_id": row, "char_start": (at := texts[row].index(text)), "char_end": at + len(text), "label": label}
+        for row, text, label in known
+    ]
 )
-overlap = (pl.col("char_start") < pl.col("end")) & (pl.col("char_end") > pl.col("start"))
-joined = spans.join(tokens, on="doc_id").filter(overlap).sort("span", "char_start").collect()
-
-for (_, mention), rows in list(joined.group_by("span", "mention", maintain_order=True))[:5]:
-    vector = rows["layer_06"].cast(pl.Array(pl.Float32, 384)).to_numpy().mean(axis=0)
-    print(f"{mention:<24} {' '.join(rows['token']):<32} mean vector of length {len(vector)}, first {vector[0]:+.3f}")
+with tempfile.TemporaryDirectory() as temporary:
+    table.write_csv(Path(temporary, "mentions.csv"))
+    settings = {"levels": "span", "span_pooling": "ends", "layers": "-1", "limit": 5}
+    mentions = bertfeat.extract(corpus, f"{folder}-table", spans=f"{temporary}/mentions.csv", **settings)
+    print(mentions.polars("span", ["text", "label"]), mentions.numpy("span", "layer_06").shape)

@@ -17,8 +17,9 @@ import transformers
 from bertfeat.choices import Task
 from bertfeat.display import printable
 from bertfeat.errors import InputError, UserError
-from bertfeat.heads.base import Labels, check_labels, encode_labels, require_same_kind
+from bertfeat.heads.base import Labels, check_labels, require_same_kind
 from bertfeat.heads.registry import make_head
+from bertfeat.heads.targets import encode
 from bertfeat.pipelines import _training
 from bertfeat.pipelines._training import NO_LABEL, TASKS, History, Settings, TaskModel
 from bertfeat.probes.scoring import ProbeScore, score_predicted
@@ -214,7 +215,7 @@ def encode_splits(texts: Mapping[str, LabelledTexts], label: str) -> tuple[Label
     labels = texts["train"].labels
     if labels.dtype.kind == "f":
         return np.zeros(0, np.int64), labels
-    classes, codes = encode_labels(labels, what=f"train: column {label!r}")
+    classes, codes = encode(Task.CLASSIFY, labels, what=f"train: column {label!r}")
     for name, split in texts.items():
         require_same_kind(split.labels, name, classes, "train")
     return classes, codes

@@ -16,9 +16,9 @@ from bertfeat.errors import CheckpointError, InputError
 from bertfeat.pipelines._training import has_head, open_task_model
 from bertfeat.progress import reporting
 from bertfeat.records import Document, Float64Array, IntArray
-from bertfeat.text.spans import lay_windows
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
+from bertfeat.text.window_ranges import lay_windows
 
 # What people write for a mask, whatever the token of the model is.
 MASK = "[MASK]"

@@ -49,9 +49,9 @@ features_options = options.together(
 
 def read_documents(path: str | Path, **settings: Any) -> list[Document]:
     """Return the documents of a file in order, with kept columns and annotations; `settings` are of `ExtractConfig`."""
-    # At all levels, no setting that says how files are read is ignored.
+    # At these levels, no setting that says how files are read is ignored.
     given = {name: value for name, value in settings.items() if value is not None}
-    config = ExtractConfig.from_dict({"levels": tuple(Level), **given})
+    config = ExtractConfig.from_dict({"levels": (Level.WORD, Level.SENTENCE), **given})
     files = resolve_inputs([str(path)], config.format)
     check_text_column(files, config)
     with closing(Corpus(files, config)) as corpus:

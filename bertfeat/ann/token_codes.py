@@ -81,12 +81,15 @@ class QueryTokens(NamedTuple):
 
 
 class TokenCodes:
-    """The codes of all tokens, (n_tokens,), a mapped file; `offsets`, int64 (n_documents + 1,), are the borders."""
+    """The codes of all tokens, (n_tokens,), a mapped file; `places`, int64 (n_documents, 2), bound those of each text.
 
-    def __init__(self, codes: npt.NDArray[Any], offsets: IntArray, mean: Float32Array, kind: CodeKind) -> None:
+    Texts may share tokens.
+    """
+
+    def __init__(self, codes: npt.NDArray[Any], places: IntArray, mean: Float32Array, kind: CodeKind) -> None:
         self.codes = codes
-        self.offsets = offsets
-        self.lengths = np.diff(offsets)
+        self.starts = places[:, 0]
+        self.lengths = places[:, 1] - places[:, 0]
         self.mean = mean
         self.kind = kind
 
@@ -117,7 +120,7 @@ class TokenCodes:
 
     def similarities(self, tokens: Float32Array, documents: IntArray) -> Float32Array:
         """Return the cosines of tokens of queries, centred, (n, dim), and all of documents, float32 (n, n_tokens)."""
-        places = ragged_arange(self.offsets[documents], self.lengths[documents])
+        places = ragged_arange(self.starts[documents], self.lengths[documents])
         values, factors = decode(np.take(self.codes, places), self.kind, tokens.shape[1])
         found: Float32Array = tokens @ values.T
         found *= factors

@@ -71,7 +71,10 @@ def audit(
     opened = [as_store(train), *([] if test is None else [as_store(test)])]
     where = opened[0].choose_level(level)
     if where is Level.TOKEN:
-        raise UserError("level token: an audit is of texts or words; pass `level='sentence'` or `level='word'`")
+        raise UserError("level token: an audit is of texts, words or spans; pass `level='sentence'`, 'word' or 'span'")
+    for store in opened:
+        if where is Level.SPAN and Level.SENTENCE not in store.levels and "chunk" not in store.metadata:
+            raise UserError(f"{store.path}: an audit needs the texts around spans; extract the sentence level too")
     chosen = opened[0].choose_feature(where, feature)
     spec = FeatureSpec.of(opened[0], where, chosen)
     sides = []

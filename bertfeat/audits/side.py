@@ -46,7 +46,7 @@ class Side:
 
     @functools.cached_property
     def documents(self) -> pl.DataFrame:
-        """The documents, in order; at word level their texts are the words with spaces between them."""
+        """The documents, in order; without texts of their own, those are their words or chunks, with spaces between."""
         if self.level is Level.SENTENCE:
             own = {column.name for column in self.store.schema(self.level).columns}
             frame = self.store.polars(
@@ -59,13 +59,18 @@ class Side:
             if self.rows is not None:
                 labels[self.rows.rows] = list(map(str, self.rows.labels.tolist()))
             return frame.with_columns(pl.Series("label", labels.tolist(), dtype=pl.String))
-        words = self.store.polars(self.level, ["doc_id", "word"])
-        runs = words.group_by(pl.col("doc_id").rle_id().alias("run"), maintain_order=True)
-        return runs.agg(pl.col("doc_id").first(), text=pl.col("word").str.join(" "), n_tokens=pl.len()).drop("run")
+        surface = LEVELS[self.level].names[-1]
+        rows = self.store.polars(self.level, ["doc_id", surface])
+        runs = rows.group_by(pl.col("doc_id").rle_id().alias("run"), maintain_order=True)
+        found = runs.agg(pl.col("doc_id").first(), text=pl.col(surface).str.join(" "), n_tokens=pl.len()).drop("run")
+        if self.level is Level.SPAN and Level.SENTENCE in self.store.levels:
+            texts = self.store.polars(Level.SENTENCE, ["doc_id", "text"])
+            found = found.drop("text").join(texts, on="doc_id", how="left", maintain_order="left")
+        return found
 
     @functools.cached_property
     def vectors(self) -> tuple[IntArray, Vectors]:
-        """The numbers of the documents that have a vector, (n,), and a vector of each: of words their mean."""
+        """The numbers of the documents that have a vector, (n,), and a vector of each: of words or spans their mean."""
         source = StoreVectors(self.store, self.level, self.feature, chunk_bytes=CHUNK_BYTES)
         if self.level is Level.SENTENCE:
             return source.rows, source
@@ -78,10 +83,12 @@ class Side:
         return there, ArrayVectors(sums[there] / counts[there, None])
 
     def shown(self, rows: IntArray) -> pl.DataFrame:
-        """Return what names rows of the level, and `text`: of a word, its context."""
+        """Return what names rows of the level, and `text`: of a word or mention, its context."""
         names, hits = list(LEVELS[self.level].names), HitRows(self.store, self.level)
         if self.level is Level.SENTENCE:
             return hits.columns(rows, names).hstack([self.documents["text"].gather(rows)])
+        if not hits.has_context:
+            return hits.columns(rows, names)
         texts = [context.marked() for context in hits.contexts(rows, _CONTEXT_COLUMNS)]
         return hits.columns(rows, names).with_columns(pl.Series("text", texts, dtype=pl.String))
 

@@ -36,6 +36,8 @@ _METAVARS = {
     "ray_address": "ADDRESS",
     "cache": "FOLDER",
     "rows": "SQL",
+    "spans": "FILE",
+    "chunk": "HOW",
 }
 _METAVARS |= {name: name.upper() for name in ("model", "layers", "device")}
 
@@ -241,13 +243,18 @@ model_options = _settings(
 )
 feature_options = _settings(
     "Features",
-    levels="What a row stands for: token, word, sentence, or several of them.",
+    levels="What a row stands for: token, word, span, sentence, or several of them.",
     layers="all, last4, or numbers and ranges: 0,4,-1 or -4..-1. 0 is the output of the embedding layer.",
     rows="Keep only the rows for which this SQL is true: \"word in ('bank', 'banks')\", \"is_special = false\".",
     positions="Keep only these of a document's rows: 0 is the first, last or -1 the last, as in 0,last.",
     combine="Columns to write: none (one per layer), concat, sum, mean.  [default: none,concat for last4, else none]",
     word_pooling="How the tokens of a word become one vector.",
     unknown_words="Words that static vectors lack have no vector, or zeros.",
+    spans="The spans of level span: a table of doc_id, char_start, char_end; or words:bank,banks; or a pattern.",
+    span_pooling="How the tokens of a span become one vector; ends: the first and the last.",
+    span_pair="How the vectors of two spans in a row of --spans become one.",
+    chunk="Cut documents into spans: paragraphs, sentences, or tokens:N or tokens:N:OVERLAP.",
+    chunk_context="Encode a chunk within its document, or alone.",
     pooling="How the tokens of a document become one vector; model: the model's own sentence embedding.",
     include_special_tokens="Count special tokens and the prompt in the mean or maximum of a document.",
     prompt="Text to put before each document; its tokens have no rows.",

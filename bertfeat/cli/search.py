@@ -192,7 +192,7 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
 @click.command(
     name="search",
     cls=options.GroupedCommand,
-    common="k queries where same_word exclude_same_word rerank candidates output columns context full as_json",
+    common="k queries where same_word exclude_same_word group_by rerank candidates output columns context full as_json",
 )
 @click.argument("index", metavar="INDEX")
 @click.argument("text", metavar="[TEXT]", required=False)
@@ -208,6 +208,7 @@ def index_summary(path: Path, description: IndexDescription) -> dict[str, Any]:
 @options.value(_FILTER, "--where", "SQL", "Condition on columns of the store: \"label = 'x' AND n_tokens > 3\".")
 @options.switch(_FILTER, "--same-word", "Only the marked word itself, in upper or lower case.")
 @options.switch(_FILTER, "--exclude-same-word", "Only other words.")
+@options.value(_FILTER, "--group-by", "COLUMN", "Only the best hit of each value: doc_id for the best passages.")
 @options.option(_OUTPUT, "-o", "--output", metavar="FILE", help="File for the hits of --queries: .parquet or .csv.")
 @options.switch(_OUTPUT, "--overwrite", "Replace the file of --output.")
 @options.value(_OUTPUT, "--columns", "A,B", "Further columns of the store to show.")
@@ -258,7 +259,7 @@ def search(index: str, text: str | None, queries: str | None, store: str | None,
 def _check_context(index: Index, *, is_file: bool) -> None:
     """Warn if `--context` is given and has no effect."""
     is_given = click.get_current_context().get_parameter_source("context") is ParameterSource.COMMANDLINE
-    if is_given and (is_file or index.level == "sentence"):
+    if is_given and (is_file or not index.has_contexts):
         what = "a file of hits" if is_file else f"{index.path}, which holds whole texts"
         warnings.warn(BertfeatWarning(f"`context` has no effect on {what}"), stacklevel=1)
 

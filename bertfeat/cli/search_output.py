@@ -62,7 +62,7 @@ def _hits(
     """Return the hits of one query, and their contexts if they are words or tokens."""
     matches = index.origin.rerank is not None and settings["rerank"] != "none"
     frame = _found(index, query, settings, "row", matches=matches)
-    contexts = None if index.level == "sentence" else index.contexts(frame["row"].to_numpy(), settings["context"])
+    contexts = index.contexts(frame["row"].to_numpy(), settings["context"]) if index.has_contexts else None
     return list(frame.drop("query", *({"row"} - {*names_in(settings["columns"])})).iter_rows(named=True)), contexts
 
 
@@ -70,7 +70,7 @@ def _found(
     index: Index, queries: str | EncodedQueries, settings: dict[str, Any], *columns: str, matches: bool = False
 ) -> pl.DataFrame:
     """Search with the values of the flags; hits have the shown columns, those of `--columns`, and further ones."""
-    chosen = {name: settings[name] for name in (*_FILTERS, "rerank", "candidates")}
+    chosen = {name: settings[name] for name in (*_FILTERS, "rerank", "candidates", "group_by")}
     names = dict.fromkeys([*LEVELS[index.level].shown, *names_in(settings["columns"]), *columns])
     return index.search(queries, settings["k"], columns=list(names), matches=matches, **chosen)
 

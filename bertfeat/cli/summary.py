@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bertfeat.choices import Level, Pooling
+from bertfeat.choices import ChunkContext, Level, Pooling, SpanPair
 from bertfeat.cli.options import Printed
 from bertfeat.config import ExtractConfig
 from bertfeat.display import counted, facts, model_text
@@ -139,7 +139,11 @@ def run_text(summary: Mapping[str, Any], result: str | None, *, tip: str | None 
     """Return what is printed of a store that a run made."""
     meta, rows = summary["metadata"], {level: _rows_text(info) for level, info in summary["levels"].items()}
     counts = {name: summary.get(name) or None for name in _OF_A_RUN}
-    pooling = {name: meta.get(name) for name in ("pooling", "sentence_model", "prompt") if Level.SENTENCE in rows}
+    is_alone = meta.get("chunk_context") == ChunkContext.ALONE
+    of_texts = ("pooling", "sentence_model", "prompt") if is_alone or Level.SENTENCE in rows else ()
+    of_spans = ("spans", "chunk", "chunk_context" if is_alone else "span_pooling", "span_pair")
+    pooling = {name: meta.get(name) for name in (*(of_spans if Level.SPAN in rows else ()), *of_texts)}
+    pooling = {name: value for name, value in pooling.items() if value != SpanPair.NONE}
     return facts({"store": summary["store"], "result": result, "rows": rows, **counts, **more, **pooling, "tip": tip})
 
 
@@ -151,7 +155,7 @@ def _rows_text(level: Mapping[str, Any]) -> str | int:
 def _sentence_tip(store: StoreDescription) -> str | None:
     """Return what the model was trained for, if sentence rows were made otherwise."""
     meta, tips = store.metadata, []
-    if Level.SENTENCE in store.levels:
+    if Level.SENTENCE in store.levels or meta.get("chunk_context") == ChunkContext.ALONE:
         if meta["pooling"] != Pooling.MODEL and meta.get("sentence_model", "") not in ("", UNSUPPORTED):
             tips.append("--pooling model stores the embedding that the model was trained for")
         prompts = {} if meta.get("prompt") else meta.get("prompts", {})

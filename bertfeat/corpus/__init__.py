@@ -12,5 +12,5 @@ from bertfeat.corpus.shards import cut_shards
 __all__ = [
     "Corpus", "CorpusSchema", "Earlier", "Inputs", "Paths", "Reader", "ScannedRow", "columns", "content", "corpus",
     "cut_shards", "data_frames", "formats", "line_streams", "reader_of", "resolve_inputs", "resolve_kind",
-    "spool_stdin", "tables", "vector_files",
+    "span_files", "spool_stdin", "tables", "vector_files",
 ]  # fmt: skip

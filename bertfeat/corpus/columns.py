@@ -42,6 +42,7 @@ _KIND_OF_TYPE |= {pa.list_(held): _LIST + kind for held, kind in _KIND_OF_TYPE.i
 class CorpusSchema:
     """The columns that come from a corpus: the kept ones at the sentence level, annotations at the word level.
 
+    `spans` are the columns of a file of spans, and with `has_span_pairs` its rows are of two.
     `id_type` is `int64` or `string`. `kept_arrow` has the kept columns as an Arrow schema (IPC bytes in base64) if the
     name of a type does not define it (time zones, decimals, lists).
     """
@@ -50,6 +51,8 @@ class CorpusSchema:
     kept: tuple[Column, ...] = ()
     annotations: tuple[Column, ...] = ()
     has_pairs: bool = False
+    spans: tuple[Column, ...] = ()
+    has_span_pairs: bool = False
     kept_arrow: str | None = None
 
 

@@ -19,9 +19,10 @@ _SIZES = (
     *("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B"),
     *("1B<n<10B", "10B<n<100B", "100B<n<1T", "n>1T"),
 )
-_ROW_OF = {Level.TOKEN: "a sub-word token", Level.WORD: "a word", Level.SENTENCE: "a whole document"}
+_ROW_OF = dict(zip(Level, ("a sub-word token", "a word", "a span of characters", "a whole document"), strict=True))
 _SETTINGS = (
     *("family", "layers", "combine", "pooling", "word_pooling", "prompt", "include_special_tokens"),
+    *("span_pooling", "span_pair", "chunk", "chunk_context"),
     *("document_context", "max_length", "stride", "store_dtype"),
     *("weights_sha256", "tokenizer_sha256", "versions", "plan_hash"),
 )

@@ -211,8 +211,8 @@ class Selection:
             self.n_vectors += int(np.count_nonzero(shard.valid(level, features[0].name)[: bounds[-1]]))
 
     def words(self, rows: Rows) -> list[str]:
-        """Return the word or token of each row, which imported vectors may lack."""
-        found = rows.columns[LEVELS[self.level].surface].to_list()
+        """Return the word, token or span of each row, which imported vectors may lack."""
+        found = rows.columns[LEVELS[self.level].names[-1]].to_list()
         if None in found:
             reason = f"rows of level {self.level} have no words; import the vectors with words, or export to npy"
             raise UserError(f"{self.store.path}: {reason}")
@@ -240,7 +240,7 @@ class Format:
     """A format of an export: a file with one of its `endings`, or a folder of `files`; the first one identifies it."""
 
     write: Callable[[Selection, Sequence[Sink], Progress], None]
-    levels: tuple[Level, ...] = (Level.SENTENCE, Level.WORD, Level.TOKEN)
+    levels: tuple[Level, ...] = (Level.SENTENCE, Level.WORD, Level.TOKEN, Level.SPAN)
     endings: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     has_layers: bool = False
@@ -295,7 +295,7 @@ def _write_word2vec(chosen: Selection, sinks: Sequence[Sink], reports: Progress)
             if key.split() != [key]:
                 reason = "is empty or has whitespace, which a key of word2vec's text must not"
                 raise UserError(f"doc_id {key!r:.60} {reason}; use other ids, or npy")
-        if entry.surface:
+        if len(entry.keys) > 1:
             # A word without a slash: so no two rows have the same key, whatever the ids.
             named = zip(chosen.words(rows), keys, rows.columns[entry.keys[1]].to_list(), strict=True)
             keys = [f"{'_'.join(word.replace('/', ' ').split()) or '_'}/{key}/{index}" for word, key, index in named]

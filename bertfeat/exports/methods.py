@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertfeat.choices import Level, OnOverlong, Pooling
+from bertfeat.choices import ChunkContext, Level, OnOverlong, Pooling, SpanPair
+from bertfeat.corpus.span_files import is_span_file
 from bertfeat.display import counted, printable
 from bertfeat.encoder.families import STATIC
 from bertfeat.exports.card import model_name
-from bertfeat.levels import LEVELS
+from bertfeat.levels import pooling_of
 from bertfeat.store.description import StoreDescription
 from bertfeat.store.manifest import IMPORTED
 
@@ -57,11 +58,17 @@ def _made(store: StoreDescription, model: str) -> Iterator[str]:
 
 def _columns(store: StoreDescription, level: Level) -> str:
     """Return the columns of a level, and how tokens were pooled."""
-    meta, setting = store.metadata, LEVELS[level].pooling
+    meta, pooling = store.metadata, pooling_of(level, store.metadata) or ""
     columns = ", ".join(f"{column.name} ({counted(column.dim, 'value')})" for column in store.features(level))
-    pooling = meta[setting] if setting else ""
-    if level is Level.SENTENCE and pooling == Pooling.MODEL:
+    of_texts = level is Level.SENTENCE or (level is Level.SPAN and meta.get("chunk_context") == ChunkContext.ALONE)
+    if of_texts and pooling == Pooling.MODEL:
         pooling = f"the model's own sentence embedding, {meta['sentence_model']}"
-    elif level is Level.SENTENCE and pooling in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN):
+    elif of_texts and pooling in (Pooling.MEAN, Pooling.MAX, Pooling.WEIGHTEDMEAN):
         pooling += " of all tokens" if meta["include_special_tokens"] else " without special tokens"
-    return f", {columns}" + (f"; pooling: {pooling}" if pooling else "")
+    how = f"; pooling: {pooling}" if pooling else ""
+    if level is Level.SPAN:
+        rule = f"chunks by {meta['chunk']}" if meta.get("chunk") else f"spans by {meta['spans']}"
+        how += f"; {'spans of a table' if is_span_file(meta.get('spans')) else rule}"
+        how += ", each encoded alone" if of_texts else ""
+        how += "" if meta["span_pair"] == SpanPair.NONE else f", two per row ({meta['span_pair']})"
+    return f", {columns}{how}"

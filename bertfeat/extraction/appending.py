@@ -31,7 +31,7 @@ from bertfeat.storage import AnyPath
 from bertfeat.store import layout
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import IMPORTED, newest_readable
-from bertfeat.store.plan_file import MODEL_NAMES, changes, hash_of_plan, read_plan
+from bertfeat.store.plan_file import MODEL_NAMES, SPANS_DIGEST, changes, hash_of_plan, read_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.vectors import opened_part, read_groups
 
@@ -135,8 +135,9 @@ def _check_not_longer(new: Iterable[InputFile], planned: Iterable[InputFile]) ->
 
 
 def _check_settings(store: Store, now: Mapping[str, Any], *, with_versions: bool) -> None:
-    """Refuse settings or a model that are not those of the store."""
-    if fields := plan_differences(store.plan.fields, now, () if with_versions else VERSION_NAMES):
+    """Refuse settings or a model that are not those of the store; the new documents may have a file of spans."""
+    left_out = (SPANS_DIGEST, *(() if with_versions else VERSION_NAMES))
+    if fields := plan_differences(store.plan.fields, now, left_out):
         what = "versions" if fields.keys() <= {*VERSION_NAMES} else "settings"
         remedy = "install those" if what == "versions" else "leave out settings to take those of the store"
         raise PlanMismatch(

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from bertfeat.choices import Level
 from bertfeat.extraction.flow import Encoded, Flow, PreparedText, run_together, tokens_of, vectors_of
-from bertfeat.extraction.level_tables import document_starts, kept_by_document
+from bertfeat.extraction.level_tables import ShardText, document_starts, rows_by_document
 from bertfeat.extraction.vector_cache import VectorCache
 from bertfeat.progress import Report
-from bertfeat.records import Document, FeatureColumn, Float32Array, Receipt, ShardResult, ShardSpec
+from bertfeat.records import BoolArray, Document, FeatureColumn, Float32Array, Pack, Receipt, ShardResult, ShardSpec
 
 if TYPE_CHECKING:
     from bertfeat.extraction.run import ShardTask
@@ -88,21 +88,27 @@ class CachedTask:
         """Read and tokenize a shard, look up its documents, and leave out the windows of those that are known."""
         whole = self.task.prepare(shard)
         with whole.clock.time("recall"), VectorCache(*self._place) as cache:
-            keys = _keys(self._digest, whole.text.documents, kept_by_document(whole.text))
+            keys = _keys(self._digest, whole.text.documents, rows_by_document(whole.text))
             found = cache.get(dict.fromkeys(keys), self._before)
         known = {number: found[key] for number, key in enumerate(keys) if key in found}
         if not known:
             return Split(whole, whole, keys, known)
-        windows, is_new = whole.text.windows, np.array([key not in found for key in keys])
-        wanted, needed = is_new[windows.spans.document], whole.text.needed_windows
-        packs = self.task.flow.packs(windows, wanted if needed is None else wanted & needed)
-        return Split(whole, dataclasses.replace(whole, packs=packs), keys, known)
+        text, is_new = whole.text, np.array([key not in found for key in keys])
+        packs, alone_packs = self._packs(text, is_new), whole.alone_packs
+        if text.alone is not None and text.spans is not None:
+            alone_packs = self._packs(text.alone, is_new[text.spans.document])
+        return Split(whole, dataclasses.replace(whole, packs=packs, alone_packs=alone_packs), keys, known)
+
+    def _packs(self, text: ShardText, is_new: BoolArray) -> list[Pack]:
+        """Return the packs of the windows of new documents, bool (n_documents,)."""
+        wanted, needed = is_new[text.windows.ranges.document], text.needed_windows
+        return self.task.flow.packs(text.windows, wanted if needed is None else wanted & needed)
 
     def encode(self, split: Split, report: Report) -> Joined:
         """Encode the rest."""
         whole, rest, keys, known = split
-        n_all = tokens_of(whole.packs)
-        n_cached = n_all - tokens_of(rest.packs)
+        n_all = tokens_of(whole.all_packs)
+        n_cached = n_all - tokens_of(rest.all_packs)
         report(0, 0, n_all)
         encoded = self.task.encode(rest, lambda n, n_tokens, _: report(len(known) + n, n_cached + n_tokens, n_all))
         notes = {**encoded.result.notes, "n_cached_documents": len(known), "n_cached_tokens": n_cached}

@@ -96,18 +96,20 @@ def _measure(job: Job, shards: Sequence[ShardSpec], progress: Progress, *, scale
         n_documents += len(prepared.text.documents)
         n_bad += len(prepared.bad_rows)
         n_tokens += counts["n_tokens"]
-        n_encoded += tokens_of(prepared.packs)
+        n_encoded += tokens_of(prepared.all_packs)
         n_cached += len(split.known) if split else 0
-        n_left += tokens_of((split.rest if split else prepared).packs)
+        n_left += tokens_of((split.rest if split else prepared).all_packs)
         for level, units in prepared.text.units.items():
             rows[level] += units[0].n_rows
         if Level.SENTENCE in rows:
             kept = prepared.text.kept.get(Level.SENTENCE, repeat(True))
             documents = compress(prepared.text.documents, kept)
             n_bytes += sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in documents)
+        if (spans := prepared.text.spans) is not None:
+            n_bytes += sum(len(text.encode()) for text in spans.texts(prepared.text.documents))
         if not tokens_per_s:
-            tokens_per_s = _calibrate(task.flow.encoder, prepared.packs)
-            in_bfloat16 = _calibrate_bfloat16(task.flow, prepared.packs) if tokens_per_s else None
+            tokens_per_s = _calibrate(task.flow.encoder, prepared.all_packs)
+            in_bfloat16 = _calibrate_bfloat16(task.flow, prepared.all_packs) if tokens_per_s else None
     for level, n_rows in rows.items():
         n_bytes += n_rows * row_bytes(level, job.plan.schemas[level].features, job.config.store_dtype)
     return Estimate(

@@ -32,7 +32,7 @@ from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentence_steps import load_steps
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.level_tables import ShardText, align, keep_rows, level_table, make_buffers
-from bertfeat.extraction.plan import level_schema, vector_digest
+from bertfeat.extraction.plan import level_schema, span_file, vector_digest
 from bertfeat.extraction.pooling import Finish, needs_pooler
 from bertfeat.extraction.resolution import Resolved, check_model, resolve
 from bertfeat.progress import Report, unreported
@@ -46,10 +46,13 @@ from bertfeat.records import (
     LevelTable,
     Pack,
     ShardResult,
+    SpanRows,
 )
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.text.packing import pack_windows
+from bertfeat.text.spans import chunk_documents, find_spans, needs_tokens
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 from bertfeat.text.windows import Windows, cut_windows
 
 Tables = Mapping[Level, LevelTable]
@@ -59,26 +62,35 @@ _POOLING = "pooling; pass a smaller `max_batch_tokens`"
 
 @dataclass(frozen=True, slots=True)
 class PreparedText:
-    """Documents that are ready for the encoder, and the rows that could not be read."""
+    """Documents that are ready for the encoder, and the rows that could not be read.
+
+    `packs` are of the windows of documents, `alone_packs` of those of chunks that are encoded alone.
+    """
 
     text: ShardText
     packs: Sequence[Pack]
+    alone_packs: Sequence[Pack]
     bad_rows: Sequence[BadRow]
     clock: Stopwatch
+
+    @property
+    def all_packs(self) -> Sequence[Pack]:
+        """The packs of documents, then those of chunks."""
+        return [*self.packs, *self.alone_packs]
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of documents, tokens, windows and packs, for the receipt."""
         return {
             "n_documents": len(self.text.documents),
             **self.text.counts(),
-            "n_packs": len(self.packs),
-            "n_encoded_tokens": tokens_of(self.packs),
-            "n_repeated_windows": sum(len(pack.copies) for pack in self.packs),
+            "n_packs": len(self.all_packs),
+            "n_encoded_tokens": tokens_of(self.all_packs),
+            "n_repeated_windows": sum(len(pack.copies) for pack in self.all_packs),
         }
 
     def notes(self) -> dict[str, int]:
         """Return the number of documents without a token, and the number of the longest one, from 1, and its tokens."""
-        sizes = self.text.tokens.n_texts.sum(axis=1)
+        sizes = self.text.n_tokens_of_documents
         if not len(sizes):
             return {}
         longest = int(sizes.argmax())
@@ -206,21 +218,47 @@ class Flow:
         """A digest (hex) of all that decides a vector, but for the document: model, settings and versions."""
         return vector_digest(self.config, self.resolved)
 
-    def prepare(self, rows: Iterable[Document | BadRow]) -> PreparedText:
-        """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows."""
+    def prepare(self, rows: Iterable[Document | BadRow], spans: SpanRows | None = None) -> PreparedText:
+        """Read and tokenize documents, cut windows, find the rows of every level, and pack the windows.
+
+        `spans` are given ones; by default those of the settings.
+        """
         clock, limits = Stopwatch(), self.resolved.limits
         with clock.time("read"):
             rows = list(rows)
         documents = [row for row in rows if isinstance(row, Document)]
+        config, alone, in_whole = self.config, None, documents
+        if config.levels == (Level.SPAN,) and config.has_chunks_alone:
+            in_whole = documents if needs_tokens(config.chunk) else []
         with clock.time("tokenize"):
-            tokens = self.tokenizer.encode(documents, max_tokens=limits.max_tokens(self.config.levels))
+            tokens = self.tokenizer.encode(in_whole, max_tokens=limits.max_tokens(config.levels))
+            if Level.SPAN in config.levels and spans is None:
+                spans = self._spans(documents, tokens)
+            if spans is not None and config.has_chunks_alone:
+                alone = self._alone(chunk_documents(spans, documents))
+                if config.levels == (Level.SPAN,):
+                    tokens, in_whole = self.tokenizer.encode([]), []
         with clock.time("align"):
-            windows = cut_windows(tokens, self.tokenizer, limits, documents, context=self.config.document_context)
-            text = align(documents, tokens, windows, self.tokenizer, self.config, self.resolved.sentence)
-            text = keep_rows(text, self.schemas, self.config, self.tokenizer)
+            windows = cut_windows(tokens, self.tokenizer, limits, in_whole, context=config.document_context)
+            text = align(documents, tokens, windows, self.tokenizer, config, self.resolved.sentence, spans, alone)
+            text = keep_rows(text, self.schemas, config, self.tokenizer)
         with clock.time("pack"):
             packs = self.packs(windows, text.needed_windows)
-        return PreparedText(text, packs, [row for row in rows if isinstance(row, BadRow)], clock)
+            alone_packs = [] if text.alone is None else self.packs(text.alone.windows, text.alone.needed_windows)
+        return PreparedText(text, packs, alone_packs, [row for row in rows if isinstance(row, BadRow)], clock)
+
+    def _alone(self, chunks: Sequence[Document]) -> ShardText:
+        """Tokenize chunks, and find the rows that each of them is as a sentence."""
+        config = dataclasses.replace(self.config, levels=(Level.SENTENCE,), chunk=None, rows=None, positions=())
+        tokens = self.tokenizer.encode(chunks, max_tokens=self.resolved.limits.max_tokens(config.levels))
+        windows = cut_windows(tokens, self.tokenizer, self.resolved.limits, chunks)
+        return align(chunks, tokens, windows, self.tokenizer, config, self.resolved.sentence)
+
+    def _spans(self, documents: Sequence[Document], tokens: Tokens) -> SpanRows:
+        """Return the spans of documents."""
+        if (file := span_file(self.config)) is not None:
+            return file.of(documents)
+        return find_spans(documents, tokens, self.config.spans, self.config.chunk)
 
     def packs(self, windows: Windows, wanted: BoolArray | None = None) -> list[Pack]:
         """Make packs of windows, or of those that are wanted, bool (n_windows,)."""
@@ -246,11 +284,16 @@ class Flow:
         return vectors_of(self.run(documents)[Level.SENTENCE], column.name)
 
 
-def run_together(flows: Sequence[Flow], documents: Sequence[Document]) -> list[Tables]:
-    """Run the encoder once, and return what `run` of each flow does; they differ in their poolings only."""
-    prepared, fetches = flows[0].prepare(documents), Fetches(flows[0].encoder.device)
+def run_together(flows: Sequence[Flow], documents: Sequence[Document], spans: SpanRows | None = None) -> list[Tables]:
+    """Run the encoder once, and return what `run` of each flow does; they differ in their poolings only.
+
+    `spans` are those of the span level. The windows are those of the last flow, which needs the most.
+    """
+    prepared, fetches = flows[-1].prepare(documents, spans), Fetches(flows[0].encoder.device)
     tokens, windows = prepared.text.tokens, prepared.text.windows
-    texts = [align(documents, tokens, windows, flow.tokenizer, flow.config, flow.resolved.sentence) for flow in flows]
+    texts = [
+        align(documents, tokens, windows, flow.tokenizer, flow.config, flow.resolved.sentence, spans) for flow in flows
+    ]
     tables = _pooled(flows, texts, prepared, fetches, unreported)
     fetches.wait()
     return tables
@@ -267,12 +310,16 @@ def _pooled(
         make_buffers(text, flow.schemas, flow.config, flow.resolved, finish if flow.resolved.sentence else None, device)
         for flow, text in zip(flows, texts, strict=True)
     ]
-    for pack, states in clock.each("encode", encode_packs(encoder, prepared.packs)):
-        with clock.time("pool"), memory_errors(device, _POOLING):
-            for buffer in (buffer for levels in buffers for buffer in levels.values()):
-                buffer.add(pack, states)
-        del states
-        count.add(pack)
+    n_windows = len(prepared.text.windows)
+    for packs, first, is_alone in ((prepared.packs, 0, False), (prepared.alone_packs, n_windows, True)):
+        found = zip(texts, buffers, strict=True)
+        mine = [own for text, levels in found for level, own in levels.items() if text.is_alone(level) is is_alone]
+        for pack, states in clock.each("encode", encode_packs(encoder, packs)):
+            with clock.time("pool"), memory_errors(device, _POOLING):
+                for buffer in mine:
+                    buffer.add(pack, states)
+            del states
+            count.add(pack, first)
     with memory_errors(device, _POOLING):
         return [
             {
@@ -291,15 +338,18 @@ class _EncodedCount:
     """
 
     def __init__(self, prepared: PreparedText, report: Report) -> None:
-        document = prepared.text.windows.spans.document
+        text = prepared.text
+        document = text.windows.ranges.document
+        if text.alone is not None and text.spans is not None:
+            document = np.append(document, text.spans.document[text.alone.windows.ranges.document])
         owners, self._owner, self._n_left = np.unique(document, return_inverse=True, return_counts=True)
-        self._n_documents = np.diff(owners, append=len(prepared.text.documents))
-        self._n_tokens, self._n_in_all, self._report = 0, tokens_of(prepared.packs), report
+        self._n_documents = np.diff(owners, append=len(text.documents))
+        self._n_tokens, self._n_in_all, self._report = 0, tokens_of(prepared.all_packs), report
         self._report(0, 0, self._n_in_all)
 
-    def add(self, pack: Pack) -> None:
-        """Count a pack, or the part of one."""
-        np.subtract.at(self._n_left, self._owner[pack.served[0]], 1)
+    def add(self, pack: Pack, first: int) -> None:
+        """Count a pack, or the part of one, of windows that are numbered from `first` on."""
+        np.subtract.at(self._n_left, self._owner[first + pack.served[0]], 1)
         self._n_tokens += pack.n_tokens
         self._report(int(self._n_documents[self._n_left == 0].sum()), self._n_tokens, self._n_in_all)
 

@@ -22,7 +22,7 @@ from bertfeat.corpus.formats import check_text_column, has_words, own_id_column
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
-from bertfeat.extraction.plan import make_plan, plan_fields, stored_plan
+from bertfeat.extraction.plan import make_plan, plan_fields, span_file, stored_plan
 from bertfeat.extraction.resolution import Resolved, resolve
 from bertfeat.forks import check_polars
 from bertfeat.progress import Progress
@@ -65,6 +65,7 @@ class Job:
             device=self.plan.fields["device_kind"],
             model=name_elsewhere(self.config.model),
             cache=None if self.config.cache is None else str(Path(self.config.cache).absolute()),
+            spans=self.config.spans if (spans := span_file(self.config)) is None else str(Path(spans.path).absolute()),
         )
         files = tuple(
             file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertfeat.choices import Level, StoreDtype, UnknownWords
+from bertfeat.choices import Level, SpanPair, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.device_copies import Fetches, gathering_device
 from bertfeat.encoder.sentence_model import SentenceModel
-from bertfeat.extraction.pooling import EmbeddingBuffer, Finish, LevelBuffer, counts_of, modes_of
+from bertfeat.extraction.pooling import EmbeddingBuffer, Finish, LevelBuffer, SpanBuffer, counts_of, modes_of
 from bertfeat.extraction.resolution import Resolved
 from bertfeat.ragged import run_of, starts_of
-from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable
+from bertfeat.records import BoolArray, Document, IntArray, LevelSchema, LevelTable, SpanRows
 from bertfeat.store.conditions import table_rows_where
 from bertfeat.text.alignment import (
     Units,
@@ -31,20 +31,23 @@ from bertfeat.text.alignment import (
     word_rows,
     word_units,
 )
+from bertfeat.text.spans import document_starts_of, n_spans_before, span_units, tokens_of_spans
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
 from bertfeat.text.windows import Windows
 
 Values = Sequence[Any] | npt.NDArray[Any]
-Buffer = LevelBuffer | EmbeddingBuffer
+Buffer = LevelBuffer | SpanBuffer | EmbeddingBuffer
 
 
 @dataclass(frozen=True, slots=True)
 class ShardText:
     """The documents of a shard, their tokens and windows, and the positions that each level's rows are pooled from.
 
-    `units` has one entry per pooling mode. `n_unknown` counts the tokens that static vectors lack; None for an encoder.
-    `kept`, bool (n_rows,), says for a level which of its rows are stored, if not all are.
+    `units` has one entry per pooling mode, of each of two spans. `n_unknown` counts the tokens that static vectors
+    lack; None for an encoder. `spans` are the rows of the span level. If chunks are encoded alone, `alone` are these as
+    documents, and the units of that level are of its windows. `kept`, bool (n_rows,), says for a level which of its
+    rows are stored, if not all are.
     """
 
     documents: Sequence[Document]
@@ -53,23 +56,39 @@ class ShardText:
     words: WordRows | None
     units: Mapping[Level, Sequence[Units]]
     n_unknown: int | None = None
+    spans: SpanRows | None = None
+    alone: ShardText | None = None
     kept: Mapping[Level, BoolArray] = field(default_factory=dict)
 
     @property
     def needed_windows(self) -> BoolArray | None:
-        """Which windows some row is pooled from, bool (n_windows,); None where every row is stored."""
-        if not self.kept:
+        """Which windows some row is pooled from, bool (n_windows,); None where every token has a row."""
+        if not self.kept and not self.units.keys() <= {Level.SPAN}:
             return None
-        units = [each for units in self.units.values() for each in units]
+        units = [each for level, units in self.units.items() if not self.is_alone(level) for each in units]
         return sum((np.diff(each.window_starts) for each in units), np.zeros(len(self.windows), np.int64)) > 0
+
+    def is_alone(self, level: Level) -> bool:
+        """Return whether the rows of a level are pooled from the windows of `alone`."""
+        return level is Level.SPAN and self.alone is not None
+
+    @property
+    def n_tokens_of_documents(self) -> IntArray:
+        """The tokens of each document, or of its chunks if only these are encoded: int64 (n_documents,)."""
+        if self.alone is None or self.spans is None or self.tokens.n_documents:
+            whole: IntArray = self.tokens.n_texts.sum(axis=1)
+            return whole
+        n_tokens, n_documents = self.alone.tokens.n_texts.sum(axis=1), len(self.documents)
+        return np.bincount(self.spans.document, weights=n_tokens, minlength=n_documents).astype(np.int64)
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of tokens, windows and dropped rows, for the receipt."""
-        n_tokens = int(self.tokens.n_texts.sum())
+        texts = [self] if self.alone is None else [self, self.alone]
+        n_tokens = sum(int(text.tokens.n_texts.sum()) for text in texts)
         return {
             "n_tokens": n_tokens,
-            "n_truncated_tokens": n_tokens - int(kept_tokens(self.tokens, self.windows).sum()),
-            "n_windows": len(self.windows),
+            "n_truncated_tokens": n_tokens - sum(int(kept_tokens(text.tokens, text.windows).sum()) for text in texts),
+            "n_windows": sum(len(text.windows) for text in texts),
             **({} if self.n_unknown is None else {"n_unknown_tokens": self.n_unknown}),
             **{f"n_dropped_{level}_rows": int((~kept).sum()) for level, kept in self.kept.items()},
         }
@@ -82,8 +101,13 @@ def align(
     tokenizer: Tokenizer,
     config: ExtractConfig,
     sentence: SentenceModel | None,
+    spans: SpanRows | None = None,
+    alone: ShardText | None = None,
 ) -> ShardText:
-    """Find the rows of every requested level, and the positions that each row is pooled from."""
+    """Find the rows of every requested level, and the positions that each row is pooled from.
+
+    `alone` are the chunks of `spans` as documents, if they are encoded alone: their sentences are the spans.
+    """
     units: dict[Level, list[Units]] = {}
     words: WordRows | None = None
     for level in config.levels:
@@ -94,6 +118,12 @@ def align(
             given = bool(documents) and documents[0].words is not None
             words = word_rows(tokens, windows, documents, given_words=given)
             units[level] = [word_units(words, tokens, windows, mode.takes) for mode in modes]
+        elif level is Level.SPAN and alone is not None:
+            units[level] = [*alone.units[Level.SENTENCE]]
+        elif level is Level.SPAN:
+            assert spans is not None
+            pair = [spans] if spans.second is None else [spans, spans.second]
+            units[level] = [span_units(each, tokens, windows, mode.takes) for each in pair for mode in modes]
         else:
             counts = counts_of(config, sentence)
             units[level] = [
@@ -103,9 +133,10 @@ def align(
     n_unknown = None
     if (unknown_id := tokenizer.unknown_id) is not None:
         n_unknown = int(np.count_nonzero(tokens.ids == unknown_id))
-        for level in [each for each in units if each is Level.SENTENCE or config.unknown_words is UnknownWords.NULL]:
+        of_several = (Level.SENTENCE, *(() if alone else (Level.SPAN,)))
+        for level in [each for each in units if each in of_several or config.unknown_words is UnknownWords.NULL]:
             units[level] = [without_unknown(unit, windows, unknown_id) for unit in units[level]]
-    return ShardText(documents, tokens, windows, words, units, n_unknown)
+    return ShardText(documents, tokens, windows, words, units, n_unknown, spans, alone)
 
 
 def keep_rows(
@@ -129,7 +160,12 @@ def keep_rows(
         level: [each.of_rows(kept[level]) if level in kept else each for each in units]
         for level, units in text.units.items()
     }
-    return dataclasses.replace(text, units=units, kept=kept)
+    alone = text.alone
+    if alone is not None and Level.SPAN in kept:
+        alone = dataclasses.replace(
+            alone, units={Level.SENTENCE: units[Level.SPAN]}, kept={Level.SENTENCE: kept[Level.SPAN]}
+        )
+    return dataclasses.replace(text, units=units, alone=alone, kept=kept)
 
 
 def _are_at(document: IntArray, positions: Sequence[int]) -> BoolArray:
@@ -151,14 +187,23 @@ def make_buffers(
     n_values = sum(units[0].n_rows * f.dim for level, units in text.units.items() for f in schemas[level].features)
     n_bytes = n_values * config.store_dtype.width
     if finish is not None:
-        n_bytes += sum(4 * resolved.model.hidden_size * units.n_rows for units in text.units[Level.SENTENCE])
+        of_texts = [units for level in config.text_levels for units in text.units[level]]
+        n_bytes += sum(4 * resolved.model.hidden_size * units.n_rows for units in of_texts)
     where = gathering_device(device, n_bytes)
 
     def build(where: torch.device) -> dict[Level, Buffer]:
         buffers: dict[Level, Buffer] = {}
         for level, units in text.units.items():
             features, modes = schemas[level].features, modes_of(level, config, resolved.sentence)
-            if finish is None or level is not Level.SENTENCE:
+            if len(units) > 1 and level not in config.text_levels:
+                pair, n_parts = config.span_pair, len(units) // (2 if config.span_pair is SpanPair.DIFF else 1)
+                own = [dataclasses.replace(feature, dim=feature.dim // n_parts) for feature in features]
+                kind = StoreDtype.FLOAT32 if pair is SpanPair.DIFF else config.store_dtype
+                all_modes = [*modes, *modes] if config.joins_spans else modes
+                halves = [LevelBuffer(*each, own, kind, where) for each in zip(units, all_modes, strict=True)]
+                buffers[level] = SpanBuffer(halves, features, pair, config.store_dtype)
+                continue
+            if finish is None or level not in config.text_levels:
                 buffers[level] = LevelBuffer(units[0], modes[0], features, config.store_dtype, where)
                 continue
             pooled = [dataclasses.replace(features[0], dim=resolved.model.hidden_size)]
@@ -205,16 +250,24 @@ def document_starts(level: Level, text: ShardText) -> IntArray:
     elif level is Level.TOKEN:
         flat = np.flatnonzero(text.windows.kept)
         starts = np.searchsorted(documents_at(flat, text.tokens, text.windows), starts)
+    elif level is Level.SPAN:
+        assert text.spans is not None
+        starts = document_starts_of(text.spans, len(text.documents))
     return starts_of(text.kept[level].astype(np.int64))[starts] if level in text.kept else starts
 
 
-def kept_by_document(text: ShardText) -> Iterator[list[list[int]]] | None:
-    """Return the numbers of the stored rows of each document at each filtered level; None where all are stored."""
-    if not text.kept:
+def rows_by_document(text: ShardText) -> Iterator[list[Any]] | None:
+    """Return the spans of each document, and the numbers of its stored rows at each filtered level; None without."""
+    if not text.kept and text.spans is None:
         return None
-    whole = dataclasses.replace(text, kept={})
-    pieces = [np.split(kept, document_starts(level, whole)[1:])[:-1] for level, kept in text.kept.items()]
-    return ([np.flatnonzero(piece).tolist() for piece in levels] for levels in zip(*pieces, strict=True))
+    whole, pieces = dataclasses.replace(text, kept={}), []
+    for level, kept in text.kept.items():
+        found = np.split(kept, document_starts(level, whole)[1:])[:-1]
+        pieces.append([np.flatnonzero(rows).tolist() for rows in found])
+    for spans in [each for each in (text.spans, text.spans and text.spans.second) if each is not None]:
+        bounds = np.stack([spans.char_start, spans.char_end], axis=1)
+        pieces.append([rows.tolist() for rows in np.split(bounds, document_starts(Level.SPAN, whole)[1:])[:-1]])
+    return map(list, zip(*pieces, strict=True))
 
 
 def _columns(level: Level, text: ShardText, schema: LevelSchema, tokenizer: Tokenizer) -> dict[str, Values]:
@@ -223,13 +276,18 @@ def _columns(level: Level, text: ShardText, schema: LevelSchema, tokenizer: Toke
         columns = _token_columns(text, tokenizer)
     elif level is Level.WORD:
         columns = _word_columns(text)
+    elif level is Level.SPAN:
+        columns = _span_columns(text)
     else:
         columns = _sentence_columns(text)
     for name in [column.name for column in schema.columns if column.name not in columns]:
         if level is Level.WORD:
             columns[name] = [value for document in text.documents for value in document.annotations[name]]
         else:
-            columns[name] = [document.kept.get(name) for document in text.documents]
+            values = [document.kept.get(name) for document in text.documents]
+            columns[name] = (
+                values if text.spans is None or level is Level.SENTENCE else _taken(values, text.spans.document)
+            )
     return {column.name: columns[column.name] for column in schema.columns}
 
 
@@ -283,6 +341,25 @@ def _word_columns(text: ShardText) -> dict[str, Values]:
         "n_tokens": words.n_tokens.astype(np.int32),
         "segment": in_second.astype(np.int8),
     }
+
+
+def _span_columns(text: ShardText) -> dict[str, Values]:
+    spans, documents = text.spans, text.documents
+    assert spans is not None
+    of = text if text.alone is None else text.alone
+    kept = starts_of(kept_tokens(of.tokens, of.windows).astype(np.int64))
+    first, last = tokens_of_spans(spans, of.tokens) if of is text else (of.tokens.starts[:-1], of.tokens.starts[1:])
+    columns: dict[str, Values] = {
+        "doc_id": _doc_ids(text, spans.document),
+        "span_index": n_spans_before(spans).astype(np.int32),
+        "char_start": spans.char_start,
+        "char_end": spans.char_end,
+        "text": spans.texts(documents),
+        "n_tokens": (kept[last] - kept[first]).astype(np.int32),
+    }
+    if (second := spans.second) is not None:
+        columns |= {"char_start_2": second.char_start, "char_end_2": second.char_end, "text_2": second.texts(documents)}
+    return {**columns, **spans.columns}
 
 
 def _sentence_columns(text: ShardText) -> dict[str, Values]:

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from bertfeat._version import __version__
-from bertfeat.choices import CorpusFormat, Level, OnOverlong, StoreDtype, UnknownWords
+from bertfeat.choices import BadRows, CorpusFormat, Level, OnOverlong, StoreDtype, UnknownWords
 from bertfeat.config import ExtractConfig
 from bertfeat.corpus import Corpus, CorpusSchema, ScannedRow, cut_shards
 from bertfeat.corpus.corpus import recorded_path
 from bertfeat.corpus.formats import own_columns
+from bertfeat.corpus.span_files import SpanFile, is_span_file, open_spans
 from bertfeat.durable.differences import differing
 from bertfeat.durable.records import hash_of_json
 from bertfeat.encoder.sentence_model import SentenceModel
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.resolution import Resolved
-from bertfeat.levels import LEVELS, PAIR_COLUMNS
+from bertfeat.levels import LEVELS, PAIR_COLUMNS, SECOND_SPAN
 from bertfeat.records import (
     FORMAT_VERSION,
     Document,
@@ -32,14 +33,24 @@ from bertfeat.records import (
     LevelSchema,
     ModelInfo,
     Plan,
+    SpanRows,
 )
 from bertfeat.storage import AnyPath
 from bertfeat.store.conditions import table_rows_where
 from bertfeat.store.folder import folder_at
 from bertfeat.store.manifest import COMPACTED, newest_readable
-from bertfeat.store.plan_file import MODEL_NAMES, PlanDamaged, hash_of_plan, plan_hashes, read_plan
-from bertfeat.text.spans import check_lengths
+from bertfeat.store.plan_file import (
+    MODEL_NAMES,
+    SPANS_DIGEST,
+    PlanDamaged,
+    hash_of_plan,
+    names_only,
+    plan_hashes,
+    read_plan,
+)
+from bertfeat.text.spans import find_spans, needs_tokens
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import check_lengths
 
 # The memory for each token of a shard apart from its vectors: ids, offsets, windows, strings.
 _WORKING_BYTES_PER_TOKEN = 256
@@ -51,11 +62,13 @@ VERSION_NAMES = tuple(f"versions.{name}" for name in ("bertfeat", "torch", "tran
 FINISHED_NAMES = ("shard_bytes", *VERSION_NAMES)
 #: Fields that decide which rows are stored, if they are set.
 ROW_FILTERS = ("rows", "positions")
+# Fields of the span level, which other plans lack.
+_OF_SPANS = ("spans", "span_pooling", "span_pair", "chunk", "chunk_context")
 # Fields that decide which documents are read, which rows are stored and how, but not the vectors of a row.
 _OF_NO_VECTOR = (
     *(*MODEL_NAMES, "format_version", "max_batch_tokens", "shard_bytes", "vector_encoding", "bad_rows", "limit"),
     *("format", "text_column", "text_pair_column", "text_pairs", "id_column", "keep_columns", "label_column"),
-    *("document_column", "no_header", "delimiter", "own_columns", *ROW_FILTERS),
+    *("document_column", "no_header", "delimiter", "own_columns", *ROW_FILTERS, "spans", SPANS_DIGEST),
 )
 # The field of a plan with the columns that a format gives without a setting.
 OWN_COLUMNS = "own_columns"
@@ -87,7 +100,14 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     The hash of a plan covers the bytes of the inputs, but not their paths, workers, device number and runner.
     """
     fields = config.planned()
-    fields = {name: value for name, value in fields.items() if name not in ROW_FILTERS or value not in (None, [])}
+    left_out = () if Level.SPAN in config.levels else _OF_SPANS
+    fields = {
+        name: value
+        for name, value in fields.items()
+        if name not in left_out and (name not in (*ROW_FILTERS, *_OF_SPANS) or value not in (None, []))
+    }
+    if (spans := span_file(config)) is not None:
+        fields[SPANS_DIGEST] = spans.digest
     fields |= {
         "format_version": FORMAT_VERSION,
         "layers": list(resolved.layers),
@@ -108,6 +128,22 @@ def plan_fields(config: ExtractConfig, resolved: Resolved, files: Sequence[Input
     if packages := {choice.added_by for choice in used if choice.added_by}:
         fields["extensions"] = sorted(packages)
     return fields
+
+
+def span_file(config: ExtractConfig) -> SpanFile | None:
+    """Return the file of spans of some settings; None if they name none."""
+    if config.spans is None or Level.SPAN not in config.levels or not is_span_file(config.spans):
+        return None
+    found = open_spans(config.spans)
+    if found.pairs and not config.joins_spans:
+        raise ConfigError(
+            f"`spans` {config.spans!r} has two spans in each row; say what becomes of them with `span_pair`"
+        )
+    if config.joins_spans and not found.pairs:
+        raise ConfigError(
+            f"`span_pair` needs char_start_2 and char_end_2, which `spans` {config.spans!r} does not have"
+        )
+    return found
 
 
 def fields_of_process(model: ModelInfo, config_sha256: str, sentence: SentenceModel | None) -> dict[str, str]:
@@ -142,9 +178,18 @@ def make_plan(
     ratio in the first rows of the corpus.
     """
     config = corpus.config
-    cost = _row_cost(resolved, config.store_dtype, _tokens_per_byte(corpus, tokenizer))
+    cost = _row_cost(resolved, config, *_per_byte(corpus, tokenizer))
     shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
-    schemas = {level: level_schema(level, corpus.schema(), resolved.columns[level]) for level in config.levels}
+    columns, spans = corpus.schema(), span_file(config)
+    if Level.SPAN in config.levels:
+        own = () if spans is None else spans.columns
+        kept = () if Level.SENTENCE in config.levels else columns.kept
+        columns = dataclasses.replace(columns, spans=(*own, *kept), has_span_pairs=config.joins_spans)
+    schemas = {level: level_schema(level, columns, resolved.columns[level]) for level in config.levels}
+    if spans is not None:
+        rows = ([row for row in corpus.read(shard) if isinstance(row, Document)] for shard in shards)
+        is_all = config.limit is None and config.bad_rows is BadRows.ERROR and corpus.earlier is None
+        spans.check(rows, is_all=is_all)
     if config.rows is not None:
         for level in config.filtered_levels:
             # Without rows, this finds what is wrong before anything is written.
@@ -193,7 +238,7 @@ def plan_differences(
     stored: Mapping[str, Any], now: Mapping[str, Any], left_out: Sequence[str] = ()
 ) -> dict[str, tuple[object, object]]:
     """Return the fields in which two plans differ, with both values; a model's name does not count, its digests do."""
-    left_out = (*left_out, *MODEL_NAMES, "base", COMPACTED)
+    left_out = (*left_out, *names_only(stored), "base", COMPACTED)
     return differing(*({name: fields[name] for name in fields.keys() - left_out} for fields in (stored, now)))
 
 
@@ -204,31 +249,44 @@ def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
     return tuple(dataclasses.replace(file, path=path) for file, path in zip(files, paths, strict=True))
 
 
-def _tokens_per_byte(corpus: Corpus, tokenizer: Tokenizer) -> float:
-    """Return the number of tokens per byte of text, measured on the first rows of the corpus."""
+def _per_byte(corpus: Corpus, tokenizer: Tokenizer) -> tuple[float, float]:
+    """Return the numbers of tokens and of spans per byte of text, measured on the first rows of the corpus."""
     rows = itertools.islice(corpus.scan(), _SAMPLE_ROWS)
     head = cut_shards(rows, lambda row: row.n_bytes, 1 << 20, keep_groups=False)
     documents = [row for shard in head[:1] for row in corpus.read(shard) if isinstance(row, Document)]
     n_bytes = sum(len(d.text.encode()) + len((d.text_pair or "").encode()) for d in documents)
     # This finds token ids that the model does not have, before anything is written.
     tokenizer.encode([d for d in documents if len(d.text) < _SAMPLE_CHARS])
-    return max(int(tokenizer.count(documents).sum()), 1) / max(n_bytes, 1)
+    n_tokens = max(int(tokenizer.count(documents).sum()), 1)
+    n_spans = len(spans_of(corpus.config, documents, tokenizer).document) if Level.SPAN in corpus.config.levels else 0
+    return n_tokens / max(n_bytes, 1), n_spans / max(n_bytes, 1)
 
 
-def _row_cost(resolved: Resolved, dtype: StoreDtype, tokens_per_byte: float) -> Callable[[ScannedRow], int]:
+def spans_of(config: ExtractConfig, documents: Sequence[Document], tokenizer: Tokenizer) -> SpanRows:
+    """Return the spans of documents."""
+    if (file := span_file(config)) is not None:
+        return file.of(documents)
+    tokens = tokenizer.encode(documents) if needs_tokens(config.chunk) else None
+    return find_spans(documents, tokens, config.spans, config.chunk)
+
+
+def _row_cost(
+    resolved: Resolved, config: ExtractConfig, tokens_per_byte: float, spans_per_byte: float
+) -> Callable[[ScannedRow], int]:
     """Return the cost of a row as a function of its text; it is called for each row."""
-    sizes = {level: row_bytes(level, columns, dtype) for level, columns in resolved.columns.items()}
-    token_bytes, word_bytes, sentence_bytes = (
-        sizes.get(level, 0) for level in (Level.TOKEN, Level.WORD, Level.SENTENCE)
+    sizes = {level: row_bytes(level, columns, config.store_dtype) for level, columns in resolved.columns.items()}
+    token_bytes, word_bytes, sentence_bytes, span_bytes = (
+        sizes.get(level, 0) for level in (Level.TOKEN, Level.WORD, Level.SENTENCE, Level.SPAN)
     )
-    stores_text = Level.SENTENCE in sizes
+    n_texts = (Level.SENTENCE in sizes) + (config.chunk is not None)
     # The modes of the model's own sentence embedding are pooled in float32.
     pooled_bytes = 4 * len(resolved.sentence.modes) * resolved.model.hidden_size if resolved.sentence else 0
 
     def cost(row: ScannedRow) -> int:
         n_tokens = int(row.n_bytes * tokens_per_byte) + 2
         n_words = int(n_tokens * _WORDS_PER_TOKEN) + 1
-        stored = n_tokens * token_bytes + n_words * word_bytes + sentence_bytes + row.n_bytes * stores_text
+        stored = n_tokens * token_bytes + n_words * word_bytes + sentence_bytes + row.n_bytes * n_texts
+        stored += int(row.n_bytes * spans_per_byte + 1) * span_bytes
         return max(stored, n_tokens * _WORKING_BYTES_PER_TOKEN + pooled_bytes)
 
     return cost
@@ -241,8 +299,9 @@ def row_bytes(level: Level, columns: Sequence[FeatureColumn], dtype: StoreDtype)
 
 def level_schema(level: Level, corpus: CorpusSchema, features: tuple[FeatureColumn, ...]) -> LevelSchema:
     """Return the columns of a level: those that bertfeat writes, those of the corpus, and the vectors."""
-    first, *written = (c for c in LEVELS[level].columns if corpus.has_pairs or c not in PAIR_COLUMNS)
-    own = {Level.WORD: corpus.annotations, Level.SENTENCE: corpus.kept}.get(level, ())
+    left_out = (*(() if corpus.has_pairs else PAIR_COLUMNS), *(() if corpus.has_span_pairs else SECOND_SPAN))
+    first, *written = (c for c in LEVELS[level].columns if c not in left_out)
+    own = {Level.WORD: corpus.annotations, Level.SPAN: corpus.spans, Level.SENTENCE: corpus.kept}.get(level, ())
     columns = (dataclasses.replace(first, type=corpus.id_type), *written, *own)
     names = [*(column.name for column in columns), *(feature.name for feature in features)]
     for name in names:
@@ -295,7 +354,7 @@ def _advice(resolved: Resolved, fields: Mapping[str, Any]) -> dict[str, Any]:
         "prompts": dict(resolved.prompts),
         "unknown_words": None if fields["unknown_words"] == UnknownWords.NULL else fields["unknown_words"],
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
-        **{name: fields.get(name) for name in ROW_FILTERS},
+        **{name: fields.get(name) for name in (*ROW_FILTERS, *_OF_SPANS)},
     }
-    at_sentences = {"sentence_model": resolved.described} if Level.SENTENCE in resolved.columns else {}
+    at_sentences = {"sentence_model": resolved.described} if {Level.SENTENCE, Level.SPAN} & {*resolved.columns} else {}
     return {name: value for name, value in told.items() if value} | at_sentences

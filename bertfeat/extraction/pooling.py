@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import embedding_bag
 
 from bertfeat import extensions
-from bertfeat.choices import Combine, Level, Pooling, StoreDtype
+from bertfeat.choices import Combine, Level, Pooling, SpanPair, SpanPooling, StoreDtype
 from bertfeat.config import ExtractConfig
 from bertfeat.encoder.device_copies import to_device
 from bertfeat.encoder.encoder import HiddenStates
@@ -88,11 +88,13 @@ _FIRST_TOKEN = PoolingMode(Takes.FIRST, _take)
 
 
 def modes_of(level: Level, config: ExtractConfig, sentence: SentenceModel | None) -> tuple[PoolingMode, ...]:
-    """Return the pooling modes of a level: one, or those that the model's own sentence embedding joins."""
-    setting = LEVELS[level].pooling
+    """Return the pooling modes of a level: one; those of the ends of a span; or those that the model's own joins."""
+    setting = "pooling" if level in config.text_levels else LEVELS[level].pooling
     if setting is None:
         return (_TOKEN_MODE,)
     name = getattr(config, setting)
+    if name is SpanPooling.ENDS:
+        return MODES["first"], MODES["last"]
     if name != Pooling.MODEL:
         return (MODES.get(name) or extensions.load("poolings", name),)
     assert sentence is not None
@@ -101,7 +103,7 @@ def modes_of(level: Level, config: ExtractConfig, sentence: SentenceModel | None
 
 def needs_pooler(config: ExtractConfig) -> bool:
     """Return whether the sentence level uses the pooled output of the model."""
-    return Level.SENTENCE in config.levels and config.pooling is Pooling.POOLER
+    return bool(config.text_levels) and config.pooling is Pooling.POOLER
 
 
 def counts_of(config: ExtractConfig, sentence: SentenceModel | None) -> Counts:
@@ -248,6 +250,48 @@ class LevelBuffer:
             parts = [self._parts.pop(row) for row in complete]
             whole = {layer: torch.stack([part[layer] for part in parts]) for layer in self._layers}
             self._store_rows(np.array(complete, dtype=np.int64), whole)
+
+
+class SpanBuffer:
+    """The vectors of the span level of one shard, each made of several: of its first and last token, or of two spans.
+
+    Those of a layer lie side by side, also in a column of several layers; or the second is subtracted from the first.
+    """
+
+    def __init__(
+        self,
+        buffers: Sequence[LevelBuffer],
+        columns: Sequence[FeatureColumn],
+        pair: SpanPair,
+        dtype: StoreDtype,
+    ) -> None:
+        self._buffers, self._columns, self._pair = buffers, columns, pair
+        self._dtype: torch.dtype = getattr(torch, dtype)
+
+    @property
+    def valid(self) -> BoolArray:
+        """Whether each row has a vector: bool (n_rows,)."""
+        valid: BoolArray = np.logical_and.reduce([buffer.valid for buffer in self._buffers])
+        return valid
+
+    def add(self, pack: Pack, states: HiddenStates) -> None:
+        """Pool the states of `pack` into each part."""
+        for buffer in self._buffers:
+            buffer.add(pack, states)
+
+    @property
+    def vectors(self) -> dict[str, torch.Tensor]:
+        """The stored vectors, (n_rows, dim), once all packs were added."""
+        return {column.name: self._joined(column) for column in self._columns}
+
+    def _joined(self, column: FeatureColumn) -> torch.Tensor:
+        parts = [buffer.vectors[column.name] for buffer in self._buffers]
+        if self._pair is SpanPair.DIFF:
+            half = len(parts) // 2
+            parts = [first - second for first, second in zip(parts[:half], parts[half:], strict=True)]
+        n_layers = len(column.layers) if column.combine == Combine.CONCAT else 1
+        by_layer = [part.reshape(len(part), n_layers, part.shape[1] // n_layers) for part in parts]
+        return torch.stack(by_layer, 2).reshape(len(parts[0]), column.dim).to(self._dtype)
 
 
 class EmbeddingBuffer:

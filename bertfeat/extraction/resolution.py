@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bertfeat.choices import Combine, ComputeDtype, Level, OnOverlong, Pooling, Runner, UnknownWords
+from bertfeat.choices import (
+    Combine,
+    ComputeDtype,
+    Level,
+    OnOverlong,
+    Pooling,
+    Runner,
+    SpanPair,
+    SpanPooling,
+    UnknownWords,
+)
 from bertfeat.config import ExtractConfig
 from bertfeat.devices import default_max_batch_tokens, planned_kind, resolve_compute_dtype
 from bertfeat.encoder.checkpoint import Checkpoint
@@ -17,8 +28,8 @@ from bertfeat.errors import CheckpointError, ConfigError
 from bertfeat.levels import EMBEDDING
 from bertfeat.records import FeatureColumn, ModelInfo
 from bertfeat.store.provenance import FeatureSpec
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import WindowLimits
 
 # Settings that have no effect with static vectors, with the values that change nothing.
 _WITHOUT_MEANING = {
@@ -109,7 +120,7 @@ def find_prompt(checkpoint: Checkpoint, config: ExtractConfig) -> str:
 
 def own_embedding(checkpoint: Checkpoint, config: ExtractConfig) -> SentenceModel | None:
     """Return the model's own sentence embedding; None if it is not asked for."""
-    if config.pooling is not Pooling.MODEL or Level.SENTENCE not in config.levels:
+    if config.pooling is not Pooling.MODEL or not config.text_levels:
         return None
     if (sentence := checkpoint.sentence_model()) is not None:
         return sentence
@@ -122,7 +133,7 @@ def own_embedding(checkpoint: Checkpoint, config: ExtractConfig) -> SentenceMode
 
 def _authors_advice(checkpoint: Checkpoint, config: ExtractConfig) -> tuple[str, Mapping[str, str]]:
     """Return the model's own sentence embedding in plain words, empty if it does not say, and its prompts by name."""
-    if Level.SENTENCE not in config.levels:
+    if not config.text_levels:
         return "", {}
     described, prompts = UNSUPPORTED, Prompts()
     with contextlib.suppress(CheckpointError):
@@ -158,15 +169,20 @@ def _columns(
     tokenizer: Tokenizer,
     sentence: SentenceModel | None,
 ) -> tuple[FeatureColumn, ...]:
-    if level is Level.SENTENCE and sentence is not None:
+    of_texts = level in config.text_levels
+    if of_texts and sentence is not None:
         return (FeatureColumn(EMBEDDING, (info.n_layers,), str(Combine.NONE), sentence.dim(info.hidden_size)),)
-    if level is Level.SENTENCE and config.pooling is Pooling.POOLER:
+    if of_texts and config.pooling is Pooling.POOLER:
         return (FeatureColumn("pooler", (info.n_layers,), str(Combine.NONE), info.hidden_size),)
-    if level is Level.SENTENCE and config.pooling is Pooling.CLS:
+    if of_texts and config.pooling is Pooling.CLS:
         specials = [*tokenizer.single.prefix.ids, *tokenizer.single.suffix.ids]
         if tokenizer.cls_id is None or tokenizer.cls_id not in specials:
             raise ConfigError(f"`pooling='cls'`: {config.model} has no classification token; use mean or max")
-    return feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
+    columns = feature_columns(layers, config.combine, hidden_size=info.hidden_size, n_layers=info.n_layers)
+    if level is not Level.SPAN or of_texts:
+        return columns
+    times = (1 + (config.span_pooling is SpanPooling.ENDS)) * (1 + (config.span_pair is SpanPair.CONCAT))
+    return tuple(dataclasses.replace(column, dim=times * column.dim) for column in columns)
 
 
 def _limits(config: ExtractConfig, info: ModelInfo, tokenizer: Tokenizer, max_length: int) -> WindowLimits:
@@ -214,7 +230,7 @@ def _check_static(config: ExtractConfig, checkpoint: Checkpoint) -> None:
     length = sentence.max_length if sentence else None
     if config.max_length not in (None, checkpoint.max_length, length):
         raise ConfigError(f"`max_length={config.max_length}` has no effect {what}, which read each text whole; drop it")
-    if config.pooling in _WITHOUT_TOKENS and Level.SENTENCE in config.levels:
+    if config.pooling in _WITHOUT_TOKENS and config.text_levels:
         raise ConfigError(f"`pooling='{config.pooling}'` cannot be used {what}; use mean or max")
     if config.on_overlong is not OnOverlong.WINDOW and length is None:
         raise ConfigError(f"`on_overlong='{config.on_overlong}'` has no effect {what}, which have no limit; drop it")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BiLSTMTagger", "CentroidProbe", "KNNProbe", "LinearSVMProbe", "LinearTagger", "LogisticRegressionProbe",
-    "MLPProbe", "MeanRegressor", "RidgeProbe", "base", "bootstrap", "entities", "folder", "metrics", "registry",
+    "MLPProbe", "MeanRegressor", "RidgeProbe", "base", "bootstrap", "entities", "folder", "registry",
     "scores", "sequences", "targets",
 ]  # fmt: skip
 

@@ -61,8 +61,6 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     is_tagger: ClassVar[bool] = False
     #: Whether another seed gives another result.
     is_random: ClassVar[bool] = False
-    #: Whether it can weigh layers in a scalar mix.
-    has_mix: ClassVar[bool] = False
     #: The parameter that may be a list of values to choose from on dev, if there is one.
     penalty_name: ClassVar[str | None] = None
     #: The values of each parameter that is a name; those of the `metric` that chooses a penalty follow from the task.
@@ -130,17 +128,6 @@ class Probe(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Yield the parameters that have no effect, with or without dev, and why."""
         if self.task == Task.REGRESS and hasattr(self, "class_weight"):
             yield "class_weight", "of numbers"
-
-
-def encode_labels(y: npt.ArrayLike, *, what: str = "y") -> tuple[Labels, IntArray]:
-    """Return the classes, sorted, at least two, and each label's index among them; see `check_labels`."""
-    labels = check_labels(y, what=what)
-    classes, codes = np.unique(labels, return_inverse=True)
-    if len(classes) == 0:
-        raise UserError(f"{what} holds no labels; there is nothing to learn from")
-    if len(classes) == 1:
-        raise UserError(f"{what} holds one class alone, {classes.tolist()[0]!r}; a classifier needs two or more")
-    return classes, codes.astype(np.int64)
 
 
 def check_labels(y: npt.ArrayLike, *, what: str = "y") -> Labels:

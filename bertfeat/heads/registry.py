@@ -68,9 +68,9 @@ def make_head(name: str, task: Task = Task.CLASSIFY, **params: Any) -> Probe:
     return cls(**params, **({"task": task} if "task" in taken else {}))
 
 
-def heads_with_mix() -> str:
-    """Return the names of the heads that have a scalar mix, for messages."""
-    *names, last = (name for name in HEADS if head_class(name).has_mix)
+def heads_with(attribute: str) -> str:
+    """Return the names of the heads that have a parameter, such as `mix`, or a method, for messages."""
+    *names, last = (name for name in HEADS if hasattr(head_class(name), attribute))
     return f"{', '.join(names)} and {last}"
 
 

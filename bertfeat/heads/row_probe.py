@@ -119,8 +119,7 @@ def check_dev(X: object, y: Any, width: int, classes: Labels, task: str = Task.C
 def dev_score(probe: RowProbe, dev: Dev, metric: str) -> float:
     """Return a score of a probe on a dev split; macro F1 is over all classes, true or predicted."""
     try:
-        classes = probe.classes_ if probe.task == Task.MULTILABEL else None
-        return score_by(metric, dev[1], probe.predict(dev[0]), classes=classes)
+        return score_by(metric, dev[1], probe.predict(dev[0]), classes=probe.classes_)
     except UserError as error:
         raise UserError(f"dev: {error}") from None
 

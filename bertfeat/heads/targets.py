@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
-from bertfeat.heads.base import Labels, check_labels, encode_labels
+from bertfeat.heads.base import Labels, check_labels
 from bertfeat.records import BoolArray, Float64Array
 
 # Of each row its class as an index, int64 (n_rows,); numbers, float64 (n_rows, n_targets); or which classes it has,
@@ -49,11 +49,14 @@ def check_truth(task: str, y: Any, what: str = "y") -> Labels:
 
 def encode(task: str, y: Any, *, what: str = "y") -> tuple[Labels, Targets]:
     """Return the classes, sorted (none for numbers), and what a head learns of each row; see `Targets`."""
-    if task == Task.CLASSIFY:
-        return encode_labels(y, what=what)
     truth = check_truth(task, y, what)
     if not len(truth):
         raise UserError(f"{what} holds no labels; there is nothing to learn from")
+    if task == Task.CLASSIFY:
+        classes, codes = np.unique(truth, return_inverse=True)
+        if len(classes) == 1:
+            raise UserError(f"{what} holds one class alone, {classes.tolist()[0]!r}; a classifier needs two or more")
+        return classes, codes.astype(np.int64)
     if task == Task.REGRESS:
         return np.empty(0), truth.reshape(len(truth), -1)
     flat = list(chain.from_iterable(truth))

@@ -29,7 +29,7 @@ from bertfeat.layers.sums import (
     rsa,
     shifts,
 )
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, WORDS
 from bertfeat.memory import free_memory
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import FeatureColumn, Float32Array, Float64Array, Int32Array, IntArray
@@ -74,8 +74,8 @@ def compare_layers(
             raise UserError(f"`{name}` {value} must be {least} or more")
     one, two = as_store(store), None if other is None else as_store(other)
     where = one.choose_level(level)
-    if where is Level.SENTENCE and min_count != _MIN_COUNT:
-        reason = "`min_count` has no effect at level sentence, where a row is a whole text"
+    if where not in WORDS and min_count != _MIN_COUNT:
+        reason = f"`min_count` has no effect at level {where}, where a row is a text"
         warnings.warn(BertfeatWarning(reason), stacklevel=2)
     with reporting(progress) as reports:
         reports.stage("reading rows")

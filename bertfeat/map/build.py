@@ -186,7 +186,7 @@ def _is_word(store: Store, level: str, word: str) -> BoolArray:
     """Return which rows of a level are a word, bool (n_rows,)."""
     where = store.schema(level).level
     if not LEVELS[where].surface:
-        raise UserError(f"`level='{level}'`: a row is a whole text, which has no word; pass `level='word'`")
+        raise UserError(f"`level='{level}'`: a row is a text, which has no word; pass `level='word'`")
     found = PositionFilters(store, where, np.arange(store.n_rows(where))).words_like(word)
     if not found.any():
         raise UserError(f"{store.path}: no row of level {level} is the word {word!r}, in upper or lower case")
@@ -231,7 +231,7 @@ class _MapTable:
         standard = {column.name for known in LEVELS.values() for column in (*known.columns, *PAIR_COLUMNS)}
         kept = [name for names in own for name in names if name not in standard] if columns is None else list(columns)
         check_columns(store, level, kept)
-        names = [name for name in entry.names if name in own[0]]
+        names = [name for name in entry.names if name in own[0] and name not in _TEXTS]
         self._texts = [] if entry.surface else [name for name in _TEXTS if name in own[0]]
         for n, name in enumerate(kept):
             if name in {*names, *_TEXTS, *_MADE, *kept[:n]}:

@@ -16,8 +16,7 @@ from bertfeat.display import facts, html_table
 from bertfeat.errors import UserError
 from bertfeat.heads.base import check_labels, require_same_kind
 from bertfeat.heads.bootstrap import Interval, Statistic, interval_of, resampled_scores
-from bertfeat.heads.metrics import Scores
-from bertfeat.heads.scores import agreement, label_statistic, pair_labels, score_pairs
+from bertfeat.heads.scores import Scores, agreement, label_statistic, pair_labels, score_pairs
 from bertfeat.levels import LEVELS
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.config import LabelTable

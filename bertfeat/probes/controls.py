@@ -15,8 +15,9 @@ import polars as pl
 from bertfeat.choices import Level, Task
 from bertfeat.config import names_in
 from bertfeat.errors import BertfeatWarning, ConfigError, UserError
-from bertfeat.heads.base import Labels, encode_labels
-from bertfeat.heads.registry import HEADS, head_class
+from bertfeat.heads.base import Labels
+from bertfeat.heads.registry import heads_with
+from bertfeat.heads.targets import encode
 from bertfeat.levels import LEVELS
 from bertfeat.probes.rows import LabelledRows
 from bertfeat.probes.scoring import score_predicted
@@ -70,8 +71,8 @@ def check_controls(task: ProbeTask, choices: Iterable[FeatureChoice]) -> None:
     if asked and asked[0] in ("control", "type") and not LEVELS[task.level].surface:
         raise UserError(f"{asked[0]} needs words that repeat, and level {task.level} has texts; use level word")
     if config.mdl and not hasattr(task.head, "predict_proba"):
-        able = ", ".join(name for name in HEADS if hasattr(head_class(name), "predict_proba"))
-        raise UserError(f"head {config.head} has no probabilities, which mdl needs; use one of {able}")
+        able = heads_with("predict_proba")
+        raise UserError(f"head {config.head} has no probabilities, which mdl needs; it goes with {able}")
     if (_RANDOM_DEV in named) != (_RANDOM in named and task.dev is not None):
         raise UserError(
             f"baselines {', '.join(named)}: {_RANDOM} is a store of the texts to learn from, and {_RANDOM_DEV} one of "
@@ -171,7 +172,7 @@ def online_code(rows: LabelledRows, seed: int, predict: Predict | None = None) -
 
     Each portion (see `portions_of`) is coded by what `predict` learned of those before it, or by the shares of labels.
     """
-    classes, codes = encode_labels(rows.labels, what=rows.source.where)
+    classes, codes = encode(Task.CLASSIFY, rows.labels, what=rows.source.where)
     portions, uniform = portions_of(rows.documents, seed), float(np.log2(len(classes)))
     bits = uniform * int((portions == 0).sum())
     for portion in range(1, int(portions.max()) + 1):

@@ -11,7 +11,7 @@ from bertfeat.config import names_in
 from bertfeat.encoder.layers import feature_columns, parse_layers
 from bertfeat.errors import UserError
 from bertfeat.heads.base import Probe
-from bertfeat.heads.registry import heads_with_mix
+from bertfeat.heads.registry import heads_with
 from bertfeat.store.reader import Store
 
 _MIX, _CONCAT = "mix_", "concat_"
@@ -49,7 +49,7 @@ def choose_features(
 ) -> list[FeatureChoice]:
     """Return the features of a sweep, as a list or with commas between them; None for all that a head can use."""
     if features is None:
-        return _all_features(store, level, with_mixes=head.has_mix)
+        return _all_features(store, level, with_mixes=hasattr(head, "mix"))
     if isinstance(features, str):
         names = names_in(features)
         features = [int(name) if name.removeprefix("-").isdecimal() else name for name in names]
@@ -58,8 +58,8 @@ def choose_features(
     choices = []
     for name in features:
         if isinstance(name, str) and name.startswith(_MIX):
-            if not head.has_mix:
-                raise UserError(f"feature {name}: head {head.head} has no scalar mix; mixes go with {heads_with_mix()}")
+            if not hasattr(head, "mix"):
+                raise UserError(f"feature {name}: head {head.head} has no scalar mix; it goes with {heads_with('mix')}")
             found = store.feature(level, _CONCAT + name.removeprefix(_MIX))
             choices.append(FeatureChoice(found.name, len(found.layers)))
         else:

@@ -168,9 +168,10 @@ class FittedProbe:
                 (`device`, `workers`).
 
         Returns:
-            A row for each row of the level, in order: `doc_id`; `word_index` and `word`, or `token_index` and `token`;
-            `columns`; the gold label if `errors`, `label` or `labels` is given; `prediction`; and `probability`, which
-            is null for heads that have none. Both are null in rows without a vector. With `output`, what was written.
+            A row for each row of the level, in order: `doc_id`; `word_index` and `word`, `token_index` and `token`, or
+            `span_index` and `text`; `columns`; the gold label if `errors`, `label` or `labels` is given; `prediction`;
+            and `probability`, which is null for heads that have none. Both are null in rows without a vector. With
+            `output`, what was written.
 
         Raises:
             UserError: The store has other features or the model has changed; a column, the gold labels or a setting
@@ -187,22 +188,23 @@ class FittedProbe:
         store, texts, n_set_aside = _store_of(what), _texts_of(what), 0
         if store is not None and settings:
             raise UserError(f"`{next(iter(settings))}` is for reading text; {store.path} is a store")
+        of_rows = self.spec.row_settings(mine=self._mine) if store is None else {}
         if texts is not None:
             if out is None and not names and gold is None and settings.keys() <= {"device"}:
-                return self._predict_texts(texts, settings)
+                return self._predict_texts(texts, {**of_rows, **settings})
             what = {settings.get("text_column", "text"): texts}
         with ExitStack() as stack:
             if store is not None:
                 place = str(store.path)
             else:
-                config = self.spec.extract_config(**settings)
+                config = self.spec.extract_config(**{**of_rows, **settings})
                 corpus = resolve_kind(cast("Inputs", what), config)
                 place = ", ".join(map(str, corpus)) if isinstance(corpus, Paths) else "the data frame"
                 prefix, parent = (f".{out.name}-", out.parent) if out else (None, None)
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, dir=parent))
                 reader = reader_of(corpus, config.format)
                 kept = kept_settings(self.level, names, gold if labels is None else None, reader)
-                store = self._extract(corpus, Path(folder) / "features", {**kept, **settings}, progress)
+                store = self._extract(corpus, Path(folder) / "features", {**of_rows, **kept, **settings}, progress)
                 n_set_aside = store.manifest.totals.n_bad_rows
             # Settings of an extraction may have changed the feature.
             self.spec.find_in(store, mine=self._mine)
@@ -289,7 +291,7 @@ class FittedProbe:
         if shown.gold is not None and only_errors and not shown.n_gold:
             raise shown.gold.error_of_none()
 
-    def _predict_texts(self, texts: Sequence[str], settings: ExtractSettings) -> pl.DataFrame:
+    def _predict_texts(self, texts: Sequence[str], settings: Mapping[str, Any]) -> pl.DataFrame:
         """Return the predictions for texts in memory, with the columns that name a row."""
         # Imported here because scoring and fitting linear heads need no torch.
         from bertfeat.extraction.documents import documents_of

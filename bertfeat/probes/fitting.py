@@ -23,9 +23,10 @@ from bertfeat.choices import Level, Task
 from bertfeat.display import counted
 from bertfeat.errors import BertfeatWarning, UserError, require
 from bertfeat.heads.base import DEV_METRICS, Probe, require_same_kind
-from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with_mix, make_head
+from bertfeat.heads.registry import DEFAULT_HEADS, head_class, heads_with, make_head
 from bertfeat.heads.scores import mean_and_deviation
 from bertfeat.heads.targets import encode
+from bertfeat.levels import WORDS
 from bertfeat.memory import free_memory
 from bertfeat.probes.config import LabelTable, ProbeConfig, ProbeSettings
 from bertfeat.probes.controls import baseline_rows, check_controls, measure
@@ -253,12 +254,12 @@ class ProbeTask:
             kind = head_class(name, task)
         except UserError as error:
             raise UserError(f"{error}; {told_by}" if told_by else str(error)) from None
-        if kind.is_tagger and level is Level.SENTENCE:
+        if kind.is_tagger and level not in WORDS:
             raise UserError(
                 f"head {name} tags the words or tokens of a document; pass `level='word'` or `level='token'`"
             )
-        if config.mix is not None and not kind.has_mix:
-            raise UserError(f"head {name} has no scalar mix; `mix` goes with {heads_with_mix()}")
+        if config.mix is not None and not hasattr(kind, "mix"):
+            raise UserError(f"head {name} has no scalar mix; `mix` goes with {heads_with('mix')}")
         make_head(name, task, **config.params)
         dev = None if config.dev is None else as_store(config.dev)
         return cls(replace(config, head=name), store, dev, level, task, told_by, kind)

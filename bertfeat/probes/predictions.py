@@ -20,7 +20,7 @@ from bertfeat.durable.publication import publish_file
 from bertfeat.errors import UserError
 from bertfeat.exports.frame_files import ENDINGS, frame_writer
 from bertfeat.heads.base import Labels, Probe, check_labels, require_same_kind
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, WORDS
 from bertfeat.probes.rows import LabelSource
 from bertfeat.probes.targets import is_given
 from bertfeat.records import Float32Array
@@ -106,9 +106,9 @@ def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: 
     if wanted and not (reader.has_columns or reader.has_words):
         what = "leave it out of `columns`" if of_input else "pass gold labels with `labels`, or do not ask for them"
         raise UserError(f"the input is {reader.format}, which has no column {wanted[0]!r}; {what}")
-    kept = (wanted if level is Level.SENTENCE else of_input) if reader.has_columns else ()
+    kept = (of_input if level in WORDS else wanted) if reader.has_columns else ()
     levels = {level}
-    if kept or not of_documents.isdisjoint(names):
+    if (kept and level in WORDS) or not of_documents.isdisjoint(names):
         levels.add(Level.SENTENCE)
     if gold is not None and level is Level.TOKEN:
         levels.add(Level.WORD)

@@ -228,7 +228,8 @@ def read_vectors(store: Store, feature: str, labelled: LabelledRows, max_memory:
 def _hint(level: Level, columns: Sequence[str]) -> str:
     if found := [column for column in dict.fromkeys(columns) if column not in _OWN]:
         return f"columns that could be labels are {', '.join(found)}"
-    option = "`keep_columns`" if level is Level.SENTENCE else "`label_column`"
+    named = {Level.SENTENCE: "`keep_columns`", Level.SPAN: "labels in the table of `spans`"}
+    option = named.get(level, "`label_column`")
     return f"none came with the corpus; extract with {option}, or pass labels with `labels`"
 
 

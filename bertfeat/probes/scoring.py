@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,19 +14,18 @@ import numpy.typing as npt
 from bertfeat.choices import Task
 from bertfeat.display import html_table
 from bertfeat.errors import UserError
-from bertfeat.heads import metrics
+from bertfeat.heads import scores as metrics
 from bertfeat.heads.base import Labels, Probe
 from bertfeat.heads.bootstrap import Interval, Statistic, number_statistic, ranking_statistic, set_statistic
 from bertfeat.heads.bootstrap import bootstrap as bootstrapped
-from bertfeat.heads.metrics import RANKING_METRICS, Scores, title_of
-from bertfeat.heads.scores import label_statistic, pair_labels, score_pairs
+from bertfeat.heads.scores import RANKING_METRICS, Scores, label_statistic, pair_labels, score_pairs, title_of
 from bertfeat.heads.sequences import Sequences
 from bertfeat.plots.charts import draw_confusion
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.rows import LabelledRows
-from bertfeat.ragged import run_of
+from bertfeat.ragged import run_of, starts_of
 from bertfeat.records import BoolArray, Float32Array, IntArray
-from bertfeat.vectors.array import Vectors, chunks_of
+from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,11 +174,17 @@ def _outputs(
     scorer = probe.predict_proba if has_probabilities else getattr(probe, "decision_function", None)
     with_scores = with_scores and probe.task != Task.REGRESS
     flat = np.concatenate if probe.is_tagger else np.asarray
-    parts: Iterable[Any] = (vectors for _, vectors in chunks_of(X))
-    if probe.is_tagger and lengths is not None:
-        parts = [Sequences(X, lengths)] if len(lengths) else []
+    chunks = chunks_of(X)
+    if probe.is_tagger and isinstance(X, ArrayVectors):
+        # The chunks of vectors in memory may end inside a sequence.
+        chunks = iter([(range(X.shape[0]), X.whole())])
+    starts = starts_of(np.zeros(0, np.int64) if lengths is None else lengths)
     predicted, scores = [], []
-    for part in parts:
+    for rows, vectors in chunks:
+        part: Any = vectors
+        if probe.is_tagger and lengths is not None:
+            first, last = np.searchsorted(starts, [rows.start, rows.stop])
+            part = Sequences(vectors, lengths[first:last])
         if with_scores and scorer is not None:
             scores.append(flat(scorer(part)))
         is_best = is_labels and has_probabilities and with_scores

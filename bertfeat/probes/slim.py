@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import polars as pl
 
-from bertfeat.choices import Level
+from bertfeat.choices import Level, SpanPair
 from bertfeat.config import names_in
 from bertfeat.display import counted, human_bytes
 from bertfeat.errors import BertfeatWarning, UserError, require
@@ -216,7 +216,9 @@ def _costs(fits: Sequence[Fit], reports: Progress) -> list[dict[str, float]]:
 
     features = [task.store.feature(task.level, choice.feature) for _, task, choice, _ in fits]
     keys = [(n, max(feature.layers)) for (n, *_), feature in zip(fits, features, strict=True)]
-    specs = {key: task.spec(choice.feature) for key, (_, task, choice, _) in zip(keys, fits, strict=True)}
+    # A text alone has no second span, which costs next to nothing.
+    alone = {key: task.spec(choice.feature) for key, (_, task, choice, _) in zip(keys, fits, strict=True)}
+    specs = {key: replace(spec, span_pair=SpanPair.NONE) for key, spec in alone.items()}
     texts = {n: documents_of(_sample(task.store)) for n, task, _, _ in fits}
     seconds, n_bytes = defaultdict[tuple[int, int], list[float]](list), dict[tuple[int, int], int]()
     for number in range(_N_ROUNDS):
@@ -241,7 +243,8 @@ def _sample(store: Store) -> list[str]:
     """Return texts from all over the first shard of a store, or its words or tokens as texts."""
     from bertfeat.extraction.estimation import spread
 
-    level = next(level for level in (Level.SENTENCE, Level.WORD, Level.TOKEN) if level in store.levels)
+    order = (Level.SENTENCE, Level.WORD, Level.TOKEN, Level.SPAN)
+    level = next(level for level in order if level in store.levels)
     column = LEVELS[level].surface or "text"
     frame = store.shard(store.manifest.shards[0].shard).polars(level, ["doc_id", column])
     words = pl.col(column).str.replace(_TOKEN_MARK if level is Level.TOKEN else "^$", "").str.join(" ")

@@ -30,7 +30,7 @@ from bertfeat.durable.publication import publish_file, recover, replaced
 from bertfeat.durable.records import to_values
 from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, TEXTS
 from bertfeat.progress import Progress, reporting
 from bertfeat.records import IntArray
 from bertfeat.search.index import Index, open_index
@@ -47,7 +47,7 @@ from bertfeat.vectors.store import StoreVectors
 
 ASKED = "asked.json"
 # In this order in a row map. `segment` is the text of a pair that the characters belong to.
-_PLACES = ("token_index", "word_index", "segment", "char_start", "char_end")
+_PLACES = ("token_index", "word_index", "span_index", "segment", "char_start", "char_end")
 _ROW_GROUP_ROWS = 1 << 16
 
 
@@ -80,7 +80,8 @@ def build_index(
     Args:
         store: The store, or its folder.
         output: The index's folder.
-        level: `sentence`, `word` or `token`; by default the only one that is stored, or with `rerank` the sentence.
+        level: `sentence`, `span`, `word` or `token`; by default the only one that is stored; with `rerank` the only one
+            of sentences and spans.
         feature: The vectors, stored or made from stored ones (`layer_11` or 11, `mean_last4`); by default the only
             feature that is stored, or `concat_last4`.
         factory: A faiss factory string (`Flat`, `HNSW32`, `IVF1024,SQ8`, ...), or `auto`: by size, memory and recall.
@@ -101,7 +102,7 @@ def build_index(
             measured. By default random vectors of the index are used.
         text_column: The column of a file of `tune_queries` with the text; by default `text`.
         rerank: The rows that a search orders its best hits by, `LEVEL:FEATURE` such as `token:layer_06`, for an index
-            of the sentence level: the index also holds a code of each token of the documents (see `Index.search`).
+            of sentences or spans: the index also holds a code of each token of the documents (see `Index.search`).
         codes: How a value of these codes is stored: `bit` (its sign), `int8` or `float16`; by default `bit`.
         overwrite: Replace an index that is there.
         progress: See `extract`.
@@ -131,7 +132,7 @@ def build_index(
         n_threads=threads,
     )
     opened = as_store(store)
-    where = opened.choose_level(Level.SENTENCE if level is None and rerank is not None else level)
+    where = opened.choose_level(level, tuple(Level) if rerank is None else TEXTS)
     spec = FeatureSpec.of(opened, where, opened.choose_feature(where, feature))
     tokens = find_tokens_feature(opened, spec.level, rerank, codes)
     prompt = find_query_prompt(opened, where, query_prompt_name)

@@ -17,6 +17,7 @@ from bertfeat.ann.evaluation import query_metrics, with_relevant
 from bertfeat.ann.exact import sample_positions
 from bertfeat.ann.folder import read_given
 from bertfeat.ann.tuning import HeldOut, measured_recall
+from bertfeat.choices import Level
 from bertfeat.errors import InputError, UserError
 from bertfeat.records import IntArray
 from bertfeat.search.query_files import QueryFile
@@ -122,7 +123,11 @@ def evaluate_retrieval(
             for way, found in ranked.items():
                 found |= {str(query.query_id): [] for query in wanted}
                 n = None if way == "none" else candidates
-                hits = index.search(encoded, _RETRIEVED, columns=["doc_id"], rerank=way, candidates=n)
+                # Documents are judged: of several passages the best one counts.
+                group_by = "doc_id" if index.level is Level.SPAN else None
+                hits = index.search(
+                    encoded, _RETRIEVED, columns=["doc_id"], rerank=way, candidates=n, group_by=group_by
+                )
                 for number, doc_id in hits.select("query", "doc_id").iter_rows():
                     found[str(wanted[number].query_id)].append(str(doc_id))
     n_queries = len(ranked["none"])

@@ -9,8 +9,7 @@ import polars as pl
 from bertfeat.choices import Level
 from bertfeat.levels import LEVELS
 from bertfeat.records import BoolArray, Int32Array, IntArray
-from bertfeat.store.conditions import rows_where
-from bertfeat.store.reader import Store, read_columns, row_columns
+from bertfeat.store.reader import Store, condition_mask
 
 
 class PositionFilters:
@@ -36,9 +35,3 @@ class PositionFilters:
         codes = [numbers.setdefault(word.casefold(), len(numbers)) for word in distinct]
         found: Int32Array = words.replace_strict(distinct, codes, default=-1, return_dtype=pl.Int32).to_numpy()
         return found[self._rows], numbers
-
-
-def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
-    """Return for which rows an SQL condition on columns of the level, or of documents, is true, bool (n_rows,)."""
-    own, others = row_columns(store, level)
-    return rows_where(where, "where", [*own, *others], lambda names: read_columns(store, level, names))

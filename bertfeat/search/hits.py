@@ -127,23 +127,29 @@ class HitRows:
     def __init__(self, store: Store, level: Level) -> None:
         self.store = store
         self.level = level
-        self._own, self._others = row_columns(store, level)
+        self.own, self._others = row_columns(store, level)
 
     def columns(self, rows: IntArray, names: Sequence[str]) -> pl.DataFrame:
         """Return columns of rows of the level, in the given order."""
-        own = [name for name in names if name in self._own]
-        others = [name for name in names if name not in self._own]
+        own = [name for name in names if name in self.own]
+        others = [name for name in names if name not in self.own]
         if not others:
             return self.store.rows(self.level, rows, own)
         frame = self.store.rows(self.level, rows, list(dict.fromkeys(["doc_id", *own])))
         return frame.hstack(self._of_documents(frame["doc_id"], others)).select(names)
 
     def contexts(self, rows: IntArray, width: int = 40) -> list[Context]:
-        """Return each row, a word or a token, with `width` columns of its document on either side."""
-        if self.level is Level.SENTENCE:
+        """Return each row, a word, a token or a span, with `width` columns of its document on either side."""
+        if self.level is Level.SENTENCE or (self.level is Level.SPAN and Level.SENTENCE not in self.store.levels):
             raise UserError(f"{self.store.path}: level {self.level} holds whole texts, which have no context")
         find = self._from_texts if Level.SENTENCE in self.store.levels else self._from_neighbors
         return find(rows, width)
+
+    @functools.cached_property
+    def has_context(self) -> bool:
+        """Whether a row is better read within its document: a word, a token, or a mention whose document is stored."""
+        is_mention = self.level is Level.SPAN and Level.SENTENCE in self.store.levels and "spans" in self.store.metadata
+        return self.level in WORDS or is_mention
 
     @functools.cached_property
     def _documents(self) -> pl.DataFrame:
@@ -157,9 +163,11 @@ class HitRows:
 
     def _from_texts(self, rows: IntArray, width: int) -> list[Context]:
         # The segment says which text of a pair a word is in.
-        of_pairs = ["text_pair", "segment"] if "segment" in self._own else []
+        of_pairs = ["text_pair", "segment"] if "segment" in self.own else []
         contexts = []
-        for row in self.columns(rows, ["text", "char_start", "char_end", *of_pairs]).iter_rows(named=True):
+        found = self.columns(rows, ["doc_id", "char_start", "char_end", *of_pairs])
+        # A span has a text of its own.
+        for row in found.hstack(self._of_documents(found["doc_id"], ["text"])).iter_rows(named=True):
             if row["char_start"] is None:
                 raise UserError(f"{self.store.path}: special tokens have no context; leave out their rows")
             text = row["text_pair"] if row.get("segment") else row["text"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -18,7 +18,7 @@ from bertfeat.ann.exact import check_request, exact_search
 from bertfeat.ann.folder import read_description
 from bertfeat.ann.index import load_index
 from bertfeat.ann.transforms import TransformSpec, fit_transform, prepare
-from bertfeat.choices import Level, one_of
+from bertfeat.choices import one_of
 from bertfeat.display import html_table, model_text
 from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
@@ -33,7 +33,7 @@ from bertfeat.search.origin import Origin
 from bertfeat.search.query_vectors import EncodedQueries, Queries, QueryEncoder
 from bertfeat.search.reranking import Rerank, Reranker, Tokens
 from bertfeat.storage import local_path
-from bertfeat.store.reader import Store, as_store, check_columns
+from bertfeat.store.reader import Store, as_store, check_columns, check_known
 from bertfeat.store.selection import check_rows
 from bertfeat.vectors.nearest import Metric
 from bertfeat.vectors.store import StoreVectors
@@ -163,6 +163,7 @@ class Index:
         allowed: BoolArray | None = None,
         rerank: str | None = None,
         candidates: int | str | None = None,
+        group_by: str | None = None,
         matches: bool = False,
     ) -> pl.DataFrame:
         """Find the k most similar rows for each query.
@@ -184,8 +185,11 @@ class Index:
                 frequency; `mixed`, the mean of the cosine of the vectors and the score of `idf`; or `none`. By default
                 `mixed` for texts, if the index was built for it (`idf` if its metric is not the cosine).
             candidates: How many of the best hits of the vectors are ordered again (100, k at least); or `all`.
+            group_by: A column of the level; only the best hit of each of its values is returned, such as of each
+                `doc_id` at the span level.
             matches: Also return the column `matches`: for each word of a query its `query_word`, the `word` of the
-                document that it met, that word's `char_start` and `char_end`, and its part of the MaxSim as `score`.
+                document that it met, that word's `char_start` and `char_end` in the text of the hit, and its part of
+                the MaxSim as `score`.
 
         Returns:
             A row for each hit: `query`, `rank` from 1 on, `score` (the cosine, inner product or distance, or that of
@@ -213,14 +217,17 @@ class Index:
         reranker = self._reranker(rerank, encoded)
         if reranker is None and (matches or candidates is not None):
             raise UserError("`matches` and `candidates` are for `rerank`, and this search has none; leave them out")
-        dense = None
-        if same_word or exclude_same_word:
-            scores, positions = self._by_word(encoded, k, allowed, same=same_word)
-        elif reranker is not None:
+
+        def find(k: int) -> Sequence[npt.NDArray[Any]]:
+            if same_word or exclude_same_word:
+                return self._by_word(encoded, k, allowed, same=same_word)
+            if reranker is None:
+                return self.nearest(encoded.vectors, k, allowed=allowed)
             n = 100 if candidates is None else candidates
-            scores, dense, positions = self._reranked(reranker, encoded.vectors, k, allowed, n)
-        else:
-            scores, positions = self.nearest(encoded.vectors, k, allowed=allowed)
+            return self._reranked(reranker, encoded.vectors, k, allowed, n)
+
+        scores, *further, positions = find(k) if group_by is None else self._best_of_groups(find, k, group_by)
+        dense = further[0] if further else None
         query, place = np.nonzero(positions >= 0)
         found = positions[query, place]
         rows = self.rows[found]
@@ -326,12 +333,37 @@ class Index:
             parts.append([part[:, :k] for part in best])
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
+    def _best_of_groups(
+        self, find: Callable[[int], Sequence[npt.NDArray[Any]]], k: int, column: str
+    ) -> list[npt.NDArray[Any]]:
+        """Return what `find` returns for the best hit of each group, (n_queries, k); more are found until k differ."""
+        check_known(self.store.path, [column], self._hits.own, f" at level {self.level}")
+        groups = self.store.polars(self.level, [column])[column].rank("dense").fill_null(0).to_numpy()[self.rows]
+        n = k
+        while True:
+            n = self._at_most(4 * n)
+            found = find(n)
+            taken, n_short = np.full((len(found[0]), k), -1, np.int64), 0
+            for query, positions in enumerate(found[-1]):
+                there = positions[positions >= 0]
+                first = np.sort(np.unique(groups[there], return_index=True)[1])[:k]
+                taken[query, : len(first)] = first
+                n_short += len(first) < k and len(there) == n
+            if not n_short or n == self.n_vectors:
+                break
+        parts = [np.take_along_axis(np.asarray(part), taken.clip(0), axis=1) for part in found]
+        parts[-1] = np.where(taken < 0, -1, parts[-1])
+        return parts
+
     def _matches(self, reranker: Reranker, query: IntArray, positions: IntArray) -> list[list[dict[str, Any]]]:
         """Return the matches of each pair of a query and a position, (n_pairs,)."""
-        there = {column.name for column in self.store.schema(Level.SENTENCE).columns}
-        texts = self.store.rows(Level.SENTENCE, self.rows[positions], [n for n in ("text", "text_pair") if n in there])
-        pairs = zip(query.tolist(), positions.tolist(), texts.iter_rows(), strict=True)
-        return [reranker.matches(self.store, *pair) for pair in pairs]
+        there = {column.name for column in self.store.schema(self.level).columns}
+        names = [name for name in ("text", "text_pair", "char_start") if name in there]
+        frame = self.store.rows(self.level, self.rows[positions], names)
+        starts = frame["char_start"].to_list() if "char_start" in there else [0] * len(frame)
+        texts = frame.select(pl.exclude("char_start")).iter_rows()
+        found = zip(query.tolist(), positions.tolist(), texts, starts, strict=True)
+        return [reranker.matches(self.store, *each) for each in found]
 
     def prepare(self, vectors: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return vectors (n, dim) as the index compares them: transformed, and for the cosine of unit length."""
@@ -344,6 +376,11 @@ class Index:
             UserError: The index holds whole texts.
         """
         return self._hits.contexts(np.asarray(rows, np.int64), width)
+
+    @property
+    def has_contexts(self) -> bool:
+        """Whether hits are words, tokens or mentions, which are best read with their `contexts`."""
+        return self._hits.has_context
 
     @functools.cached_property
     def _hits(self) -> HitRows:

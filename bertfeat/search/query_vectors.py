@@ -16,9 +16,9 @@ from bertfeat.corpus.formats import has_words
 from bertfeat.encoder.sentence_model import Prompts
 from bertfeat.errors import UserError
 from bertfeat.extraction.documents import documents_of
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, WORDS, pooling_of
 from bertfeat.ragged import begins_run
-from bertfeat.records import Document, Int32Array, IntArray, LevelTable
+from bertfeat.records import Document, Int32Array, IntArray, LevelTable, SpanRows
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 
@@ -65,16 +65,16 @@ def gives_words(store: Store) -> bool:
 
 def find_query_prompt(store: Store, level: Level, name: str | None) -> str | None:
     """Return the text before each query of an index (see `build_index`); None for that of the store's rows."""
-    if level is not Level.SENTENCE:
+    if level in WORDS:
         if name is not None:
-            raise UserError(f"`query_prompt_name` {name!r} is for the sentence level, and the index is of {level} rows")
+            raise UserError(f"`query_prompt_name` {name!r} is for whole texts, and the index is of {level} rows")
         return None
     prompts: Mapping[str, str] = store.metadata.get("prompts", {})
     if name is None:
         prompt = store.metadata.get("prompt")
         if prompt and prompt == Prompts(prompts).document:
             return prompts.get("query", "")
-        if store.metadata["pooling"] == Pooling.MODEL:
+        if pooling_of(level, store.metadata) == Pooling.MODEL:
             return prompts.get("query")
         # sentence-transformers writes an empty prompt for models without one.
         return prompts.get("query") or None if prompt else None
@@ -131,7 +131,11 @@ class QueryEncoder:
         if self.token_spec is None:
             return [Flow.of_feature(self.spec, mine=self.name, **settings)]
         layers = ",".join(map(str, sorted({*self.spec.layers, *self.token_spec.layers})))
-        both = {"levels": (self.token_spec.level, self.spec.level), "layers": layers, "combine": (Combine.NONE,)}
+        both = {
+            "levels": (self.token_spec.level, self.spec.level_of_texts),
+            "layers": layers,
+            "combine": (Combine.NONE,),
+        }
         flow = Flow.of_feature(self.spec, mine=self.name, **settings, **both)
         return [flow.under(spec.extract_config(**settings)) for spec in (self.spec, self.token_spec)]
 
@@ -139,12 +143,17 @@ class QueryEncoder:
         level = self.spec.level
         chosen, surfaces = np.arange(len(documents)), [None] * len(documents)
         tokens = None
-        if level is Level.SENTENCE:
+        if level not in WORDS:
             from bertfeat.extraction.flow import run_together
 
-            documents = [self._document(document.index, document.text) for document in documents]
-            tables = run_together(self._flows, documents)
-            table = tables[0][level]
+            spans, texts = None, [document.text for document in documents]
+            if level is Level.SPAN and not self.spec.is_alone:
+                marked = [self._marked(text, name) for text, name in zip(texts, names, strict=True)]
+                starts, ends = (np.array([getattr(each, at) for each in marked], np.int32) for at in ("start", "end"))
+                spans, texts = SpanRows(chosen, starts, ends), [each.text for each in marked]
+            documents = [self._document(number, text) for number, text in enumerate(texts)]
+            tables = run_together(self._flows, documents, spans)
+            (table,) = tables[0].values()
             if self.token_spec is not None:
                 tokens = _tokens_in(tables[1][self.token_spec.level], self.token_spec, documents)
         else:
@@ -158,13 +167,18 @@ class QueryEncoder:
         valid = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
         for number in np.flatnonzero(~valid[chosen]).tolist():
             query = f"{names[number]} {documents[number].text!r:.60}"
-            if level is Level.SENTENCE:
+            if level not in WORDS:
                 raise UserError(f"{query}: has no token with a vector; write another text")
             raise UserError(
                 f"{query}: {level} {surfaces[number]!r} has no vector, because the model does not see it; shorten the "
                 "text, or mark another one"
             )
         return EncodedQueries(self.spec.vectors_in(table)[chosen], tuple(surfaces), tokens)
+
+    def _marked(self, text: str, name: str) -> MarkedText:
+        """Return a query of spans: the characters between brackets, or without these all."""
+        marked = parse_marked(text, name, needs_mark=False)
+        return marked.collapsed() if self.given_words else marked
 
     def _document(self, number: int, text: str) -> Document:
         """Return a query as a document like those of the store: of words, if these are."""
@@ -232,10 +246,11 @@ class MarkedText:
         return MarkedText(" ".join(self.text.split()), start, end)
 
 
-def parse_marked(text: str, name: str = "query") -> MarkedText:
+def parse_marked(text: str, name: str = "query", *, needs_mark: bool = True) -> MarkedText:
     r"""Read a text in which square brackets mark one word; a text of one word needs none.
 
-    A backslash before a bracket or a backslash makes it an ordinary character. `name` is for messages.
+    A backslash before a bracket or a backslash makes it an ordinary character. `name` is for messages. Without
+    `needs_mark`, brackets may mark any characters, and a text without them is marked as a whole.
 
     Examples:
         >>> parse_marked("on the [bank] of the river")
@@ -257,7 +272,7 @@ def parse_marked(text: str, name: str = "query") -> MarkedText:
     if kinds:
         what = "mark one [word], and write \\[ or \\] for a bracket of the text"
         raise UserError(f"{name} {text!r:.60}: the brackets do not mark one word; {what}")
-    if len(plain.split()) != 1:
+    if needs_mark and len(plain.split()) != 1:
         what = "put brackets around one, as in 'the [bank] of the river'"
         raise UserError(f"{name} {text!r:.60}: no word is marked; {what}")
     return MarkedText(plain, 0, len(plain))

@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow.parquet as pq
+from numpy.lib.stride_tricks import sliding_window_view
 
 from bertfeat.ann.description import CODES, FREQUENCIES, TOKENS
 from bertfeat.ann.exact import sample_positions
@@ -27,7 +28,7 @@ from bertfeat.durable.steps import step
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS, WORDS
 from bertfeat.progress import Progress
-from bertfeat.ragged import starts_of
+from bertfeat.ragged import overlapping, ragged_arange, run_of, starts_of
 from bertfeat.records import Float32Array, IntArray
 from bertfeat.search.origin import Origin, TokenOrigin
 from bertfeat.search.query_vectors import EncodedTokens
@@ -35,9 +36,11 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 from bertfeat.vectors.store import StoreVectors, searchable
 
-_PLACE = ("segment", "char_start", "char_end")
+_BOUNDS = ("char_start", "char_end")
+_PLACE = ("segment", *_BOUNDS)
 
 _DONE = "tokens.json"
+_Texts = TypeVar("_Texts", pl.Expr, pl.Series)
 # Enough for a mean: its error is below 1 % of the deviation of a value.
 _N_SAMPLED = 1 << 16
 
@@ -62,8 +65,8 @@ def find_tokens_feature(store: Store, level: Level, rerank: str | None, codes: s
             raise UserError(f"`codes` {codes!r} is for `rerank`; pass both, or leave it out")
         return None
     kind = one_of(CodeKind, "codes", DEFAULT_CODES if codes is None else codes)
-    if level is not Level.SENTENCE:
-        raise UserError(f"`rerank` {rerank!r} is for an index of the sentence level, and this is of {level} rows")
+    if level in WORDS:
+        raise UserError(f"`rerank` {rerank!r} is for an index of sentences or spans, and this is of {level} rows")
     name, _, feature = rerank.partition(":")
     if name not in WORDS:
         raise UserError(f"`rerank` {rerank!r}: level {name!r} is not {' or '.join(WORDS)}; write token:layer_06")
@@ -75,7 +78,7 @@ class _Documents(NamedTuple):
     """Where the tokens of an index's documents are in their level, and how many documents have each."""
 
     rows: IntArray  # (n_tokens,), ascending
-    offsets: IntArray  # (n_documents + 1,): the first of `rows` of each document
+    places: IntArray  # (n_documents, 2): the first of `rows` of each document, and the end
     starts: IntArray  # (n_documents,): its first row
     lengths: IntArray  # (n_documents,): the number of its rows, with those without a vector
     frequencies: pl.DataFrame  # `token` and `n_documents`
@@ -102,13 +105,49 @@ def _find_tokens(store: Store, spec: FeatureSpec, sentences: IntArray) -> _Docum
         total = pl.concat([total, tokens.group_by("token").agg(n_documents=pl.len())])
         total = total.group_by("token").agg(pl.col("n_documents").sum())
         n_rows, n_documents = n_rows + len(frame), n_documents + len(ids)
-    starts = starts_of(lengths)[:-1]
-    return _Documents(
-        np.flatnonzero(keep), starts_of(counts[sentences]), starts[sentences], lengths[sentences], total.sort("token")
-    )
+    starts, places = starts_of(lengths)[:-1], sliding_window_view(starts_of(counts[sentences]), 2)
+    return _Documents(np.flatnonzero(keep), places, starts[sentences], lengths[sentences], total.sort("token"))
 
 
-def _folded(token: pl.Expr, level: Level) -> pl.Expr:
+def _find_tokens_of_spans(store: Store, spec: FeatureSpec, spans: IntArray) -> _Documents:
+    """Find the tokens that overlap spans, whose rows are `spans`, int64 (n_spans,), one shard at a time."""
+    surface = LEVELS[spec.level].surface
+    keep = searchable(store, spec.level, spec.feature)
+    places, total = np.zeros((store.n_rows(Level.SPAN), 2), np.int64), pl.DataFrame()
+    is_indexed = np.zeros(len(places), np.bool_)
+    is_indexed[spans] = True
+    n_rows, n_kept, n_spans = 0, 0, 0
+    for shard in (store.shard(entry.shard) for entry in store.manifest.shards):
+        tokens = shard.polars(spec.level, ["doc_id", *_BOUNDS, surface])
+        kept = keep[n_rows : n_rows + len(tokens)]
+        n_rows, tokens = n_rows + len(tokens), tokens.filter(kept)
+        own = shard.polars(Level.SPAN, ["doc_id", *_BOUNDS])
+        numbers = own.select(pl.col("doc_id").unique(maintain_order=True)).with_row_index("document")
+        tokens, own = (each.join(numbers, on="doc_id", how="left", maintain_order="left") for each in (tokens, own))
+        here = slice(n_spans, n_spans + len(own))
+        bounds = overlapping(*_keys_of(own), *_keys_of(tokens))
+        places[here] = np.stack(bounds, axis=1) + n_kept
+        n_here = np.where(is_indexed[here], bounds[1] - bounds[0], 0)
+        token = _folded(tokens[surface].gather(ragged_arange(bounds[0], n_here)), spec.level)
+        pairs = pl.DataFrame({"span": run_of(n_here), "token": token}).unique()
+        total = pl.concat([total, pairs.group_by("token").agg(n_documents=pl.len())])
+        total = total.group_by("token").agg(pl.col("n_documents").sum())
+        n_kept, n_spans = n_kept + len(tokens), n_spans + len(own)
+    rows, places = np.append(np.flatnonzero(keep), 0), places[spans]
+    starts = rows[places[:, 0]]
+    lengths = np.where(places[:, 1] > places[:, 0], rows[places[:, 1] - 1] + 1 - starts, 0)
+    return _Documents(rows[:-1], places, starts, lengths, total.sort("token"))
+
+
+def _keys_of(frame: pl.DataFrame) -> tuple[IntArray, IntArray]:
+    """Return the start and the end of each row as keys that ascend over documents, int64 (n_rows,)."""
+    # A document without spans has no number: no span is of it.
+    document = frame["document"].cast(pl.Int64).fill_null(strategy="forward").fill_null(-1).to_numpy()
+    start, end = ((document << 32) + frame[name].fill_null(0).to_numpy() for name in _BOUNDS)
+    return start, end
+
+
+def _folded(token: _Texts, level: Level) -> _Texts:
     """Return words in lower case; the tokens of a model are as its tokenizer has them."""
     return token.str.to_lowercase() if level is Level.WORD else token
 
@@ -127,7 +166,7 @@ def write_tokens(
     if old is not None:
         spec.find_in(store, mine=f"index {old}")
     progress.stage("finding tokens")
-    found = _find_tokens(store, spec, sentences)
+    found = (_find_tokens if origin.spec.level is Level.SENTENCE else _find_tokens_of_spans)(store, spec, sentences)
     origin = dataclasses.replace(origin, rerank=dataclasses.replace(tokens, n_tokens=len(found.rows)))
     if (folder / FREQUENCIES).exists():
         return origin
@@ -137,9 +176,9 @@ def write_tokens(
         vectors = store.take(spec.level, spec.feature, sample)
         mean = vectors.mean(axis=0, dtype=np.float64) if len(sample) else np.zeros(spec.dim)
         saved = {"mean": mean.astype(np.float32)}
-    elif not np.array_equal(saved["offsets"], found.offsets[: len(saved["offsets"])]):
+    elif not np.array_equal(before := _places_in(saved), found.places[: len(before)]):
         raise UserError(f"{store.path}: its first documents have other {spec.level} rows than those of {old}")
-    places = {name: getattr(found, name) for name in ("offsets", "starts", "lengths")}
+    places = {name: getattr(found, name) for name in ("places", "starts", "lengths")}
     write_arrays(folder / TOKENS, {"mean": saved["mean"], **places})
     source = StoreVectors(store, spec.level, spec.feature, rows=found.rows, progress=progress)
     _write_codes(folder, source, saved["mean"], CodeKind(tokens.codes), old)
@@ -147,6 +186,11 @@ def write_tokens(
         pq.write_table(found.frequencies.to_arrow(compat_level=pl.CompatLevel.oldest()), sink)
     (folder / _DONE).unlink(missing_ok=True)
     return origin
+
+
+def _places_in(arrays: Mapping[str, npt.NDArray[Any]]) -> IntArray:
+    """Return where the codes of each document are, which older indexes wrote as borders."""
+    return arrays["places"] if "places" in arrays else sliding_window_view(arrays["offsets"], 2)
 
 
 def _write_codes(folder: Path, source: StoreVectors, mean: Float32Array, kind: CodeKind, old: Path | None) -> None:
@@ -184,7 +228,7 @@ class Tokens:
         dtype = code_type(kind, self.spec.dim)
         # An empty file cannot be mapped.
         codes = np.memmap(folder / CODES, dtype, mode="r") if origin.n_tokens else np.empty(0, dtype)
-        self.codes = TokenCodes(codes, arrays["offsets"], arrays["mean"], kind)
+        self.codes = TokenCodes(codes, _places_in(arrays), arrays["mean"], kind)
         self._frequencies = folder / FREQUENCIES
 
     @functools.cached_property
@@ -251,8 +295,13 @@ class Reranker(NamedTuple):
         rows = np.arange(len(order))[:, None]
         return scores[rows, order], dense[rows, order], positions[rows, order]
 
-    def matches(self, store: Store, query: int, document: int, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Return what each word of a query met in a document, which has one text or two; see `Index.search`."""
+    def matches(
+        self, store: Store, query: int, document: int, texts: Sequence[str], start: int = 0
+    ) -> list[dict[str, Any]]:
+        """Return what each word of a query met in a document, which has one text or two; see `Index.search`.
+
+        `start` is the first character of the text in the document, if it is a span.
+        """
         own, tokens = slice(*self.asked.offsets[query : query + 2].tolist()), self.queries[query]
         similar = self.tokens.codes.similarities(self.asked.vectors[own], np.array([document]))
         if not similar.shape[1]:
@@ -267,6 +316,8 @@ class Reranker(NamedTuple):
         for word in (found := words.to_dicts()):
             second = word["segment"] or 0
             if word["char_start"] is not None:
+                # A token may begin before a span.
+                word["char_start"], word["char_end"] = (max(0, word[name] - start) for name in _BOUNDS)
                 word["word"] = texts[second][word["char_start"] : word["char_end"]]
             if len(texts) < 2:
                 del word["segment"]

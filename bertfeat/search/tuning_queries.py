@@ -13,9 +13,9 @@ import xxhash
 
 from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import checked_queries, sample_positions
-from bertfeat.choices import Level
 from bertfeat.durable.files import os_errors
 from bertfeat.errors import UserError
+from bertfeat.levels import WORDS
 from bertfeat.records import Float32Array
 from bertfeat.search.origin import TunedBy
 from bertfeat.search.query_files import QueryFile
@@ -70,7 +70,7 @@ def find_queries(
         return GivenQueries(TunedBy(name, _digest(vectors.tobytes()), len(vectors)), lambda: vectors[order])
     wanted = set(chosen.tolist())
     texts, names = zip(*(pair for number, pair in enumerate(listed) if number in wanted), strict=True)
-    if spec.level is not Level.SENTENCE:
+    if spec.level in WORDS:
         for text, query in zip(texts, names, strict=True):
             parse_marked(text, query)
 

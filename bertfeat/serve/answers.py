@@ -196,7 +196,7 @@ class Answers:
             fixed = {"score": f"{hit['score']:.4f}", "row": hit[ROW], "doc_id": _line(hit["doc_id"])}
             shown.append({**fixed, "pieces": pieces, "columns": values})
         source: list[Piece] = []
-        if query.like is not None and self._surface:
+        if query.like is not None and self.index.has_contexts:
             source = _of_context(self.index.contexts([query.like], _CONTEXT_WIDTH)[0])
         elif query.like is not None:
             source = passage(self._column(query.like, "text") or "", [], _WIDTH, _BEFORE)
@@ -225,7 +225,7 @@ class Answers:
                 # A row is most similar to itself.
                 frame = frame.filter(pl.col(ROW) != query.like).head(query.k)
                 frame = frame.with_columns(pl.int_range(1, pl.len() + 1).alias("rank"))
-            contexts = self.index.contexts(frame[ROW].to_list(), _CONTEXT_WIDTH) if self._surface else None
+            contexts = self.index.contexts(frame[ROW].to_list(), _CONTEXT_WIDTH) if self.index.has_contexts else None
         return list(frame.drop("query").iter_rows(named=True)), contexts
 
     def _vector(self, row: int) -> EncodedQueries:

@@ -20,9 +20,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from bertfeat.choices import Level
 from bertfeat.display import printable
 from bertfeat.errors import BertfeatError, StoreError, UserError
+from bertfeat.levels import LEVELS
 from bertfeat.search.index import Index
 from bertfeat.serve.answers import MAX_HITS, MAX_QUERY, MAX_VALUE, WORDS, Answers, PageQuery
 
@@ -100,7 +100,7 @@ def search_page(answers: Answers, info: Mapping[str, Any]) -> Any:
             index=index,
             name=printable(index.path.name),
             facets=answers.facets.values(),
-            is_words=index.level is not Level.SENTENCE,
+            is_words=bool(LEVELS[index.level].surface),
             words=WORDS,
             numbers=sorted({10, 20, 50, MAX_HITS, query.k}),
             limits={"q": MAX_QUERY, "value": MAX_VALUE},

@@ -13,7 +13,7 @@ from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import checkpoint_errors, require
 from bertfeat.shipping.linear_map import linear_layer
-from bertfeat.shipping.one_layer import TEXTS, copy_tokenizer, load_cut, reasons_of_one_layer, require_scores
+from bertfeat.shipping.transformers_folder import TEXTS, copy_tokenizer, load_cut, reasons_of_one_layer, require_scores
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe

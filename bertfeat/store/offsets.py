@@ -31,14 +31,20 @@ def split_rows(rows: Any, starts: IntArray) -> Iterator[tuple[int, slice, Any]]:
 
     `starts` is int64 (n_sections + 1,): the first row of each section, then the number of rows.
     """
-    is_range = isinstance(rows, range)
-    bounds = np.minimum(np.maximum(starts - rows.start, 0), len(rows)) if is_range else rows.searchsorted(starts)
+    if isinstance(rows, range):
+        # Without arrays: a block of rows is in one or two sections, and is soon read.
+        first, stop = starts.searchsorted(rows.start, side="right") - 1, starts.searchsorted(rows.stop)
+        for number, (start, end) in enumerate(pairwise(starts[first : stop + 1].tolist()), int(first)):
+            found = range(max(start, rows.start), min(end, rows.stop))
+            if found:
+                places = slice(found.start - rows.start, found.stop - rows.start)
+                yield number, places, range(found.start - start, found.stop - start)
+        return
+    bounds = rows.searchsorted(starts)
     sections = (bounds[1:] > bounds[:-1]).nonzero()[0]
     columns = sections, bounds[sections], bounds[sections + 1], starts[sections]
-    for number, begin, end, first in zip(*(column.tolist() for column in columns), strict=True):
-        places = slice(begin, end)
-        found = rows[places]
-        yield number, places, range(found.start - first, found.stop - first) if is_range else found - first
+    for number, begin, end, start in zip(*(column.tolist() for column in columns), strict=True):
+        yield number, slice(begin, end), rows[begin:end] - start
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ def _read_apart(file: FileIO, column: VectorOffsets, rows: Any, start: int, out:
 
 
 def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
+    return array.data.cast("B")
 
 
 def _fill(file: FileIO, offset: int, rest: memoryview) -> None:

@@ -19,6 +19,8 @@ from bertfeat.store.manifest import COMPACTED, IMPORTED
 
 #: Fields of a plan that name the model. The digests of the model decide the vectors; imported ones have none.
 MODEL_NAMES = ("model", "revision")
+#: The field of a plan with the digest of a file of spans, which decides in place of its path.
+SPANS_DIGEST = "spans_digest"
 #: The name under which differing inputs are listed.
 INPUTS = "inputs"
 
@@ -28,6 +30,7 @@ _WORDS = {
     "model.tokenizer_sha256": "the digest of the model's tokenizer",
     "model.config_sha256": "the digest of the model's config.json",
     "model.sentence_sha256": "the digest of the model's sentence embedding",
+    SPANS_DIGEST: "the digest of the file of `spans`",
     "own_columns": "the list of the format's own columns",
     "device_kind": "the kind of device",
     "format_version": "the version of the format",
@@ -45,9 +48,14 @@ class PlanDamaged(StoreError):
 
 def hash_of_plan(fields: Mapping[str, Any], inputs: Sequence[InputFile]) -> str:
     """Return the hash of a plan. Inputs and the model are known by their bytes, not by their paths and names."""
-    left_out = () if IMPORTED in fields else MODEL_NAMES
+    left_out = () if IMPORTED in fields else names_only(fields)
     decisive = {name: value for name, value in fields.items() if name not in left_out}
     return hash_of_json([decisive, [(file.format, file.digest) for file in inputs]])
+
+
+def names_only(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields that only name what other fields decide by digests: the model, and a file of spans."""
+    return (*MODEL_NAMES, *(("spans",) if SPANS_DIGEST in fields else ()))
 
 
 def write_plan(folder: Folder, plan: Plan) -> None:
@@ -79,7 +87,8 @@ def check_same_plan(path: AnyPath, stored: Plan, plan: Plan, *, has_grown: bool 
     """Refuse to continue a store that was made with other settings or inputs."""
     if stored.plan_hash == plan.plan_hash:
         return
-    fields = differing(*({n: v for n, v in p.fields.items() if n not in ("base", COMPACTED)} for p in (stored, plan)))
+    left_out = {"base", COMPACTED, *names_only(plan.fields)} - {*MODEL_NAMES}
+    fields = differing(*({n: v for n, v in p.fields.items() if n not in left_out} for p in (stored, plan)))
     if [(file.format, file.digest) for file in stored.inputs] != [(file.format, file.digest) for file in plan.inputs]:
         fields[INPUTS] = ([file.digest for file in stored.inputs], [file.digest for file in plan.inputs])
     if IMPORTED in fields:

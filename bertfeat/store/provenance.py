@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 
-from bertfeat.choices import Combine, Level
+from bertfeat.choices import ChunkContext, Combine, Level
 from bertfeat.config import ExtractConfig
+from bertfeat.corpus.span_files import is_span_file
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError
-from bertfeat.levels import LEVELS
+from bertfeat.levels import LEVELS, pooling_of
 from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.manifest import IMPORTED
 
@@ -29,6 +30,7 @@ _IDENTITY = {
     "layers": "layers",
     "combine": "combine",
     "pooling": "pooling",
+    "span_pair": "span-pair",
     "include_special_tokens": "include-special-tokens",
     "document_context": "document-context",
     "prompt": "prompt",
@@ -48,7 +50,8 @@ class FeatureSpec:
     a sum or mean that is not stored: layers, each rounded to the stored type, are added when they are read. `prompt`
     was put before each text; `sentence_sha256` is the digest of the model's own sentence embedding, if this is it.
     `unknown_words` says whether words that static vectors lack have no vector or zeros. `config_sha256` is the digest
-    of what decides vectors in config.json, None for imported vectors.
+    of what decides vectors in config.json, None for imported vectors. `spans` and `chunk` are the rule that found the
+    spans, None for those of a file.
     """
 
     level: Level
@@ -75,6 +78,10 @@ class FeatureSpec:
     sentence_sha256: str | None = None
     unknown_words: str = "null"
     config_sha256: str | None = None
+    span_pair: str = "none"
+    is_alone: bool = False
+    spans: str | None = None
+    chunk: str | None = None
 
     @classmethod
     def of(cls, store: Store, level: str, feature: str | int) -> Self:
@@ -83,19 +90,24 @@ class FeatureSpec:
         metadata = store.metadata
         where = store.schema(level).level
         is_stored = found.name in {column.name for column in store.features(where)}
-        pooling = LEVELS[where].pooling
+        is_alone = where is Level.SPAN and metadata.get("chunk_context") == ChunkContext.ALONE
+        of_texts = where is Level.SENTENCE or is_alone
         return cls(
             level=where,
             feature=found.name,
             layers=found.layers,
             combine=Combine(found.combine),
             dim=found.dim,
-            pooling=metadata[pooling] if pooling else None,
-            include_special_tokens=metadata["include_special_tokens"] if where is Level.SENTENCE else None,
+            pooling=pooling_of(where, metadata),
+            include_special_tokens=metadata["include_special_tokens"] if of_texts else None,
             is_added_up=not is_stored and found.combine in (Combine.SUM, Combine.MEAN),
             prompt=metadata.get("prompt", ""),
             unknown_words=metadata.get("unknown_words", "null") if where is Level.WORD else "null",
-            sentence_sha256=metadata.get("sentence_sha256") if where is Level.SENTENCE else None,
+            sentence_sha256=metadata.get("sentence_sha256") if of_texts else None,
+            span_pair=metadata.get("span_pair", "none") if where is Level.SPAN else "none",
+            is_alone=is_alone,
+            spans=None if where is not Level.SPAN or is_span_file(metadata.get("spans")) else metadata.get("spans"),
+            chunk=metadata.get("chunk") if where is Level.SPAN else None,
             config_sha256=metadata.get("config_sha256"),
             **{name: metadata[name] for name in _COPIED},
         )
@@ -185,23 +197,48 @@ class FeatureSpec:
                 "import vectors of these texts too and pass their store, or search by vectors"
             )
 
+    @property
+    def level_of_texts(self) -> Level:
+        """The level at which a text is encoded as this feature: a chunk alone is a whole text."""
+        return Level.SENTENCE if self.is_alone else self.level
+
     def extract_config(self, **settings: Any) -> ExtractConfig:
         """Return the settings that extract this feature, and no other column, from new text; `settings` add to them."""
         self.require_known_model()
+        if self.span_pair != "none":
+            raise UserError(
+                f"feature {self.feature!r} is of two spans, which no text alone gives; extract new texts with "
+                "their spans, and pass the store"
+            )
         asked: dict[str, Any] = {
             **{name: getattr(self, name) for name in _SETTINGS},
             "prompt": self.prompt,
             "unknown_words": self.unknown_words,
-            "levels": (self.level,),
+            "levels": (self.level_of_texts,),
             "layers": ",".join(map(str, self.layers)),
             # Each layer is rounded as before, so that the sum is bit-identical.
             "combine": (Combine.NONE if self.is_added_up else self.combine,),
         }
-        if setting := LEVELS[self.level].pooling:
+        if setting := LEVELS[self.level_of_texts].pooling:
             asked[setting] = self.pooling
+        if self.level is Level.SPAN and not self.is_alone:
+            # Whoever encodes the texts gives the spans.
+            asked["chunk"] = "paragraphs"
         if self.include_special_tokens is not None:
             asked["include_special_tokens"] = self.include_special_tokens
         return ExtractConfig.recorded(asked, settings)
+
+    def row_settings(self, *, mine: str) -> dict[str, Any]:
+        """Return what `extract_config` needs beside to find the rows of new texts; `mine` names the owner."""
+        if self.level is not Level.SPAN:
+            return {}
+        if self.spans is None and self.chunk is None:
+            raise UserError(
+                f"{mine} learned from a file of spans, and no rule finds those of new texts; extract the texts with a "
+                "file of their spans, and pass the store"
+            )
+        context = ChunkContext.ALONE if self.is_alone else ChunkContext.DOCUMENT
+        return {"levels": (self.level,), "spans": self.spans, "chunk": self.chunk, "chunk_context": context}
 
 
 # Settings of the extraction that a store's metadata hold under the same name, and facts of the model.

@@ -18,9 +18,10 @@ from bertfeat.display import html_table, model_text
 from bertfeat.durable import files
 from bertfeat.errors import StoreError, UserError, no_column
 from bertfeat.forks import check_polars
-from bertfeat.records import BadRow, BoolArray, FeatureColumn, Plan
+from bertfeat.records import BadRow, BoolArray, FeatureColumn, IntArray, Plan
 from bertfeat.storage import AnyPath, ObjectPath
 from bertfeat.store import receipts
+from bertfeat.store.conditions import rows_where
 from bertfeat.store.description import StoreDescription
 from bertfeat.store.manifest import Manifest
 from bertfeat.store.part_reader import KeptGroups, opened
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from bertfeat.map.build import StoreMap
     from bertfeat.progress import Progress
     from bertfeat.store.torch_dataset import FeatureDataset
+
+
+# Vectors that are read together for shuffled batches: smaller blocks take longer, larger ones mix less.
+_BLOCK_BYTES = 256 << 10
 
 
 def open_store(path: str | Path | ObjectPath, *, version: int | None = None, allow_incomplete: bool = False) -> Store:
@@ -210,12 +215,13 @@ class Store(StoreDescription):
         seed: int = 0,
         epoch: int = 0,
         start: int = 0,
-        buffer: int | str = "64MB",
+        buffer: int | str | None = None,
     ) -> Iterator[FeatureBatch]:
         """Yield the vectors of a feature in random batches: each row once, in an order that the arguments decide.
 
-        Vectors that fit into `buffer` come in a uniformly random order. Of more, blocks of up to 2 MB in random order
-        fill a buffer, and its rows are permuted: single rows would take 20 times as long to read.
+        Vectors that fit into `buffer` come in a uniformly random order. Of more, blocks of 256 KB in random order fill
+        the buffer, and its rows are permuted: single rows would take 20 times as long to read. Where vectors must be
+        decoded, a block is a row group.
 
         Args:
             level: The level.
@@ -225,13 +231,20 @@ class Store(StoreDescription):
             seed: The seed of the order.
             epoch: The number of the pass; each has its own order.
             start: The number of batches to skip without reading them, to resume a pass.
-            buffer: Bytes of vectors to mix. Twice as much is held: the next buffer is read meanwhile.
+            buffer: Bytes of vectors to mix: by default 4 MB, which stay in the processor's cache, or 64 MB where
+                vectors must be decoded. More mixes more blocks, and takes about 1.5 times as long.
         """
         check_polars()
         for name, value in {"batch_size": batch_size, "seed": seed, "epoch": epoch, "start": start}.items():
             if value < (name == "batch_size"):
                 raise UserError(f"`{name}` {value} is below {int(name == 'batch_size')}")
         source, parts = self.source(level, feature), self.stored_parts(level)
+        row_bytes = source.dim * self._layout.dtype.width
+        block_rows = row_group_rows(self.features(level), self._layout)
+        if copied := all(part.can_be_copied for part in parts):
+            block_rows = min(block_rows, max(1, _BLOCK_BYTES // row_bytes))
+        if buffer is None:
+            buffer = "4MB" if copied else "64MB"
         return shuffled_batches(
             parts,
             source,
@@ -239,8 +252,8 @@ class Store(StoreDescription):
             self._known_columns(level, columns),
             range(start * batch_size, self.n_rows(level), batch_size),
             key=(seed, epoch),
-            block_rows=row_group_rows(self.features(level), self._layout),
-            buffer_rows=parse_size(buffer, "buffer") // (source.dim * self._layout.dtype.width),
+            block_rows=block_rows,
+            buffer_rows=parse_size(buffer, "buffer") // row_bytes,
         )
 
     def torch_dataset(self, level: str, feature: str | int, label: str | None = None) -> FeatureDataset:
@@ -305,6 +318,18 @@ class Store(StoreDescription):
         numbers = check_rows(rows, self.n_rows(level))
         return take_columns(self.stored_parts(level), numbers, names, self.kept)
 
+    def where(self, level: str, where: str) -> IntArray:
+        """Return the numbers of the rows for which an SQL condition is true, for `take` and `rows`; reads no vectors.
+
+        Args:
+            level: The level.
+            where: The condition, on columns of the level and of its documents: `label != 'O' AND n_tokens > 1`.
+
+        Raises:
+            UserError: There is no such level, or the condition cannot be used.
+        """
+        return np.flatnonzero(condition_mask(self, self.schema(level).level, where))
+
     def layers(
         self,
         other: str | Path | Store | None = None,
@@ -324,7 +349,7 @@ class Store(StoreDescription):
         Args:
             other: Another store of the same corpus: of a fine-tuned or adapted model, of random weights, of another
                 family. Then only rows that both have count, matched by document and word.
-            level: word, token or sentence; by default the only one that is stored.
+            level: word, token, span or sentence; by default the only one that is stored.
             min_count: The fewest rows of a word type whose self-similarity is measured; 2 or more.
             sample: The rows whose neighbors and pairs are compared, drawn by seed; 50 or more.
             seed: The seed of the sample, and of the word types where there are more than 1,000.
@@ -476,3 +501,9 @@ def read_columns(store: Store, level: Level, names: Sequence[str]) -> pl.DataFra
         documents = store.polars(Level.SENTENCE, ["doc_id", *others])
         frame = frame.join(documents, on="doc_id", how="left", maintain_order="left")
     return frame.select(names)
+
+
+def condition_mask(store: Store, level: Level, where: str) -> BoolArray:
+    """Return for which rows an SQL condition on columns of the level, or of documents, is true, bool (n_rows,)."""
+    own, others = row_columns(store, level)
+    return rows_where(where, "where", [*own, *others], lambda names: read_columns(store, level, names))

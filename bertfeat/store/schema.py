@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from bertfeat.choices import Level, Pooling
 from bertfeat.errors import StoreError
+from bertfeat.levels import pooling_of
 from bertfeat.records import Column, FeatureColumn, LevelSchema, Plan
 from bertfeat.store.vector_layout import VectorLayout
 
@@ -60,7 +61,7 @@ def arrow_schema(schema: LevelSchema, plan: Plan) -> pa.Schema:
 
 def field_metadata(feature: FeatureColumn, level: Level, metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return what a vector column says of itself in Arrow; `metadata` is that of the store."""
-    pooling = metadata.get({Level.WORD: "word_pooling", Level.SENTENCE: "pooling"}.get(level, ""))
+    pooling = pooling_of(level, metadata)
     own = metadata.get("sentence_model") if pooling == Pooling.MODEL else None
     said = {
         **{name: metadata.get(name) for name in ("model", "revision")},

@@ -106,7 +106,7 @@ class WordRows:
 def documents_at(flat: IntArray, tokens: Tokens, windows: Windows) -> IntArray:
     """Return the document of each place in the windows; for a special token, the first one of its window."""
     source = windows.source[flat]
-    document = windows.spans.document[run_of(windows.lengths)[flat]]
+    document = windows.ranges.document[run_of(windows.lengths)[flat]]
     document[source >= 0] = tokens.document[source[source >= 0]]
     return document
 
@@ -171,21 +171,21 @@ def word_units(words: WordRows, tokens: Tokens, windows: Windows, takes: Takes) 
         # Of a word with several segments, only the one with its first (last) token is used.
         if takes is Takes.LAST:
             first = first + n - 1
-        ends = _ends(row, takes)
+        ends = ends_of_runs(row, takes)
         row, window, first, n = row[ends], window[ends], first[ends], np.ones(int(ends.sum()), dtype=np.int64)
     order = np.argsort(window, kind="stable")
     row, window, first, n = row[order], window[order], first[order], n[order]
     return Units.build(windows, len(words.word), row, window, n, ragged_arange(first, n))
 
 
-def _ends(keys: IntArray, takes: Takes) -> BoolArray:
+def ends_of_runs(keys: IntArray, takes: Takes) -> BoolArray:
     """Return which entries are the first, or the last, of a run of equal keys: bool (n,)."""
     return begins_run(keys) if takes is Takes.FIRST else begins_run(keys[::-1])[::-1]
 
 
 def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> list[IntArray]:
     """Return row, window, first position and number of positions of each segment, in the order of the words."""
-    spans, window_of = windows.spans, run_of(windows.lengths)
+    ranges, window_of = windows.ranges, run_of(windows.lengths)
     flat = np.flatnonzero(windows.kept & (windows.source >= 0))
     place_of = np.zeros(len(tokens.ids), dtype=np.int64)
     place_of[windows.source[flat]] = flat
@@ -194,7 +194,7 @@ def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> list[In
     begin, n = words.first_token[rows], words.n_tokens[rows]
     in_pair = begin >= tokens.pair_starts[tokens.document[begin]]
     window = window_of[place_of[begin]]
-    split = np.flatnonzero(begin + n > np.where(in_pair, spans.second[window, 1], spans.first[window, 1]))
+    split = np.flatnonzero(begin + n > np.where(in_pair, ranges.second[window, 1], ranges.first[window, 1]))
     segments = [rows, window, place_of[begin] - windows.starts[window], n]
     if not len(split):
         return segments
@@ -203,13 +203,13 @@ def _word_segments(words: WordRows, tokens: Tokens, windows: Windows) -> list[In
     # The windows from that with the first token of a word to that with the last one may have all of it.
     n_choices = window_of[place_of[end - 1]] - window[split] + 1
     word, choice = run_of(n_choices), ragged_arange(window[split], n_choices)
-    bounds = np.where(in_pair[word], spans.second[choice], spans.first[choice])
+    bounds = np.where(in_pair[word], ranges.second[choice], ranges.first[choice])
     # Negative if the window lacks a token of the word.
     context = np.minimum(begin[word] - bounds[:, 0], bounds[:, 1] - end[word])
     order = np.lexsort((choice, -context, word))
     best = order[begins_run(word[order])]
     window, is_whole = choice[best], context[best] >= 0
-    kept = np.where(in_pair, spans.keep_second[window], spans.keep_first[window])[:, 0]
+    kept = np.where(in_pair, ranges.keep_second[window], ranges.keep_first[window])[:, 0]
     segments[1][split], segments[2][split] = window, place_of[kept] - windows.starts[window] + begin - kept
     # A word that is whole in no window has a segment in each window that keeps some of it.
     row = np.repeat(rows[split[~is_whole]], n[~is_whole])
@@ -244,13 +244,13 @@ def sentence_units(
     is_prompt = _is_prompt(tokens, windows, tokenizer)
     if takes in (Takes.CLS, Takes.WINDOW):
         # A window without tokens is in no pack and has no vector.
-        window = np.flatnonzero(windows.spans.is_start & (windows.lengths > 0))
+        window = np.flatnonzero(windows.ranges.is_start & (windows.lengths > 0))
         positions = np.zeros_like(window)
         if takes is Takes.CLS:
             # It is BERT's first and XLNet's last token.
             found = np.flatnonzero((windows.source < 0) & ~is_prompt & (windows.input_ids == tokenizer.cls_id))
             positions = found[np.searchsorted(found, windows.starts[window])] - windows.starts[window]
-        document, n = windows.spans.document[window], np.ones_like(window)
+        document, n = windows.ranges.document[window], np.ones_like(window)
         return Units.build(windows, tokens.n_documents, document, window, n, positions)
     counted = windows.kept & (windows.source >= 0) if counts is Counts.TEXT else windows.kept | is_prompt
     flat = np.flatnonzero(counted)
@@ -261,7 +261,7 @@ def sentence_units(
         after = ~is_prompt[flat] & (n_before == tokens.prompt_starts[document + 1])
         flat, document, places = flat[after], document[after], places[after]
     if takes is not Takes.ALL:
-        ends = _ends(document, takes)
+        ends = ends_of_runs(document, takes)
         flat, document, places = flat[ends], document[ends], places[ends]
     window = run_of(windows.lengths)[flat]
     first = np.flatnonzero(begins_run(window, document))
@@ -273,8 +273,8 @@ def sentence_units(
 def _is_prompt(tokens: Tokens, windows: Windows, tokenizer: Tokenizer) -> BoolArray:
     """Return where the prompts are in the first windows of documents: bool (n,)."""
     found = np.zeros(len(windows.kept), dtype=np.bool_)
-    window = np.flatnonzero(windows.spans.is_start)
-    document = windows.spans.document[window]
+    window = np.flatnonzero(windows.ranges.is_start)
+    document = windows.ranges.document[window]
     n_before = np.where(tokens.is_pair[document], len(tokenizer.pair.prefix), len(tokenizer.single.prefix))
     found[ragged_arange(windows.starts[window] + n_before, tokens.n_prompt[document])] = True
     return found

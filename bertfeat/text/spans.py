@@ -1,236 +1,161 @@
-"""Spans: the tokens of a document in each window, and those that are kept from it.
-
-A document that fits is one window. A longer one has several, which overlap by `stride` tokens, as those of
-`return_overflowing_tokens` in the Hugging Face tokenizers. Each token is kept once, from the window with most context.
-With document context, sentences are encoded with their neighbours, as in section 5.4 of Devlin et al. 2019: a window is
-a run of whole sentences of one document, and each sentence is kept from one window.
-"""
+"""Spans: stretches of characters of documents, found by a rule or given, and the positions that each is pooled from."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from bertfeat.choices import Level, OnOverlong
-from bertfeat.records import BoolArray, Document, IntArray
-from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.tokens import Tokens, document_error, text_starts
+from bertfeat.config import CHUNK
+from bertfeat.errors import ConfigError, require
+from bertfeat.ragged import begins_run, overlapping, ragged_arange, run_of, starts_of
+from bertfeat.records import Document, IntArray, SpanRows
+from bertfeat.text.alignment import Takes, Units, ends_of_runs
+from bertfeat.text.tokens import Tokens
+from bertfeat.text.windows import Windows
+
+# A function from a text to the bounds of its spans, in order.
+Find = Callable[[str], Iterable[tuple[int, int]]]
+_BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
+_WORDS = "words:"
 
 
-@dataclass(frozen=True, slots=True)
-class WindowLimits:
-    """The length of a window (special tokens included), the overlap of windows, and what to do with overlong text."""
-
-    max_length: int
-    stride: int
-    on_overlong: OnOverlong = OnOverlong.WINDOW
-
-    def max_tokens(self, levels: Collection[Level]) -> int | None:
-        """Return how many tokens of a text are needed at most, None for all: words keep their rows without tokens."""
-        return self.max_length if self.on_overlong is OnOverlong.TRUNCATE and Level.WORD not in levels else None
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """The windows of a shard as ranges of its flat tokens: int64 (n_windows, ...), half-open.
-
-    `first` and `second` (n_windows, 2) are the tokens of the first and the second text in the window; `keep_first`
-    and `keep_second` are the kept part of them. `document` (n_windows,) is the window's (first) document. `is_start`
-    and `is_end` mark the first and the last window of a document: the special tokens before the texts are kept from
-    the first, those after from the last. With document context no special token is kept, since it does not belong to
-    one sentence.
-    """
-
-    document: IntArray
-    first: IntArray
-    second: IntArray
-    keep_first: IntArray
-    keep_second: IntArray
-    is_start: BoolArray
-    is_end: BoolArray
+def find_spans(documents: Sequence[Document], tokens: Tokens | None, spans: str | None, chunk: str | None) -> SpanRows:
+    """Find the spans of documents by the pattern of `spans`, or cut them by `chunk`; for some, `tokens` are needed."""
+    if needs_tokens(chunk):
+        assert tokens is not None
+        rule = _rule(chunk)
+        return _token_chunks(tokens, int(rule["size"]), int(rule["overlap"] or 0))
+    find = _finder(spans, chunk)
+    found_in = [list(find(document.text)) for document in documents]
+    bounds = np.array([pair for pairs in found_in for pair in pairs], np.int32).reshape(-1, 2)
+    document = run_of(np.array([len(pairs) for pairs in found_in], np.int64))
+    return SpanRows(document, bounds[:, 0], bounds[:, 1])
 
 
-# A window: its document, the bounds of `first`, `second`, `keep_first` and `keep_second`, `is_start` and `is_end`.
-Row = tuple[int, ...]
+def needs_tokens(chunk: str | None) -> bool:
+    """Return whether chunks are cut between tokens, so that these must be known first."""
+    return chunk is not None and _rule(chunk)["size"] is not None
 
 
-def document_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document]) -> Spans:
-    """Cut each document into windows.
-
-    One text: windows of the full capacity with `stride` tokens of overlap; the last one may be shorter. Two texts: all
-    of the first one is in every window and the second one is windowed; if the first leaves less than half of the
-    capacity, it is cut to half of it (and `truncated` says so).
-
-    Raises:
-        InputError: A document is too long and `limits.on_overlong` is `error`.
-    """
-    specials = np.where(tokens.is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials) + tokens.n_prompt
-    lengths = tokens.n_texts.sum(axis=1) + specials
-    _check_overlong(lengths, limits, documents)
-    least = specials + 1 + tokens.is_pair
-    # A prompt has other tokens than alone where no space separates it from the text.
-    if len(tokens.prompt_ids) and (least > limits.max_length).any():
-        reason = f"has no room in `max_length={limits.max_length}` beside the tokens of its prompt"
-        document = documents[int(np.argmax(least > limits.max_length))]
-        raise document_error(document, f"{reason}; pass a shorter prompt, or one that ends with a space")
-    whole = np.flatnonzero(lengths <= limits.max_length)
-    start, pair, end = tokens.starts[whole], tokens.pair_starts[whole], tokens.starts[whole + 1]
-    yes = np.ones_like(whole)
-    rows: list[Row] = []
-    for number in np.flatnonzero(lengths > limits.max_length).tolist():
-        rows += _overlong_rows(tokens, number, limits.max_length - int(specials[number]), limits)
-    return _as_spans(np.stack([whole, start, pair, pair, end, start, pair, pair, end, yes, yes], axis=1), rows)
+def _rule(chunk: str | None) -> re.Match[str]:
+    rule = CHUNK.fullmatch(chunk or "")
+    assert rule is not None
+    return rule
 
 
-def _as_spans(whole: IntArray, rows: list[Row]) -> Spans:
-    """Join windows, int64 (n, 11) and a list, in the order of the documents."""
-    table = np.concatenate([whole, np.array(rows, dtype=np.int64).reshape(-1, 11)])
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    flags = table[:, 9:].astype(np.bool_)
-    return Spans(table[:, 0], table[:, 1:3], table[:, 3:5], table[:, 5:7], table[:, 7:9], flags[:, 0], flags[:, 1])
+def _finder(spans: str | None, chunk: str | None) -> Find:
+    if spans is not None:
+        pattern = _pattern(spans)
+        return lambda text: (found.span() for found in pattern.finditer(text) if found[0])
+    if chunk == "paragraphs":
+        return lambda text: _between(text, _BLANK_LINES.finditer(text))
+    return _sentence_finder(_rule(chunk)["language"] or "en")
 
 
-def check_lengths(documents: Sequence[Document], tokenizer: Tokenizer, limits: WindowLimits) -> None:
-    """Tokenize documents only to check their lengths.
-
-    Raises:
-        InputError: A document is too long and `limits.on_overlong` is `error`.
-    """
-    is_pair = np.diff(text_starts(documents)) > 1
-    specials = np.where(is_pair, tokenizer.pair.n_specials, tokenizer.single.n_specials)
-    _check_overlong(tokenizer.count(documents) + specials, limits, documents)
-
-
-def _check_overlong(lengths: IntArray, limits: WindowLimits, documents: Sequence[Document]) -> None:
-    if limits.on_overlong is OnOverlong.ERROR and (lengths > limits.max_length).any():
-        number = int(np.argmax(lengths > limits.max_length))
-        reason = f"has {lengths[number]} tokens, more than `max_length={limits.max_length}`"
-        raise document_error(documents[number], f"{reason}; pass `on_overlong` window or truncate")
+def _pattern(spans: str) -> re.Pattern[str]:
+    """Return the pattern of `words:A,B`, whole words in upper or lower case, or of a regular expression."""
+    if not spans.startswith(_WORDS):
+        try:
+            return re.compile(spans)
+        except re.error as error:
+            raise ConfigError(f"`spans` {spans!r} is neither a file nor a regular expression ({error})") from None
+    words = [word.strip() for word in spans.removeprefix(_WORDS).split(",") if word.strip()]
+    if not words:
+        raise ConfigError(f"`spans` {spans!r} names no word; write words:bank,banks")
+    # The longest first, because the first that fits is taken.
+    either = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+    return re.compile(rf"(?<!\w)(?:{either})(?!\w)", re.IGNORECASE)
 
 
-def _overlong_rows(tokens: Tokens, number: int, capacity: int, limits: WindowLimits) -> list[Row]:
-    start, pair, end = int(tokens.starts[number]), int(tokens.pair_starts[number]), int(tokens.starts[number + 1])
-    if limits.on_overlong is OnOverlong.TRUNCATE:
-        n_first, n_second = longest_first(pair - start, end - pair, capacity)
-        first, second = (start, start + n_first), (pair, pair + n_second)
-        return [(number, *first, *second, *first, *second, 1, 1)]
-    is_pair = bool(tokens.is_pair[number])
-    n_first = min(pair - start, max(capacity - (end - pair), capacity - capacity // 2)) if is_pair else 0
-    # If the second text has no tokens, the first may take all room.
-    room = max(capacity - n_first, 1)
-    base, stride = (pair, min(limits.stride, room // 2)) if is_pair else (start, min(limits.stride, room - 1))
-    windows = lay_windows(end - base, room, stride)
-    rows: list[Row] = []
-    for i, (low, high, keep, stop) in enumerate(windows):
-        inside, kept = (base + low, base + high), (base + keep, base + stop)
-        if is_pair:
-            bounds = (start, start + n_first, *inside, start, start + n_first * (i == 0), *kept)
-        else:
-            bounds = (*inside, end, end, *kept, end, end)
-        rows.append((number, *bounds, i == 0, i == len(windows) - 1))
-    return rows
-
-
-def longest_first(n_first: int, n_second: int, capacity: int) -> tuple[int, int]:
-    """Return how many tokens of two texts remain when tokens are removed from the longer one until both fit.
-
-    The rule of `truncation="longest_first"` in the tokenizers library: the longer text keeps the odd token, and on a
-    tie the second.
-
-    Examples:
-        >>> longest_first(10, 3, 8), longest_first(10, 9, 9), longest_first(9, 0, 4)
-        ((5, 3), (5, 4), (4, 0))
-    """
-    if n_first + n_second <= capacity:
-        return n_first, n_second
-    shorter = min(n_first, n_second, capacity // 2)
-    longer = capacity - shorter
-    return (longer, shorter) if n_first > n_second else (shorter, longer)
-
-
-def lay_windows(n_tokens: int, capacity: int, stride: int) -> list[tuple[int, int, int, int]]:
-    """Divide a text into overlapping windows.
-
-    Returns:
-        For each window its start and end, and the start and end of the tokens that are kept from it. The border of two
-        neighbours is the middle of their overlap, where the smaller context of a token, left or right, is largest; on a
-        tie the earlier window keeps the token.
-
-    Examples:
-        >>> lay_windows(10, 6, 2)
-        [(0, 6, 0, 5), (4, 10, 5, 10)]
-    """
-    step = capacity - stride
-    n_windows = 1 + max(0, -(-(n_tokens - capacity) // step))
-    bounds = [(i * step, min(i * step + capacity, n_tokens)) for i in range(n_windows)]
-    borders = [(end - 1 + bounds[i + 1][0]) // 2 + 1 for i, (_, end) in enumerate(bounds[:-1])]
-    return [(*bound, k, m) for bound, k, m in zip(bounds, [0, *borders], [*borders, n_tokens], strict=True)]
-
-
-def context_spans(tokens: Tokens, tokenizer: Tokenizer, limits: WindowLimits, documents: Sequence[Document]) -> Spans:
-    """Make windows of whole sentences, so that each sentence is encoded with its neighbours in its document.
-
-    A group that fits is one window. A longer one is divided into runs of sentences, which are kept, of at most
-    `max_length - stride` tokens. Each run is widened on both sides by as many whole neighbouring sentences as fit. A
-    sentence that is longer than a window is windowed as a document of its own, or cut, as `limits.on_overlong` says.
-
-    Neighbouring `documents` of equal `group` belong together.
-
-    Raises:
-        InputError: A sentence alone is too long and `limits.on_overlong` is `error`.
-    """
-    capacity = limits.max_length - tokenizer.single.n_specials
-    _check_overlong(tokens.n_texts.sum(axis=1) + tokenizer.single.n_specials, limits, documents)
-    rows: list[Row] = []
+def _between(text: str, separators: Iterable[re.Match[str]]) -> Iterator[tuple[int, int]]:
     start = 0
-    for end in range(1, len(documents) + 1):
-        if end == len(documents) or documents[end].group != documents[start].group:
-            rows += _group_spans(tokens, start, end, capacity, limits)
-            start = end
-    return _as_spans(np.zeros((0, 11), dtype=np.int64), rows)
+    for separator in separators:
+        yield from _stripped(text, start, separator.start())
+        start = separator.end()
+    yield from _stripped(text, start, len(text))
 
 
-def _group_spans(tokens: Tokens, start: int, end: int, capacity: int, limits: WindowLimits) -> list[Row]:
-    starts = tokens.starts
-    rows: list[Row] = []
-    sentence = start
-    while sentence < end:
-        if starts[sentence + 1] - starts[sentence] > capacity:
-            rows += [(*row[:9], 0, 0) for row in _overlong_rows(tokens, sentence, capacity, limits)]
-            sentence += 1
-            continue
-        run_end = _run_end(starts, sentence, start, end, capacity, limits.stride)
-        low, high = _widen(starts, sentence, run_end, start, end, capacity)
-        first, at = int(starts[low]), int(starts[high])
-        keep_first = int(starts[sentence])
-        if rows and rows[-1][1:3] == (first, at):
-            # The previous window has the same sentences: it keeps this run too.
-            sentence, keep_first = rows[-1][0], rows.pop()[5]
-        rows.append((sentence, first, at, at, at, keep_first, int(starts[run_end]), at, at, 0, 0))
-        sentence = run_end
-    return rows
+def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds without whitespace around; nothing if that is all there is."""
+    piece = text[start:end]
+    if stripped := piece.strip():
+        start += len(piece) - len(piece.lstrip())
+        yield start, start + len(stripped)
 
 
-def _run_end(starts: IntArray, sentence: int, start: int, end: int, capacity: int, stride: int) -> int:
-    """Return the end of the run of sentences from `sentence` on that one window keeps."""
-    if sentence == start and starts[end] - starts[start] <= capacity:
-        return end
-    room = max(capacity - stride, int(starts[sentence + 1] - starts[sentence]))
-    return min(end, int(np.searchsorted(starts, starts[sentence] + room, side="right")) - 1)
+def _sentence_finder(language: str) -> Find:
+    require("sentencex", what="chunks of sentences need")
+    from sentencex import get_sentence_boundaries
+
+    def find(text: str) -> Iterator[tuple[int, int]]:
+        for each in get_sentence_boundaries(language, text):
+            yield from _stripped(text, each["start_index"], each["end_index"])
+
+    return find
 
 
-def _widen(starts: IntArray, low: int, high: int, start: int, end: int, capacity: int) -> tuple[int, int]:
-    """Widen a run by whole neighbouring sentences while they fit, always on the side with less context."""
-    n_left = n_right = 0
-    while True:
-        room = capacity - int(starts[high] - starts[low])
-        left = int(starts[low] - starts[low - 1]) if low > start else room + 1
-        right = int(starts[high + 1] - starts[high]) if high < end else room + 1
-        if left <= room and (n_left <= n_right or right > room):
-            low, n_left = low - 1, n_left + left
-        elif right <= room:
-            high, n_right = high + 1, n_right + right
-        else:
-            return low, high
+def _token_chunks(tokens: Tokens, size: int, overlap: int) -> SpanRows:
+    """Cut documents into chunks of up to `size` tokens that end between words, if no word is longer than a chunk."""
+    is_first = begins_run(tokens.document, tokens.word)
+    chunks: list[tuple[int, int, int]] = []
+    for document, (begin, end) in enumerate(zip(tokens.starts[:-1].tolist(), tokens.starts[1:].tolist(), strict=True)):
+        firsts = np.append(np.flatnonzero(is_first[begin:end]) + begin, end)
+        while begin < end:
+            stop = min(begin + size, end)
+            if stop < end and (at := int(firsts[np.searchsorted(firsts, stop, "right") - 1])) > begin:
+                stop = at
+            chunks.append((document, begin, stop))
+            if stop == end:
+                break
+            back = int(firsts[np.searchsorted(firsts, stop - overlap, "right") - 1])
+            begin = back if begin < back else stop
+    table = np.array(chunks, np.int64).reshape(-1, 3)
+    return SpanRows(table[:, 0], tokens.char_start[table[:, 1]], tokens.char_end[table[:, 2] - 1])
+
+
+def tokens_of_spans(spans: SpanRows, tokens: Tokens) -> tuple[IntArray, IntArray]:
+    """Return the first token that overlaps each span, and the end of those that do: two arrays (n_rows,)."""
+    # Keys ascend over all documents.
+    own, other = spans.document << 32, tokens.document << 32
+    return overlapping(own + spans.char_start, own + spans.char_end, other + tokens.char_start, other + tokens.char_end)
+
+
+def span_units(spans: SpanRows, tokens: Tokens, windows: Windows, takes: Takes) -> Units:
+    """Return the units of the span level: of each token that overlaps a span, the state that the token level keeps."""
+    first, last = tokens_of_spans(spans, tokens)
+    flat = np.flatnonzero(windows.kept & (windows.source >= 0))
+    place_of = np.full(len(tokens.ids), -1, np.int64)
+    place_of[windows.source[flat]] = flat
+    row, place = run_of(last - first), place_of[ragged_arange(first, last - first)]
+    row, place = row[place >= 0], place[place >= 0]
+    if takes is not Takes.ALL:
+        ends = ends_of_runs(row, takes)
+        row, place = row[ends], place[ends]
+    window = run_of(windows.lengths)[place]
+    # The kept tokens of a window lie side by side.
+    begins = np.flatnonzero(begins_run(row, window))
+    n = np.diff(np.append(begins, len(row)))
+    order = begins[(by_window := np.argsort(window[begins], kind="stable"))]
+    row, n, window, place = row[order], n[by_window], window[order], place[order]
+    return Units.build(windows, len(spans.document), row, window, n, ragged_arange(place - windows.starts[window], n))
+
+
+def chunk_documents(spans: SpanRows, documents: Sequence[Document]) -> list[Document]:
+    """Return each span as a document of its own."""
+    owners = (documents[number] for number in spans.document.tolist())
+    return [
+        Document(owner.index, owner.doc_id, text, path=owner.path, row=owner.row)
+        for owner, text in zip(owners, spans.texts(documents), strict=True)
+    ]
+
+
+def n_spans_before(spans: SpanRows) -> IntArray:
+    """Return the number of each span in its document: int64 (n_rows,)."""
+    return np.arange(len(spans.document)) - np.searchsorted(spans.document, spans.document)
+
+
+def document_starts_of(spans: SpanRows, n_documents: int) -> IntArray:
+    """Return the first span of each document, and their number: int64 (n_documents + 1,)."""
+    return starts_of(np.bincount(spans.document, minlength=n_documents))

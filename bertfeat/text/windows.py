@@ -9,9 +9,9 @@ import numpy as np
 
 from bertfeat.ragged import ragged_arange, starts_of
 from bertfeat.records import BoolArray, Document, IntArray
-from bertfeat.text.spans import Spans, WindowLimits, context_spans, document_spans
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
+from bertfeat.text.window_ranges import Ranges, WindowLimits, context_ranges, document_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Windows:
     token. `kept`: bool (n,), whether the token is kept from this window. `starts`: int64 (n_windows + 1,).
     """
 
-    spans: Spans
+    ranges: Ranges
     input_ids: IntArray
     type_ids: IntArray
     source: IntArray
@@ -46,26 +46,26 @@ def cut_windows(
     Raises:
         InputError: A document is too long and `limits.on_overlong` is `error`.
     """
-    lay = context_spans if context else document_spans
-    spans = lay(tokens, tokenizer, limits, documents)
+    lay = context_ranges if context else document_ranges
+    ranges = lay(tokens, tokenizer, limits, documents)
     # A window is six ranges of the tokens of all texts, of all prompts and of both templates, end to end.
     templates = (tokenizer.single, tokenizer.pair)
     specials = [part for template in templates for part in (template.prefix, template.middle, template.suffix)]
     ids = np.concatenate([tokens.ids, tokens.prompt_ids, *(part.ids for part in specials)])
     n_texts, n_prompts = len(tokens.ids), len(tokens.prompt_ids)
     edges = n_texts + n_prompts + starts_of(np.array([len(part) for part in specials]))
-    number = tokens.is_pair[spans.document].astype(np.int64)
+    number = tokens.is_pair[ranges.document].astype(np.int64)
     prefix, middle, suffix = (np.stack([edges[i + 3 * number], edges[i + 1 + 3 * number]], axis=1) for i in range(3))
-    prompt = n_texts + np.stack([tokens.prompt_starts[spans.document + end] for end in (0, 1)], axis=1)
-    bounds = np.stack([prefix, prompt, spans.first, middle, spans.second, suffix], axis=1)
+    prompt = n_texts + np.stack([tokens.prompt_starts[ranges.document + end] for end in (0, 1)], axis=1)
+    bounds = np.stack([prefix, prompt, ranges.first, middle, ranges.second, suffix], axis=1)
     lengths = bounds[..., 1] - bounds[..., 0]
     n = lengths.reshape(-1)
     place = ragged_arange(bounds[..., 0].reshape(-1), n)
     # Narrow the ranges to what is kept; the tokens of a prompt are of no row.
-    bounds[:, [0, 3]] *= spans.is_start[:, None, None]
+    bounds[:, [0, 3]] *= ranges.is_start[:, None, None]
     bounds[:, 1] = 0
-    bounds[:, 2], bounds[:, 4] = spans.keep_first, spans.keep_second
-    bounds[:, 5] *= spans.is_end[:, None]
+    bounds[:, 2], bounds[:, 4] = ranges.keep_first, ranges.keep_second
+    bounds[:, 5] *= ranges.is_end[:, None]
     kept = place >= np.repeat(bounds[..., 0], n)
     kept &= place < np.repeat(bounds[..., 1], n)
     types = np.array([[0, first, first, 0, second, 0] for first, second in (t.type_ids for t in templates)])
@@ -73,7 +73,7 @@ def cut_windows(
     is_special = place >= n_texts + n_prompts
     type_ids[is_special] = np.concatenate([part.type_ids for part in specials])[place[is_special] - n_texts - n_prompts]
     return Windows(
-        spans=spans,
+        ranges=ranges,
         input_ids=ids[place],
         type_ids=type_ids,
         source=np.where(place < n_texts, place, -1),

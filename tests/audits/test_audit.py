@@ -111,11 +111,34 @@ def test_the_page_loads_nothing_and_the_tables_have_the_rows(stores: dict[str, S
     refused("audit", places[0], "-o", out)
 
 
+@pytest.mark.parametrize("levels", ["span", "span,sentence"])
+def test_labels_of_spans_and_their_documents(tmp_path: Path, levels: str) -> None:
+    about = {"food": ("soup", "bread", "cake", "rice"), "cars": ("engine", "wheel", "brake", "gear")}
+    pairs = [(f"the {what} {n} is here", kind) for n in range(6) for kind, own in about.items() for what in own]
+    texts = [f"{one}.\n\n{other}." for (one, _), (other, _) in zip(pairs[::2], pairs[1::2], strict=True)]
+    kinds = ["cars", *(kind for _, kind in pairs[1:])]
+    labels = pl.DataFrame({"doc_id": np.arange(48) // 2, "span_index": np.arange(48) % 2, "kind": kinds})
+    store = bertfeat.extract(
+        {"text": [*texts, texts[3]]}, tmp_path / "s", levels=levels, layers="-1", chunk="paragraphs"
+    )
+    found = bertfeat.audit(store, level="span", label="kind", labels=labels)
+    suspect = found.label_errors.row(0, named=True)
+    assert (suspect["doc_id"], suspect["span_index"], suspect["label"], suspect["suggested"]) == (0, 0, "cars", "food")
+    assert suspect["text"] == "the soup 0 is here."
+    assert found.n_documents == (25,)
+    exact = found.duplicates.table.filter(pl.col("kind") == "exact")
+    assert exact["doc_id"].to_list() == [3, 24]
+    assert exact["text"][0] == (texts[3] if "sentence" in levels else texts[3].replace("\n\n", " "))
+
+
 def test_what_cannot_be_audited_is_refused(stores: dict[str, Store], tmp_path: Path) -> None:
     how = {"layers": "-1", "limit": 20}
     tokens = bertfeat.extract(REVIEWS, tmp_path / "tokens", levels="token", **how)
-    with pytest.raises(UserError, match="level token: an audit is of texts or words"):
+    with pytest.raises(UserError, match="level token: an audit is of texts, words or spans"):
         bertfeat.audit(tokens)
+    names = bertfeat.extract(REVIEWS, tmp_path / "names", levels="span", spans="[A-Z]", **how)
+    with pytest.raises(UserError, match="an audit needs the texts around spans; extract the sentence level too"):
+        bertfeat.audit(names)
     other = bertfeat.extract(REVIEWS, tmp_path / "mean", levels="sentence", **how)
     with pytest.raises(UserError, match="hold different features"):
         bertfeat.audit(stores["train"], other)

@@ -19,8 +19,8 @@ from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.torch_modules import PackedLinear, can_pack
 from bertfeat.errors import ConfigError, RunError
 from bertfeat.text.packing import pack_windows
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import WindowLimits
 from bertfeat.text.windows import cut_windows
 from tests.support.fakes import texts
 from tests.support.families import N_LAYERS, random_pack

@@ -16,8 +16,8 @@ from bertfeat.encoder.loading import load_encoder
 from bertfeat.extraction.deep_check import recheck
 from bertfeat.records import Document
 from bertfeat.text.packing import make_pack, pack_windows
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import WindowLimits
 from bertfeat.text.windows import Windows, cut_windows
 from tests.support.families import build_model, random_pack
 from tests.support.places import ROOT

@@ -13,7 +13,8 @@ from sklearn import metrics as sk
 
 from bertfeat.choices import Level, Task
 from bertfeat.errors import UserError
-from bertfeat.heads import bootstrap, metrics
+from bertfeat.heads import bootstrap
+from bertfeat.heads import scores as metrics
 from bertfeat.heads.registry import make_head
 from bertfeat.heads.scores import score_by
 from bertfeat.probes import scoring

@@ -11,8 +11,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from bertfeat.errors import UserError
-from bertfeat.heads.neural import MLPProbe
-from bertfeat.heads.training_loop import ScalarMix
+from bertfeat.heads.neural import MLPProbe, ScalarMix
 from tests.support.probe_streams import ArrayStream
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("one_thread")]

@@ -151,7 +151,7 @@ def test_what_is_written(reviewed: Sweep, tmp_path: Path) -> None:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "head ridge has no probabilities, which mdl needs; use one of logreg, knn": {"mdl": True, "head": "ridge"},
+    "head ridge has no probabilities, which mdl needs; it goes with logreg, knn": {"mdl": True, "head": "ridge"},
     "control needs one label per row, and the task is regress": {"control": True, "task": "regress"},
     "baseline 'median': unknown; choose among majority": {"baselines": "median"},
     "name both beside dev": {"baselines": "random-weights={random-dev}"},

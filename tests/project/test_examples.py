@@ -21,11 +21,14 @@ from tests.support.shown_output import check_shown
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Examples with a corpus or settings of their own; all others share the first one's store.
-OWN_STORE = {"02_word_features_conll", "09_long_documents", "10_layers", "11_probe", "12_search"}
+OWN_STORE = {
+    *("02_word_features_conll", "03_character_spans", "09_long_documents", "10_layers", "11_probe", "12_search"),
+    *("17_target_word", "18_passages"),
+}
 SAID = {
     "01_extract": ["token: 10122 rows", "(10122, 1536)"],
     "02_word_features_conll": ["B-location", "closest to the mean entity:"],
-    "03_character_spans": ["__future__", "mean vector of length 384"],
+    "03_character_spans": ["__future__", "coding conventions", "(3, 768)"],
     "04_read_polars": ["conventions", "rows: 10122"],
     "05_read_pandas": ["(9710, 384) float16"],
     "06_read_duckdb": ["function ", "mean cosine"],
@@ -38,6 +41,8 @@ SAID = {
     "13_update_index": ["monday:  60 vectors", "tuesday: 90 vectors", "found as document 75 with a cosine of 1.00"],
     "14_bertopic": ["topic 0: ", "docstring"],
     "15_keybert": ["river"],
+    "17_target_word": ["2020", "computing"],
+    "18_passages": ["1. 0.", "docstrings", "functions -> functions"],
     "16_heads": ["LogisticRegressionProbe(C=0.01): 0.", "CentroidProbe(): 0.", "prediction: positive"],
 }
 # Examples that are skipped where a library is not installed.

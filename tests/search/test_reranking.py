@@ -248,7 +248,7 @@ def test_a_search_that_cannot_rerank_is_refused(index: Index, search: dict[str, 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"level": "word"}, "is for an index of the sentence level"),
+        ({"level": "word"}, "is for an index of sentences or spans"),
         ({"rerank": "sentence:layer_06"}, "level 'sentence' is not token or word; write token:layer_06"),
         ({"rerank": "token:layer_77"}, "layer_77"),
         ({"codes": "int4"}, "codes 'int4': unknown; choose one of bit, int8, float16"),

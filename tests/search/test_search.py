@@ -18,7 +18,6 @@ from bertfeat.ann.index import VectorIndex, load_index
 from bertfeat.choices import Level
 from bertfeat.errors import InputError, UserError
 from bertfeat.search import QueryFile, evaluate_retrieval, read_qrels
-from bertfeat.search.filters import condition_mask
 from bertfeat.search.index import Index
 from bertfeat.store.reader import Store
 from tests.support.index_stores import SENSES, documents, tiny_store, write_jsonl
@@ -147,7 +146,7 @@ class TestFilters:
             # Neither null nor its negation is true.
             ("label <> 'river'", [row["label"] not in (None, "river") for row in rows]),
         ):
-            assert condition_mask(store, Level.SENTENCE, where).tolist() == wanted
+            assert store.where(Level.SENTENCE, where).tolist() == np.flatnonzero(wanted).tolist()
 
     def test_same_word_and_other_words(self, words: Index, store: Store) -> None:
         surfaces = store.polars("word", ["word"])["word"].str.to_lowercase()

@@ -104,6 +104,14 @@ def test_some_rows_of_many_are_read_alone(tmp_path, monkeypatch):
     np.testing.assert_array_equal(open_store(tmp_path / "s").take("token", "layer_05", rows), whole[rows])
     assert n_bytes_read() - n_before < 1.3 * whole[rows].nbytes + 0.05 * whole.nbytes
     n_before = n_bytes_read()
+    chosen = store.where("token", "token_index = 1")
+    found = store.take("token", "layer_05", chosen)
+    # Far less than `scan`, which reads whole pages of vectors for a filter.
+    assert n_bytes_read() - n_before < 0.3 * whole.nbytes
+    flags = store.polars("token", ["token_index"])["token_index"] == 1
+    assert chosen.tolist() == flags.arg_true().to_list() != []
+    np.testing.assert_array_equal(found, whole[flags.to_numpy()])
+    n_before = n_bytes_read()
     np.testing.assert_array_equal(store.numpy("token", "layer_05"), whole)
     assert n_bytes_read() - n_before < whole.nbytes + 10_000
 

@@ -18,7 +18,7 @@ from tests.support.store_fakes import KINDS, make_plan, write_store
 
 SHARDS = (270, 0, 7, 25)
 N_ROWS = sum(SHARDS)
-# Two blocks or so.
+# A part of the rows: eight blocks of those that are copied, one or two of those that are decoded.
 SMALL = "2MB"
 
 

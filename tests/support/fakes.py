@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from bertfeat.extraction.level_tables import ShardText
 from bertfeat.extraction.plan import level_schema
 from bertfeat.progress import unreported
 from bertfeat.records import Column, Document, FeatureColumn, LevelTable, Pack
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import WindowLimits
 
 HIDDEN = 3
 N_LAYERS = 6
@@ -126,6 +127,8 @@ def run(
     features = dict.fromkeys(Level, feature_columns(chosen, config.combine, hidden_size=HIDDEN, n_layers=N_LAYERS))
     if config.pooling is Pooling.POOLER:
         features[Level.SENTENCE] = (FeatureColumn("pooler", (N_LAYERS,), "none", HIDDEN),)
+    if config.span_pooling == "ends":
+        features[Level.SPAN] = tuple(dataclasses.replace(each, dim=2 * each.dim) for each in features[Level.SPAN])
     own = sorted({name for document in documents for name in document.annotations})
     corpus = CorpusSchema(annotations=tuple(Column(name, "string") for name in own), has_pairs=True)
     schemas = {level: level_schema(level, corpus, features[level]) for level in config.levels}

@@ -32,6 +32,7 @@ EXTRAS = {
     "ray": "bertfeat.extract('corpus.txt', 'on-ray', runner='ray')",
     "s3": "import s3fs",
     "gcs": "import gcsfs",
+    "chunks": "bertfeat.extract('corpus.txt', 'cut', levels='span', chunk='sentences', layers='-1')",
     "sentencepiece": "import google.protobuf, sentencepiece",
     "serve": "import bertfeat.serve.page",
     "train": "import accelerate",

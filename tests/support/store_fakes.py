@@ -41,6 +41,7 @@ DOC_ID = Column("doc_id", "int64", nullable=False)
 COLUMNS = {
     Level.TOKEN: (DOC_ID, Column("token_index", "int32", nullable=False), Column("token", "string", nullable=False)),
     Level.WORD: (DOC_ID, Column("word", "string"), Column("label", "string")),
+    Level.SPAN: (DOC_ID, Column("text", "string", nullable=False)),
     Level.SENTENCE: (DOC_ID, Column("text", "string", nullable=False)),
 }
 

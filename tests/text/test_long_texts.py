@@ -13,8 +13,8 @@ from tokenizers import Tokenizer as BackendTokenizer
 
 import bertfeat
 from bertfeat.errors import InputError, TokenizingError
-from bertfeat.text.spans import WindowLimits
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import WindowLimits
 from bertfeat.text.windows import cut_windows
 from tests.support.command_line import bertfeat as run
 from tests.support.fakes import pairs, texts

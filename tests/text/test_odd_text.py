@@ -126,9 +126,12 @@ def check_words(found: Features, texts: Sequence[str]) -> None:
 def test_slices_are_surfaces_at_all_levels(folder: Path, name: str) -> None:
     texts = [clean(text) for text in sources()[name]]
     documents = [Document(i, i, text) for i, text in enumerate(texts)]
-    found = run(documents, Tokenizer.load(folder), max_length=30, stride=7, max_batch_tokens=500, word_pooling="mean")
+    settings = {"max_length": 30, "stride": 7, "max_batch_tokens": 500, "word_pooling": "mean", "chunk": "tokens:7:3"}
+    found = run(documents, Tokenizer.load(folder), levels="token,word,span,sentence", **settings)
     assert check_tokens(found, BackendTokenizer.from_file(str(folder / "tokenizer.json")), texts) > 100
     check_words(found, texts)
+    spans = (found.column("span", name) for name in ("doc_id", "char_start", "char_end", "text"))
+    assert all(texts[document][start:end] == text for document, start, end, text in zip(*spans, strict=True))
     assert found.column("sentence", "text") == texts
     assert not any(found.column("sentence", "truncated"))
     assert found.vectors("token")[:, 2].tolist() == found.column("token", "token_id")

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 from bertfeat.choices import OnOverlong
 from bertfeat.records import Document
 from bertfeat.text.packing import pack_windows
-from bertfeat.text.spans import WindowLimits, lay_windows
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.window_ranges import WindowLimits, lay_windows
 from bertfeat.text.windows import Windows, cut_windows
 from tests.support.fakes import letters, letters_backend, pairs, run, texts
 
