@@ -39,14 +39,14 @@ def audit(
 ) -> Audit:
     """Look for what is wrong with labels, splits and texts, by stored features and without a run of the model.
 
-    Texts of all documents are held in memory, and at word level a vector of each; other vectors are streamed if they
-    do not fit.
+    Texts of all documents are held in memory, and at word or span level a vector of each; other vectors are streamed
+    if they do not fit.
 
     Args:
-        train: A store, or its folder, at sentence or word level.
+        train: A store, or its folder, at sentence, word or span level.
         test: Another store of the same model and settings; None to look at one alone.
         label: The column with the labels, one class per row; None for no labels.
-        level: sentence or word; None for the only one that is stored.
+        level: sentence, word or span; None for the only one that is stored.
         feature: The feature, or the number of a layer; None for the only one that is stored, or `concat_last4`.
         labels: A file or frame with the labels of train; see `ProbeConfig`.
         test_labels: The same for test.

@@ -14,7 +14,7 @@ from bertfeat.errors import require
 @click.argument("train", metavar="TRAIN")
 @click.argument("test", metavar="[TEST]", required=False)
 @options.writes("FOLDER", "Folder of the page and the tables.")
-@options.value("Data", "--level", "LEVEL", "word or sentence.  [default: the only one stored]")
+@options.value("Data", "--level", "LEVEL", "word, span or sentence.  [default: the only one stored]")
 @options.value("Data", "--feature", "NAME", "Feature.  [default: the only one, or concat_last4]")
 @options.value("Data", "--label", "NAME", "Column with the labels; without it, texts alone are looked at.")
 @options.value("Data", "--labels", "FILE", "Labels from a table, by doc_id and, for words, word_index.")
@@ -25,8 +25,8 @@ def audit(train: str, test: str | None, output: str, overwrite: bool, **settings
 
     Labels that may be wrong, with neighbors that disagree; documents of TEST that are in TRAIN, and duplicates;
     documents unlike all others; classes that are taken for each other or are too small; how far TEST is from TRAIN.
-    TRAIN and TEST are stores of one model at sentence or word level. FOLDER gets audit.html and a Parquet file of each
-    finding.
+    TRAIN and TEST are stores of one model at sentence, word or span level. FOLDER gets audit.html and a Parquet file of
+    each finding.
 
     \b
     Examples:

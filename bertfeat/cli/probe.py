@@ -30,7 +30,7 @@ _OF_A_FIT = (
 _OF_A_SHIPPED = ("target", "path", "model", "blocks", "n_bytes", "model_bytes", "labels")
 
 _fit_options = options.together(
-    options.value("Data", "--level", "LEVEL", "token, word or sentence.  [default: the only one stored]"),
+    options.value("Data", "--level", "LEVEL", "token, word, span or sentence.  [default: the only one stored]"),
     options.value("Data", "--label", "NAME", "Column with the labels.", "label"),
     options.value("Data", "--dev", "STORE", "Store to choose settings by, extracted like the first one."),
     options.value("Data", "--labels", "FILE", f"Labels {_LABELS}"),

@@ -186,7 +186,7 @@ def _is_word(store: Store, level: str, word: str) -> BoolArray:
     """Return which rows of a level are a word, bool (n_rows,)."""
     where = store.schema(level).level
     if not LEVELS[where].surface:
-        raise UserError(f"`level='{level}'`: a row is a text, which has no word; pass `level='word'`")
+        raise UserError(f"`level='{level}'`: a row is a whole text, which has no word; pass `level='word'`")
     found = PositionFilters(store, where, np.arange(store.n_rows(where))).words_like(word)
     if not found.any():
         raise UserError(f"{store.path}: no row of level {level} is the word {word!r}, in upper or lower case")

@@ -30,7 +30,7 @@ class ProbeConfig:
     """Every setting of `fit_probe` and `sweep_probes`.
 
     Attributes:
-        level: token, word or sentence; None for the only one that is stored.
+        level: token, word, span or sentence; None for the only one that is stored.
         feature: The feature of a fit, or the number of a layer (-1 is the last one); None for the only one that is
             stored, or `concat_last4`.
         mix: Layers that a neural head weights in a scalar mix (`9..12`, or a list), instead of a feature.

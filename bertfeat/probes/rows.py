@@ -24,7 +24,7 @@ from bertfeat.levels import LEVELS, WORDS
 from bertfeat.probes.config import LabelTable
 from bertfeat.probes.targets import is_given, labels_of
 from bertfeat.records import BoolArray, IntArray
-from bertfeat.store.reader import Store, check_known
+from bertfeat.store.reader import Store, check_known, read_columns, row_columns
 from bertfeat.vectors.array import ArrayVectors, Vectors
 from bertfeat.vectors.store import StoreVectors, lengths_of
 
@@ -166,7 +166,8 @@ class LabelSource:
             where = "a frame" if isinstance(labels, pl.DataFrame) else str(labels)
             table = _table_of(labels, store, level, name, where)
             return cls(name, level, table, False, f"{where}: column {name!r}", place)
-        own = [column.name for column in store.schema(level).columns]
+        own, of_documents = row_columns(store, level)
+        own += of_documents if level is Level.SPAN else []
         has_words = level is Level.TOKEN and Level.WORD in store.levels
         of_words = [column.name for column in store.schema(Level.WORD).columns] if has_words else []
         if name not in own and name not in of_words:
@@ -180,7 +181,7 @@ class LabelSource:
         if self.of_words:
             keys, labels = _WORD_KEYS, shard.polars(Level.WORD, [*_WORD_KEYS, self.name])
         if labels is None:
-            rows = shard.polars(self.level, ["doc_id", self.name])
+            rows = read_columns(shard, self.level, ["doc_id", self.name])
         else:
             rows = shard.polars(self.level, keys).join(labels, on=keys, how="left", maintain_order="left")
         is_candidate = IS_FIRST_TOKEN if self.of_words else pl.lit(True)

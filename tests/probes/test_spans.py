@@ -104,6 +104,9 @@ def test_new_texts_have_spans_by_the_same_rule(names: Store, folder: Path) -> No
     chunks = bertfeat.extract(TEXTS, folder / "chunks", keep_columns="kind", **alone)
     probe = fit_probe(chunks, "kind")
     assert probe.predict(TEXTS["text"]).equals(probe.predict(chunks))
+    got = probe.predict(TEXTS, columns="truncated", label="kind")
+    assert got["prediction"].equals(probe.predict(chunks)["prediction"])
+    assert got["kind"].equals(chunks.polars("span", ["kind"])["kind"]), "kept with the documents"
     with pytest.raises(UserError, match="level span needs the spans of a text"):
         again.ship(folder / "shipped")
     shipped = probe.ship(folder / "shipped")
