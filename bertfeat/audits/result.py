@@ -12,7 +12,7 @@ import polars as pl
 from bertfeat.audits.duplicates import Duplicates
 from bertfeat.audits.shift import Shift
 from bertfeat.choices import Level
-from bertfeat.display import counted, html_table
+from bertfeat.display import counted, first_columns, html_table, printable
 from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.durable.records import seal
@@ -183,5 +183,4 @@ def _plain(value: Any) -> Any:
 
 
 def _cut(text: str, length: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= length else line[: length - 1] + "…"
+    return first_columns(printable(" ".join(text.split())), length)

@@ -98,18 +98,17 @@ class Joined:
 
     def __init__(self, sources: Sequence[Vectors]) -> None:
         starts = np.cumsum([0, *(source.shape[0] for source in sources)]).tolist()
-        parts = [
-            (range(start + rows.start, start + rows.stop), source, chunk)
-            for start, source in zip(starts, sources, strict=False)
-            for chunk, rows in enumerate(source.chunks)
-        ]
         self.shape = (starts[-1], sources[0].shape[1])
-        self.chunks: Sequence[range] = [rows for rows, _, _ in parts]
-        self._parts = parts
+        self.chunks: Sequence[range] = [
+            range(start + rows.start, start + rows.stop)
+            for start, source in zip(starts, sources, strict=False)
+            for rows in source.chunks
+        ]
+        self._parts = [(source, chunk) for source in sources for chunk in range(len(source.chunks))]
 
     def read(self, chunk: int) -> FloatArray:
         """Return the vectors of a chunk, float (rows of the chunk, dim)."""
-        _, source, own = self._parts[chunk]
+        source, own = self._parts[chunk]
         return source.read(own)
 
 

@@ -10,18 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from cleanlab.rank import get_label_quality_scores
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import bertfeat
-from bertfeat.audits.label_errors import LabelJudge
-from bertfeat.audits.side import Side
+from benchmarks.audit import check_rankings, edited, flipped, rankings
 from bertfeat.errors import UserError
-from bertfeat.probes.rows import select_rows
-from bertfeat.progress import Progress
 from bertfeat.store.reader import Store
 from tests.support.command_line import good, refused
 from tests.support.places import ROOT
@@ -31,23 +23,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 REVIEWS = ROOT / "examples" / "data" / "reviews.csv"
 HOW: dict[str, Any] = {"levels": "sentence", "layers": "-1", "pooling": "model", "keep_columns": "label"}
 HOSTILE = "</script><script>alert(1)</script> <img src=http://evil.test/x> & one two three"
-
-
-def edited(text: str, words: list[str], rng: random.Random) -> str:
-    """Edit a text lightly: replace or drop a word, swap two, or two letters."""
-    own = text.split()
-    at, kind = rng.randrange(len(own) - 1), rng.randrange(4)
-    if kind == 0:
-        own[at] = rng.choice(words)
-    elif kind == 1:
-        del own[at]
-    elif kind == 2:
-        own[at], own[at + 1] = own[at + 1], own[at]
-    else:
-        longest = max(range(len(own)), key=lambda place: len(own[place]))
-        word, middle = own[longest], len(own[longest]) // 2
-        own[longest] = word[: middle - 1] + word[middle] + word[middle - 1] + word[middle + 1 :]
-    return " ".join(own)
 
 
 @pytest.fixture(scope="module")
@@ -104,32 +79,11 @@ def test_groups_differ_only_where_labels_do(tmp_path: Path) -> None:
 
 def test_flipped_tags_are_ranked_as_well_as_by_cleanlab(tmp_path: Path) -> None:
     store = bertfeat.extract(ROOT / "tests" / "data" / "ud_ewt" / "dev.conllu", tmp_path / "s", levels="word", layers=3)
-    frame = store.polars("word", ["doc_id", "word_index", "upos"])
-    rng, tags = np.random.default_rng(0), frame["upos"].unique().sort().to_list()
-    is_flipped = rng.random(frame.height) < 0.05
-    noisy = [
-        tags[(tags.index(tag) + rng.integers(1, len(tags))) % len(tags)] if flip else tag
-        for tag, flip in zip(frame["upos"], is_flipped, strict=True)
-    ]
-    labels = frame.with_columns(pl.Series("upos", noisy))
-    rows = select_rows(store, store.levels[0], "layer_03", "upos", labels).with_vector
-    side = Side("train", store, store.levels[0], "layer_03", rows)
-    judge = LabelJudge(side, 0, Progress())
-    judged = judge.of_train()
-    vectors, chances = store.numpy("word", "layer_03").astype(np.float32), np.zeros((frame.height, len(tags)))
-    for fold in range(5):
-        held = judge.folds == fold
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=judge.C, max_iter=1000))
-        model.fit(vectors[~held], judge.codes[~held])
-        chances[np.ix_(held, model.classes_)] = model.predict_proba(vectors[held])
-    peer = get_label_quality_scores(judge.codes, chances, method="self_confidence", adjust_pred_probs=False)
-    own = judged["own"].fill_null(1.0).to_numpy()
-    aurocs = [roc_auc_score(is_flipped, -scores) for scores in (own, peer)]
-    assert aurocs[0] >= aurocs[1]
-    assert aurocs[0] > 0.97
-    first = [is_flipped[np.argsort(scores, kind="stable")[: is_flipped.sum()]].mean() for scores in (own, peer)]
-    assert first[0] >= first[1]
-    found = bertfeat.audit(store, label="upos", labels=labels)
+    ranked = rankings(store, "upos", n_draws=1)
+    check_rankings(ranked)
+    assert ranked["bertfeat"]["auroc"] > 0.97
+    frame, is_flipped = flipped(store, "upos", 0)
+    found = bertfeat.audit(store, label="upos", labels=frame)
     assert found.label_errors is not None
     assert found.classes is not None
     assert found.confusions is not None
