@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertfeat.choices import ChunkContext, Level, OnOverlong, Pooling, SpanPair
+from bertfeat.choices import ChunkContext, Level, OnOverlong, Pooling
 from bertfeat.corpus.span_files import is_span_file
 from bertfeat.display import counted, printable
 from bertfeat.encoder.families import STATIC
@@ -70,5 +70,5 @@ def _columns(store: StoreDescription, level: Level) -> str:
         rule = f"chunks by {meta['chunk']}" if meta.get("chunk") else f"spans by {meta['spans']}"
         how += f"; {'spans of a table' if is_span_file(meta.get('spans')) else rule}"
         how += ", each encoded alone" if of_texts else ""
-        how += "" if meta["span_pair"] == SpanPair.NONE else f", two per row ({meta['span_pair']})"
+        how += f", two per row ({meta['span_pair']})" if meta.get("span_pair") else ""
     return f", {columns}{how}"
