@@ -82,7 +82,7 @@ class SpanFile:
         for name in kept:
             if name in own:
                 raise InputError(f"column {name!r} has the name of a column that bertfeat writes; rename it", path=path)
-        table = table.hstack([_simple(frame[name]) for name in kept])
+        table = table.hstack([_simple(frame[name], path) for name in kept])
         missing = table["doc_id"].is_null()
         if missing.any():
             raise InputError("has no doc_id", path=path, row=int(missing.arg_true()[0]) + 1)
@@ -160,9 +160,11 @@ def _whole(values: pl.Series, path: str) -> pl.Series:
     return numbers
 
 
-def _simple(values: pl.Series) -> pl.Series:
+def _simple(values: pl.Series, path: str) -> pl.Series:
     """Return the values of a further column as texts, truth values or numbers."""
     kind: Any = values.dtype
+    if kind.is_nested():
+        raise InputError(f"column {values.name!r} holds {kind}; keep plain values only", path=path)
     if kind.is_integer():
         kind = pl.Int64()
     elif kind.is_float():

@@ -25,7 +25,7 @@ from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.errors import ConfigError, InputError, RunError, TokenizingError
 from bertfeat.extraction.appending import append_jobs, open_growing
 from bertfeat.extraction.job import Job, gives_words, open_inputs, open_job
-from bertfeat.extraction.plan import VERSION_NAMES, fields_of_process
+from bertfeat.extraction.plan import VERSION_NAMES, fields_of_process, span_file
 from bertfeat.extraction.resolution import open_tokenizer
 from bertfeat.extraction.vector_cache import VectorCache
 from bertfeat.progress import Progress, Report, reporting
@@ -36,7 +36,7 @@ from bertfeat.settings import ExtractSettings
 from bertfeat.storage import as_path
 from bertfeat.store.commit import commit_shard
 from bertfeat.store.folder import folder_at
-from bertfeat.store.plan_file import changes
+from bertfeat.store.plan_file import SPANS_DIGEST, changes
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import StoreWriter, open_for_writing
 
@@ -249,6 +249,8 @@ def _check_plan(job: Job, checkpoint: Checkpoint) -> None:
     found = fields_of_process(checkpoint.info(), checkpoint.config_sha256, sentence)
     if not job.on_cluster:
         found = {name: value for name, value in found.items() if name not in VERSION_NAMES}
+    if (spans := span_file(job.config)) is not None:
+        found[SPANS_DIGEST] = spans.digest
     if fields := differing({name: job.plan.fields.get(name) for name in found}, found):
         remedy = "install the same on every machine" if job.on_cluster else "start the run again"
         here = f"{socket.gethostname()}: {checkpoint.folder}"

@@ -40,6 +40,7 @@ REDUCE = {"mean": np.mean, "max": np.max, "first": lambda rows, axis: rows[0], "
 )
 @pytest.mark.parametrize("rule", [{"spans": "b.*f|(?<=e)f+|c d|a"}, {"chunk": "tokens:3:2"}, {"spans": "words:C,ab"}])
 @pytest.mark.parametrize("pooling", [*REDUCE, "ends"])
+@pytest.mark.promise("spans")
 def test_a_span_is_pooled_from_the_token_rows_that_overlap_it(
     documents: Any, settings: dict[str, Any], rule: dict[str, str], pooling: str
 ) -> None:
@@ -100,6 +101,7 @@ def mentions(corpus: Path) -> Path:
     ("levels", "pooling", "chunk"),
     [("span", "mean", "paragraphs"), ("word,span,sentence", "cls", "sentences"), ("span", "model", "tokens:9:3")],
 )
+@pytest.mark.promise("spans")
 def test_chunks_alone_are_encoded_as_texts(tmp_path: Path, corpus: Path, levels: str, pooling: str, chunk: str) -> None:
     asked = {"chunk": chunk, "chunk_context": "alone", "pooling": pooling, "store_dtype": "float32", "limit": 4}
     store = bertfeat.extract(corpus, tmp_path / "s", levels=levels, layers="-1", **asked)
