@@ -30,7 +30,8 @@ def is_span_file(spans: str | None) -> bool:
         return False
     ending, _ = endings_of(spans)
     reader = readers_by_ending(ending).get(ending)
-    return os.path.lexists(spans) or (reader is not None and reader.has_columns)
+    # pathlib raises an error where a pattern is longer than a name may be.
+    return os.path.isfile(spans) or (reader is not None and reader.has_columns)  # noqa: PTH113
 
 
 @functools.lru_cache(maxsize=1)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bertfeat.choices import ChunkContext, Level, OnOverlong, Pooling
-from bertfeat.corpus.span_files import is_span_file
 from bertfeat.display import counted, printable
 from bertfeat.encoder.families import STATIC
 from bertfeat.exports.card import model_name
 from bertfeat.levels import pooling_of
 from bertfeat.store.description import StoreDescription
 from bertfeat.store.manifest import IMPORTED
+from bertfeat.store.plan_file import SPANS_DIGEST
 
 
 def methods(path: str) -> tuple[str, str]:
@@ -68,7 +68,7 @@ def _columns(store: StoreDescription, level: Level) -> str:
     how = f"; pooling: {pooling}" if pooling else ""
     if level is Level.SPAN:
         rule = f"chunks by {meta['chunk']}" if meta.get("chunk") else f"spans by {meta['spans']}"
-        how += f"; {'spans of a table' if is_span_file(meta.get('spans')) else rule}"
+        how += f"; {'spans of a table' if SPANS_DIGEST in meta else rule}"
         how += ", each encoded alone" if of_texts else ""
         how += f", two per row ({meta['span_pair']})" if meta.get("span_pair") else ""
     return f", {columns}{how}"

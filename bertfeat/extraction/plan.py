@@ -354,7 +354,7 @@ def _advice(resolved: Resolved, fields: Mapping[str, Any]) -> dict[str, Any]:
         "prompts": dict(resolved.prompts),
         "unknown_words": None if fields["unknown_words"] == UnknownWords.NULL else fields["unknown_words"],
         "sentence_sha256": resolved.sentence.sha256 if resolved.sentence else None,
-        **{name: fields.get(name) for name in (*ROW_FILTERS, "spans", "span_pooling", "chunk")},
+        **{name: fields.get(name) for name in (*ROW_FILTERS, "spans", SPANS_DIGEST, "span_pooling", "chunk")},
         "span_pair": None if fields.get("span_pair") == SpanPair.NONE else fields.get("span_pair"),
         "chunk_context": fields.get("chunk_context") if fields.get("chunk") else None,
     }

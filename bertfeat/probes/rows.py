@@ -181,7 +181,7 @@ class LabelSource:
         if self.of_words:
             keys, labels = _WORD_KEYS, shard.polars(Level.WORD, [*_WORD_KEYS, self.name])
         if labels is None:
-            rows = read_columns(shard, self.level, ["doc_id", self.name])
+            rows = read_columns(shard, self.level, list(dict.fromkeys(["doc_id", self.name])))
         else:
             rows = shard.polars(self.level, keys).join(labels, on=keys, how="left", maintain_order="left")
         is_candidate = IS_FIRST_TOKEN if self.of_words else pl.lit(True)

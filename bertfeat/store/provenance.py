@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from bertfeat.choices import ChunkContext, Combine, Level
 from bertfeat.config import ExtractConfig
-from bertfeat.corpus.span_files import is_span_file
 from bertfeat.durable.differences import Fields, shown
 from bertfeat.errors import UserError
 from bertfeat.levels import LEVELS, pooling_of
 from bertfeat.records import LevelTable, ModelInfo
 from bertfeat.store.manifest import IMPORTED
+from bertfeat.store.plan_file import SPANS_DIGEST
 
 if TYPE_CHECKING:
     from bertfeat.store.reader import Store
@@ -106,7 +106,7 @@ class FeatureSpec:
             sentence_sha256=metadata.get("sentence_sha256") if of_texts else None,
             span_pair=metadata.get("span_pair", "none") if where is Level.SPAN else "none",
             is_alone=is_alone,
-            spans=None if where is not Level.SPAN or is_span_file(metadata.get("spans")) else metadata.get("spans"),
+            spans=None if where is not Level.SPAN or SPANS_DIGEST in metadata else metadata.get("spans"),
             chunk=metadata.get("chunk") if where is Level.SPAN else None,
             config_sha256=metadata.get("config_sha256"),
             **{name: metadata[name] for name in _COPIED},
