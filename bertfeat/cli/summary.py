@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bertfeat.choices import ChunkContext, Level, Pooling, SpanPair
+from bertfeat.choices import ChunkContext, Level, Pooling
 from bertfeat.cli.options import Printed
 from bertfeat.config import ExtractConfig
 from bertfeat.display import counted, facts, model_text
@@ -143,7 +143,6 @@ def run_text(summary: Mapping[str, Any], result: str | None, *, tip: str | None 
     of_texts = ("pooling", "sentence_model", "prompt") if is_alone or Level.SENTENCE in rows else ()
     of_spans = ("spans", "chunk", "chunk_context" if is_alone else "span_pooling", "span_pair")
     pooling = {name: meta.get(name) for name in (*(of_spans if Level.SPAN in rows else ()), *of_texts)}
-    pooling = {name: value for name, value in pooling.items() if value != SpanPair.NONE}
     return facts({"store": summary["store"], "result": result, "rows": rows, **counts, **more, **pooling, "tip": tip})
 
 

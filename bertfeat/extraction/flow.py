@@ -32,7 +32,7 @@ from bertfeat.encoder.loading import load_encoder
 from bertfeat.encoder.sentence_steps import load_steps
 from bertfeat.errors import ConfigError
 from bertfeat.extraction.level_tables import ShardText, align, keep_rows, level_table, make_buffers
-from bertfeat.extraction.plan import level_schema, span_file, vector_digest
+from bertfeat.extraction.plan import level_schema, spans_of, vector_digest
 from bertfeat.extraction.pooling import Finish, needs_pooler
 from bertfeat.extraction.resolution import Resolved, check_model, resolve
 from bertfeat.progress import Report, unreported
@@ -50,9 +50,8 @@ from bertfeat.records import (
 )
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.text.packing import pack_windows
-from bertfeat.text.spans import chunk_documents, find_spans, needs_tokens
+from bertfeat.text.spans import chunk_documents, needs_tokens
 from bertfeat.text.tokenizer import Tokenizer
-from bertfeat.text.tokens import Tokens
 from bertfeat.text.windows import Windows, cut_windows
 
 Tables = Mapping[Level, LevelTable]
@@ -233,7 +232,7 @@ class Flow:
         with clock.time("tokenize"):
             tokens = self.tokenizer.encode(in_whole, max_tokens=limits.max_tokens(config.levels))
             if Level.SPAN in config.levels and spans is None:
-                spans = self._spans(documents, tokens)
+                spans = spans_of(config, documents, tokens)
             if spans is not None and config.has_chunks_alone:
                 alone = self._alone(chunk_documents(spans, documents))
                 if config.levels == (Level.SPAN,):
@@ -253,12 +252,6 @@ class Flow:
         tokens = self.tokenizer.encode(chunks, max_tokens=self.resolved.limits.max_tokens(config.levels))
         windows = cut_windows(tokens, self.tokenizer, self.resolved.limits, chunks)
         return align(chunks, tokens, windows, self.tokenizer, config, self.resolved.sentence)
-
-    def _spans(self, documents: Sequence[Document], tokens: Tokens) -> SpanRows:
-        """Return the spans of documents."""
-        if (file := span_file(self.config)) is not None:
-            return file.of(documents)
-        return find_spans(documents, tokens, self.config.spans, self.config.chunk)
 
     def packs(self, windows: Windows, wanted: BoolArray | None = None) -> list[Pack]:
         """Make packs of windows, or of those that are wanted, bool (n_windows,)."""

@@ -50,6 +50,7 @@ from bertfeat.store.plan_file import (
 )
 from bertfeat.text.spans import find_spans, needs_tokens
 from bertfeat.text.tokenizer import Tokenizer
+from bertfeat.text.tokens import Tokens
 from bertfeat.text.window_ranges import check_lengths
 
 # The memory for each token of a shard apart from its vectors: ids, offsets, windows, strings.
@@ -258,15 +259,17 @@ def _per_byte(corpus: Corpus, tokenizer: Tokenizer) -> tuple[float, float]:
     # This finds token ids that the model does not have, before anything is written.
     tokenizer.encode([d for d in documents if len(d.text) < _SAMPLE_CHARS])
     n_tokens = max(int(tokenizer.count(documents).sum()), 1)
-    n_spans = len(spans_of(corpus.config, documents, tokenizer).document) if Level.SPAN in corpus.config.levels else 0
+    n_spans, config = 0, corpus.config
+    if Level.SPAN in config.levels:
+        tokens = tokenizer.encode(documents) if needs_tokens(config.chunk) else None
+        n_spans = len(spans_of(config, documents, tokens).document)
     return n_tokens / max(n_bytes, 1), n_spans / max(n_bytes, 1)
 
 
-def spans_of(config: ExtractConfig, documents: Sequence[Document], tokenizer: Tokenizer) -> SpanRows:
-    """Return the spans of documents."""
+def spans_of(config: ExtractConfig, documents: Sequence[Document], tokens: Tokens | None) -> SpanRows:
+    """Return the spans that settings give documents; `tokens` are needed for chunks of tokens."""
     if (file := span_file(config)) is not None:
         return file.of(documents)
-    tokens = tokenizer.encode(documents) if needs_tokens(config.chunk) else None
     return find_spans(documents, tokens, config.spans, config.chunk)
 
 

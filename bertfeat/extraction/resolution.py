@@ -73,6 +73,8 @@ def resolve(
     `tokenizer` is one that is loaded already; the one that is returned puts the prompt before documents.
     """
     _check_static(config, checkpoint)
+    if given_words and config.has_chunks_alone:
+        raise ConfigError("`chunk_context='alone'` encodes texts, and the corpus gives words; leave it out")
     info, prompt, sentence = checkpoint.info(), find_prompt(checkpoint, config), own_embedding(checkpoint, config)
     described, prompts = _authors_advice(checkpoint, config)
     layers, max_length = _layers(config, info), _max_length(config, info, sentence)

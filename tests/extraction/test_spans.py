@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import bertfeat
+from bertfeat.errors import ConfigError, RunError
 from bertfeat.extraction.deep_check import recheck
 from bertfeat.extraction.estimation import estimate
 from bertfeat.store.compaction import compact
@@ -142,6 +143,21 @@ def test_given_words_have_bounds_in_words(tmp_path: Path) -> None:
     asked = {"text_column": "words", "is_split_into_words": True, "layers": "-1"}
     store = bertfeat.extract(frame, tmp_path / "s", levels="span", spans=str(tmp_path / "s.csv"), **asked)
     assert store.polars("span", ["text"])["text"].to_list() == ["Angela Merkel", "New York"]
+    alone = {**asked, "chunk": "paragraphs", "chunk_context": "alone"}
+    with pytest.raises(ConfigError, match="encodes texts, and the corpus gives words; leave it out"):
+        bertfeat.extract(frame, tmp_path / "alone", levels="span", **alone)
+
+
+def test_a_table_that_changes_after_the_plan_ends_the_run(tmp_path: Path, corpus: Path, model: Path) -> None:
+    table = write_spans(tmp_path / "s.csv")
+
+    class Changing(bertfeat.Progress):
+        def start(self, *_: Any) -> None:
+            write_spans(table, char_end=14)
+
+    asked = {"model": str(model), "id_column": "id", "layers": "-1", "levels": "span", "spans": str(table)}
+    with pytest.raises(RunError, match="not as in the plan of the run: the digest of the file of `spans` was"):
+        bertfeat.extract(corpus, tmp_path / "s", progress=Changing(), **asked)
 
 
 @pytest.mark.promise("kill")
