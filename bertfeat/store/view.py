@@ -21,7 +21,7 @@ from bertfeat.store import layout
 from bertfeat.store.part_reader import PartReader, opened
 from bertfeat.store.parts import vector_array
 from bertfeat.store.schema import field_metadata, row_group_rows
-from bertfeat.store.selection import take_vectors
+from bertfeat.store.selection import starts_of, take_vectors
 from bertfeat.store.vector_layout import VectorLayout
 from bertfeat.store.vectors import VectorSource, opened_part
 
@@ -116,12 +116,16 @@ class LevelView:
 
     def _vectors_of_rows(self, name: str) -> pl.Expr:
         """Return the vectors of a feature as a function of the row numbers that polars wants."""
-        source = self._sources[name]
+        source, starts = self._sources[name], starts_of(self._store.stored_parts(self._level))
 
         def read(rows: pl.Series) -> pl.Series:
             with called_by_polars():
-                parts = self._store.stored_parts(self._level)
-                vectors = take_vectors(parts, rows.cast(pl.Int64).to_numpy(), source, self._store.kept)
+                numbers = rows.cast(pl.Int64).to_numpy()
+                # Of the many parts that there may be, polars asks at once for rows of one or a few.
+                ends = [numbers.min(), numbers.max()] if len(numbers) else [0, 0]
+                first, last = starts.searchsorted(ends, side="right") - 1
+                parts = self._store.stored_parts(self._level)[first : last + 1]
+                vectors = take_vectors(parts, numbers - starts[first], source, self._store.kept)
                 return cast("pl.Series", pl.from_arrow(self._array(vectors)))
 
         kind = pl.Array(_POLARS[self._layout.dtype], source.dim)
