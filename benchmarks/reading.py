@@ -5,8 +5,9 @@
 A store of two parts for each type and encoding, 250 MB of vectors of 384 values. All rivals read the same files from
 the page cache, in turns (A B A B ...) in one process, with their default number of threads; their results are compared
 before. `plain file` reads the bytes of the parts into a new array, `plain file, preallocated` into
-one that was written to before; `copy` is `array.copy()` of the vectors. Then 1,000 random rows, a pass over
-batches, and one over batches of 1,024 rows in order or shuffled, whose vectors are summed. Prints a table and JSON.
+one that was written to before; `copy` is `array.copy()` of the vectors. Then 1,000 random rows, one row in
+200 that a filter chooses, a pass over batches, and one over batches of 1,024 rows in order or shuffled, whose vectors
+are summed. Prints a table and JSON.
 """
 
 from __future__ import annotations
@@ -72,22 +73,25 @@ def read_plainly(paths: list[Path], out: np.ndarray | None = None) -> np.ndarray
     return out
 
 
-def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reader]]:
+def rivals(store: Store, dtype: str) -> dict[str, dict[str, Reader]]:
     """Return the readers, by what they read."""
     paths = [Path(str(store.path)) / part.path for part in store.parts("sentence")]
     vectors, touched = store.numpy("sentence", FEATURE), read_plainly(paths)
+    chosen = pa.array(range(0, len(vectors), 200))
     rows = np.random.default_rng(1).choice(len(vectors), N_TAKEN, replace=False)
     dataset = ds.dataset([str(path) for path in paths])
 
     def by_arrow() -> np.ndarray:
         return matrix(pa.concat_tables([pq.read_table(path, columns=[FEATURE]) for path in paths])[FEATURE], dtype)
 
-    def by_polars() -> np.ndarray:
-        column = pl.read_parquet(paths, columns=[FEATURE], glob=False)[FEATURE]
-        if encoding == "binary":
+    def from_polars(column: pl.Series) -> np.ndarray:
+        if column.dtype == pl.Binary:
             inner = pl.Float16 if dtype == "float16" else pl.Float32
             column = column.bin.reinterpret(dtype=pl.Array(inner, DIM), endianness="little")
         return column.to_numpy()
+
+    def filtered(frame: pl.LazyFrame) -> np.ndarray:
+        return from_polars(frame.filter(pl.col("doc_id") % 200 == 0).select(FEATURE).collect().to_series())
 
     def batches_by_arrow() -> int:
         files = [pq.ParquetFile(path) for path in paths]
@@ -103,7 +107,7 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
             "bertfeat": lambda: store.numpy("sentence", FEATURE),
             "pyarrow": by_arrow,
             "pyarrow, not converted": lambda: [pq.read_table(path, columns=[FEATURE]) for path in paths],
-            "polars": by_polars,
+            "polars": lambda: from_polars(pl.read_parquet(paths, columns=[FEATURE], glob=False)[FEATURE]),
             "plain file": lambda: read_plainly(paths),
             "plain file, preallocated": lambda: read_plainly(paths, touched),
             "copy": vectors.copy,
@@ -112,6 +116,13 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
             "bertfeat": lambda: store.take("sentence", FEATURE, rows),
             "bertfeat, newly opened": lambda: open_store(store.path).take("sentence", FEATURE, rows),
             "pyarrow dataset": lambda: matrix(dataset.take(rows, columns=[FEATURE])[FEATURE], dtype),
+        },
+        "1 row in 200, by a filter": {
+            "bertfeat": lambda: filtered(store.scan("sentence", ["doc_id", FEATURE])),
+            "polars": lambda: filtered(pl.scan_parquet(paths, glob=False)),
+            "pyarrow dataset": lambda: matrix(
+                dataset.to_table([FEATURE], filter=ds.field("doc_id").isin(chosen))[FEATURE], dtype
+            ),
         },
         "batches": {
             "bertfeat": lambda: sum(len(batch.vectors) for batch in store.batches("sentence", FEATURE)),
@@ -127,7 +138,10 @@ def rivals(store: Store, dtype: str, encoding: str) -> dict[str, dict[str, Reade
 
 def assert_equal(readers: dict[str, dict[str, Reader]]) -> None:
     """Check that all readers give the same before they are timed."""
-    for what, wanted in (("column", ("pyarrow", "polars", "copy")), ("1000 rows", tuple(readers["1000 rows"]))):
+    for what, wanted in (
+        ("column", ("pyarrow", "polars", "copy")),
+        *((what, tuple(readers[what])) for what in ("1000 rows", "1 row in 200, by a filter")),
+    ):
         ours = readers[what]["bertfeat"]()
         for name in wanted:
             np.testing.assert_array_equal(ours, readers[what][name](), err_msg=f"{what}: {name}")
@@ -164,7 +178,7 @@ def main() -> None:
         for encoding in ("array", "binary"):
             for dtype in ("float32", "float16"):
                 store = write_store(Path(folder) / f"{encoding}-{dtype}", n_bytes, dtype, encoding)
-                readers = rivals(store, dtype, encoding)
+                readers = rivals(store, dtype)
                 assert_equal(readers)
                 seconds = {what: in_turns(found, arguments.rounds) for what, found in readers.items()}
                 results.append({"encoding": encoding, "dtype": dtype, "n_bytes": n_bytes, "seconds": seconds})

@@ -153,8 +153,8 @@ class Store(StoreDescription):
     def scan(self, level: str, columns: Sequence[str | int] | None = None) -> pl.LazyFrame:
         """Return a level, or some of its columns and features, as a lazy polars frame that reads only what is used.
 
-        Columns, filters and limits decide what is read when the frame is collected. polars reads the files, and
-        compares nothing with the manifest.
+        Columns, filters and limits decide what is read when the frame is collected: vectors as `take` reads them, of
+        the rows that are left by filters on other columns. polars reads these, and compares nothing with the manifest.
         """
         return LevelView(self, level, columns).scan()
 

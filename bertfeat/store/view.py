@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from bertfeat.choices import Combine, StoreDtype, VectorEncoding
+from bertfeat.choices import StoreDtype, VectorEncoding
 from bertfeat.durable.records import encode
 from bertfeat.errors import UserError, no_column
 from bertfeat.forks import check_polars
+from bertfeat.process_end import called_by_polars
 from bertfeat.storage import ObjectPath
 from bertfeat.store import layout
 from bertfeat.store.part_reader import PartReader, opened
 from bertfeat.store.parts import vector_array
 from bertfeat.store.schema import field_metadata, row_group_rows
+from bertfeat.store.selection import starts_of, take_vectors
 from bertfeat.store.vector_layout import VectorLayout
 from bertfeat.store.vectors import VectorSource, opened_part
 
 if TYPE_CHECKING:
     from bertfeat.store.reader import Store
 
+# Of no column of a corpus.
+_ROW = "row number of the level"
 _POLARS = {StoreDtype.FLOAT16: pl.Float16, StoreDtype.FLOAT32: pl.Float32}
 
 
@@ -102,35 +105,31 @@ class LevelView:
     def scan(self) -> pl.LazyFrame:
         """Return a lazy polars frame; columns, filters and the number of rows decide what is read.
 
-        polars reads the files, and compares nothing with the manifest.
+        Vectors are read as `Store.take` reads them, of the rows that are left by filters on other columns. polars reads
+        these, and compares nothing with the manifest.
         """
-        # A source in Python (`register_io_source`) would abort a process that ends while polars stops it early.
         check_polars()
         paths = [part.path for part in self._store.stored_parts(self._level)]
         options = paths[0].scan_options() if isinstance(paths[0], ObjectPath) else {}
-        frame = pl.scan_parquet([str(path) for path in paths], glob=False, **options)
-        return frame.select(self._made(name).alias(name) for name in self.columns)
+        frame = pl.scan_parquet([str(path) for path in paths], glob=False, row_index_name=_ROW, **options)
+        return frame.select(self._vectors_of_rows(name) if name in self._sources else name for name in self.columns)
 
-    def _made(self, name: str) -> pl.Expr:
-        """Return a column of the parts' stored ones, as `PartReader.read` makes vectors."""
-        source, stored = self._sources.get(name), self._store.manifest.vectors
-        if source is None:
-            return pl.col(name)
-        kind, parts = _POLARS[stored.dtype], []
-        widths = {column.name: column.dim for column in self._store.features(self._level)}
-        for piece in source.pieces:
-            part, width = pl.col(piece.column), widths[piece.column]
-            if stored.encoding is VectorEncoding.BINARY:
-                part = part.bin.reinterpret(dtype=pl.Array(kind, width), endianness="little")
-            if piece.width != width:
-                # A slice of nulls as an array is an error in polars.
-                part = part.arr.slice(piece.start, piece.width).list.to_array(piece.width)
-            parts.append(part)
-        made = parts[0] if len(parts) == 1 else pl.concat_arr(parts)
-        if source.adds:
-            total = functools.reduce(operator.add, (part.cast(pl.Array(pl.Float32, source.dim)) for part in parts))
-            made = (total / len(parts) if source.combine is Combine.MEAN else total).cast(pl.Array(kind, source.dim))
-        return made.cast(pl.Array(_POLARS[self._layout.dtype], source.dim))
+    def _vectors_of_rows(self, name: str) -> pl.Expr:
+        """Return the vectors of a feature as a function of the row numbers that polars wants."""
+        source, starts = self._sources[name], starts_of(self._store.stored_parts(self._level))
+
+        def read(rows: pl.Series) -> pl.Series:
+            with called_by_polars():
+                numbers = rows.cast(pl.Int64).to_numpy()
+                # Of the many parts that there may be, polars asks at once for rows of one or a few.
+                ends = [numbers.min(), numbers.max()] if len(numbers) else [0, 0]
+                first, last = starts.searchsorted(ends, side="right") - 1
+                parts = self._store.stored_parts(self._level)[first : last + 1]
+                vectors = take_vectors(parts, numbers - starts[first], source, self._store.kept)
+                return cast("pl.Series", pl.from_arrow(self._array(vectors)))
+
+        kind = pl.Array(_POLARS[self._layout.dtype], source.dim)
+        return pl.col(_ROW).map_batches(read, kind, is_elementwise=True).alias(name)
 
     def _table(self, file: PartReader, rows: range) -> pa.Table:
         """Return the columns of a range of rows of a part."""
@@ -146,6 +145,9 @@ class LevelView:
         values: npt.NDArray[Any] = np.empty((len(rows), source.dim), self._store.manifest.vectors.numpy)
         if len(rows):
             file.read(source, rows, values)
-        # Stored values are finite.
+        return self._array(values)
+
+    def _array(self, values: npt.NDArray[Any]) -> pa.Array:
+        """Return vectors (n_rows, dim) in Arrow; stored values are finite, so that NaN stands for null."""
         valid = ~np.isnan(values[:, 0])
         return vector_array(values.astype(self._layout.numpy, copy=False), None if valid.all() else valid, self._layout)

@@ -40,7 +40,7 @@ FLOORS = [
     ["lazy_names", "extensions"],
     ["choices"],
     ["storage", "memory"],
-    ["config", "settings", "forks"],
+    ["config", "settings", "forks", "process_end"],
     ["records"],
     ["progress", "ragged", "devices", "levels", "finite"],
     ["durable"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import datasets
 import duckdb
@@ -21,6 +23,7 @@ from bertfeat.errors import UserError
 from bertfeat.store.reader import open_store
 from bertfeat.store.writer import open_for_writing
 from tests.support import store_fakes
+from tests.support.places import ROOT
 from tests.support.store_fakes import KINDS, make_plan, make_result, n_bytes_read, part_at, write_store
 
 SHARDS = (260, 0, 7, 5)
@@ -113,15 +116,38 @@ def test_a_scan_reads_only_the_columns_and_rows_that_are_used(tmp_path, monkeypa
     monkeypatch.setattr(store_fakes, "HIDDEN", 384)
     write_store(tmp_path / "s", make_plan((4000, 4000), combine="none"))
     store = open_store(tmp_path / "s")
-    scan, n_column = store.scan("token", ["doc_id", "mean_last4", "concat_05_06"]), 8000 * 384 * 2
+    scan, n_column = store.scan("token", ["doc_id", "token_index", "mean_last4", "concat_05_06"]), 8000 * 384 * 2
+    few = scan.filter(pl.col("token_index") % 400 == 0)
+    n_few = few.select(pl.len()).collect().item() / 8000
+    assert 0 < n_few < 0.02
     for frame, n_bytes in (
         (scan.select("doc_id"), 0.05),
         (scan.select("concat_05_06"), 2.05),
-        (scan.select("mean_last4").head(2000), 3),
+        (scan.select("mean_last4").head(2000), 1.05),
+        # A read takes bytes between rows that are close together.
+        (few.select("concat_05_06"), 0.05 + 4 * n_few),
     ):
         before = n_bytes_read()
         frame.collect()
         assert n_bytes_read() - before < n_bytes * n_column + 300_000
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("frame.cast({'token': pl.Int64}).collect(engine='streaming')", 1), ("next(frame.collect_batches())", 0)],
+    ids=["an error", "rows that are not taken"],
+)
+def test_a_process_ends_as_it_would_when_a_scan_stops_early(tmp_path, monkeypatch, query, code):
+    monkeypatch.setattr(store_fakes, "HIDDEN", 1536)
+    write_store(tmp_path / "s", make_plan((8000, 8000), combine="none"))
+    script = f"""
+import polars as pl
+from bertfeat import open_store
+frame = open_store({str(tmp_path / "s")!r}).scan("token", ["token", "mean_last4", "concat_05_06"])
+{query}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code, done.stderr
 
 
 @pytest.mark.parametrize("encoding", ["array", "binary"])
