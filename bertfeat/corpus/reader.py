@@ -25,7 +25,7 @@ class ScannedRow(NamedTuple):
 
     `index` is the row's 0-based number in the corpus; `file`, `offset`, `row` and `state` give its start, as in
     `FileSlice`; `n_bytes` counts the UTF-8 bytes of its texts (for a bad row, its raw bytes if they are over a
-    million, else 0); `group` names its document.
+    million, else 0); `group` names its document. `n_spans` counts the spans of a file, if there is one.
     """
 
     # A tuple is created faster than a frozen dataclass, which matters for a hundred million rows. No caller needs the
@@ -40,6 +40,7 @@ class ScannedRow(NamedTuple):
     group: DocId | None
     doc_id: DocId | None
     bad: BadRow | None
+    n_spans: int = 0
 
 
 class Corpus:

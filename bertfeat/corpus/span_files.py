@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from bertfeat.choices import Level
 from bertfeat.corpus.corpus import endings_of, local_file
 from bertfeat.corpus.formats import readers_by_ending
+from bertfeat.corpus.reader import ScannedRow
 from bertfeat.corpus.tables import read_table
-from bertfeat.errors import InputError, no_column
+from bertfeat.durable.files import os_errors
+from bertfeat.errors import InputError, RunError, no_column
 from bertfeat.levels import LEVELS
 from bertfeat.ragged import ragged_arange, run_of, word_bounds
 from bertfeat.records import BoolArray, Column, Document, IntArray, SpanRows
 
 _BOUNDS = (("char_start", "char_end"), ("word_start", "word_end"))
-_KINDS = (pl.String, pl.Boolean, pl.Int64, pl.Float64)
+# The column with the rows in the file; no further column may have this name.
+_ROW = "span_index"
+_ROWS_AT_ONCE = 8192
+# The ending of copies.
+_COPY = ".bertfeat-spans"
 
 
 def is_span_file(spans: str | None) -> bool:
@@ -35,60 +43,54 @@ def is_span_file(spans: str | None) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(path: str, _: tuple[int, int]) -> SpanFile:
+def _opened(path: str, _: tuple[int, int] | None) -> SpanFile:
     return SpanFile.read(path)
 
 
 def open_spans(path: str) -> SpanFile:
     """Return a file of spans; it is read once in a process, unless it changes."""
-    try:
-        status = os.stat(path)  # noqa: PTH116
-        return _opened(path, (status.st_mtime_ns, status.st_size))
-    except FileNotFoundError:
-        return SpanFile.read(path)
+    status = os.stat(path) if os.path.exists(path) else None  # noqa: PTH110, PTH116
+    return _opened(path, status and (status.st_mtime_ns, status.st_size))
 
 
-@dataclass(frozen=True, eq=False)
+@os_errors(RunError)
+def copy_spans(path: str, folder: str) -> str:
+    """Move the table of a file from memory to `folder`, where processes map it; return the path, to be opened alike."""
+    spans = open_spans(path)
+    copy = Path(folder, spans.digest + _COPY)
+    spans.table.write_ipc(copy)
+    _opened.cache_clear()
+    return str(copy)
+
+
 class SpanFile:
-    """The spans of a file, in memory: of each document, in the order of the file.
+    """The spans of a file: of each document, in the order of the file.
 
-    `table` has `doc_id`, `row` (from 1 on, in the file), `start` and `end`, the same with `_2` for `pairs`, and the
-    further `columns`. Bounds count characters, or with `in_words` given words.
+    `table` is sorted by `doc_id`, and has the row in the file, from 1 on, the `bounds`, with `pairs` the same with
+    `_2`, and the further `columns`. Bounds count characters, or given words.
     """
 
-    path: str
-    digest: str
-    table: pl.DataFrame
-    columns: tuple[Column, ...]
-    in_words: bool
-    pairs: bool
+    def __init__(self, path: str, digest: str, table: pl.DataFrame) -> None:
+        self.path, self.digest, self.table = path, digest, table
+        self.bounds = _bounds_of(table)
+        self.pairs = f"{self.bounds[0]}_2" in table.columns
+        own = {"doc_id", _ROW, *self.bounds, *(f"{name}_2" for name in self.bounds)}
+        self.columns = tuple(Column(name, _ARROW[kind]) for name, kind in table.schema.items() if name not in own)
 
     @classmethod
     def read(cls, path: str) -> SpanFile:
-        """Read a file, and check its columns and values."""
-        digest, frame = local_file(path).digest, read_table(path)
-        bounds = next((pair for pair in _BOUNDS if pair[0] in frame.columns), _BOUNDS[0])
-        pairs = f"{bounds[0]}_2" in frame.columns
-        names = ["doc_id", *bounds, *((f"{name}_2" for name in bounds) if pairs else ())]
-        for name in names:
-            if name not in frame.columns:
-                raise InputError(
-                    f"{no_column(name, frame.columns)}; spans have doc_id, char_start and char_end", path=path
-                )
-        table = frame.select(pl.col("doc_id").cast(pl.String), pl.int_range(1, pl.len() + 1).alias("row"))
-        for name, short in zip(names[1:], ("start", "end", "start_2", "end_2"), strict=False):
-            table = table.with_columns(_whole(frame[name], path).alias(short))
-        own = {column.name for column in LEVELS[Level.SPAN].columns} - set(names)
-        kept = [name for name in frame.columns if name not in names]
-        for name in kept:
-            if name in own:
-                raise InputError(f"column {name!r} has the name of a column that bertfeat writes; rename it", path=path)
-        table = table.hstack([_simple(frame[name], path) for name in kept])
-        missing = table["doc_id"].is_null()
-        if missing.any():
-            raise InputError("has no doc_id", path=path, row=int(missing.arg_true()[0]) + 1)
-        columns = tuple(Column(name, _ARROW[table.schema[name]]) for name in kept)
-        return cls(path, digest, table.sort("doc_id", maintain_order=True), columns, bounds[0] == "word_start", pairs)
+        """Read a file, and check its columns and values; or map a copy."""
+        if not path.endswith(_COPY):
+            return cls(path, local_file(path).digest, _table_of(path))
+        # polars would read it into memory.
+        table = cast("pl.DataFrame", pl.from_arrow(pa.ipc.open_file(pa.memory_map(path)).read_all()))
+        return cls(path, Path(path).name.removesuffix(_COPY), table)
+
+    def counted(self, rows: Iterable[ScannedRow]) -> Iterator[ScannedRow]:
+        """Yield the rows of a corpus with their numbers of spans."""
+        rest = iter(rows)
+        while batch := [*islice(rest, _ROWS_AT_ONCE)]:
+            yield from (row._replace(n_spans=n) for row, n in zip(batch, self._rows(batch)[1].tolist(), strict=True))
 
     def check(self, parts: Iterable[Sequence[Document]], *, is_all: bool) -> None:
         """Check that each span lies in its document; and if documents in all parts are all, that no span is of another.
@@ -98,52 +100,74 @@ class SpanFile:
         """
         seen = np.zeros(len(self.table), np.bool_)
         for documents in parts:
-            self.of(documents)
-            seen[self._rows(documents)[0]] = True
+            rows, n = self._rows(documents)
+            self._bounded(documents, run_of(n), self.table[rows])
+            seen[rows] = True
         if is_all and not seen.all():
-            unknown = self.table.filter(~pl.Series(seen)).sort("row").row(0, named=True)
-            reason = f"document {unknown['doc_id']!r} is not in the corpus; check the ids, or leave the span out"
-            raise InputError(reason, path=self.path, row=unknown["row"])
+            row, doc_id = self.table.select(_ROW, "doc_id").filter(~pl.Series(seen)).sort(_ROW).row(0)
+            reason = f"document {doc_id!r} is not in the corpus; check the ids, or leave the span out"
+            raise InputError(reason, path=self.path, row=row)
 
     def of(self, documents: Sequence[Document]) -> SpanRows:
         """Return the spans of documents."""
         rows, n = self._rows(documents)
         found, document = self.table[rows], run_of(n)
         columns = {column.name: found[column.name].to_list() for column in self.columns}
-        second = self._bounded(documents, document, found, "_2") if self.pairs else None
-        first = self._bounded(documents, document, found, "")
-        return SpanRows(document, first.char_start, first.char_end, columns, second)
+        first, *second = self._bounded(documents, document, found)
+        return SpanRows(document, first.char_start, first.char_end, columns, *second)
 
-    def _rows(self, documents: Sequence[Document]) -> tuple[IntArray, IntArray]:
+    def _rows(self, documents: Sequence[Document | ScannedRow]) -> tuple[IntArray, IntArray]:
         """Return the rows of `table` of all spans of documents, and how many each document has."""
         asked = pl.Series([str(document.doc_id) for document in documents], dtype=pl.String)
         ids = self.table["doc_id"]
         first, last = (ids.search_sorted(asked, side).to_numpy().astype(np.int64) for side in ("left", "right"))
         return ragged_arange(first, last - first), last - first
 
-    def _bounded(self, documents: Sequence[Document], document: IntArray, found: pl.DataFrame, which: str) -> SpanRows:
-        """Return one of the spans of each row, after a check that it lies in its document."""
-        start, end = (found[f"{name}{which}"].to_numpy().astype(np.int64) for name in ("start", "end"))
-        what = "words" if self.in_words else "characters"
-        if self.in_words and any(each.words is None for each in documents):
+    def _bounded(self, documents: Sequence[Document], document: IntArray, found: pl.DataFrame) -> list[SpanRows]:
+        """Return the first span of each row, and the second if there is one, after a check that documents have them."""
+        in_words = self.bounds[0] == "word_start"
+        what = "words" if in_words else "characters"
+        if in_words and any(each.words is None for each in documents):
             raise InputError("has word_start and word_end, and the corpus gives no words", path=self.path)
         n, word_start, word_end = word_bounds([each.words or () for each in documents])
         before = np.cumsum(n) - n
-        if not self.in_words:
+        if not in_words:
             n = np.array([len(each.text) for each in documents], np.int64)
-        wrong: BoolArray = (start < 0) | (end <= start) | (end > n[document])
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            owner = documents[document[at]]
-            raise InputError(
-                f"{what} {start[at]} to {end[at]} are not a span of document {owner.doc_id!r}, which has "
-                f"{n[document[at]]} {what}",
-                path=self.path,
-                row=int(found["row"][at]),
-            )
-        if self.in_words:
-            start, end = word_start[before[document] + start], word_end[before[document] + end - 1]
-        return SpanRows(document, start.astype(np.int32), end.astype(np.int32))
+        spans = []
+        for which in ("", "_2") if self.pairs else ("",):
+            start, end = (found[f"{name}{which}"].to_numpy() for name in self.bounds)
+            wrong: BoolArray = (start < 0) | (end <= start) | (end > n[document])
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                whole = f"document {documents[document[at]].doc_id!r}, which has {n[document[at]]} {what}"
+                reason = f"{what} {start[at]} to {end[at]} are not a span of {whole}"
+                raise InputError(reason, path=self.path, row=int(found[_ROW][at]))
+            if in_words:
+                start, end = word_start[before[document] + start], word_end[before[document] + end - 1]
+            spans.append(SpanRows(document, start.astype(np.int32), end.astype(np.int32)))
+        return spans
+
+
+def _bounds_of(table: pl.DataFrame) -> tuple[str, str]:
+    return next((pair for pair in _BOUNDS if pair[0] in table.columns), _BOUNDS[0])
+
+
+def _table_of(path: str) -> pl.DataFrame:
+    frame = read_table(path)
+    bounds = _bounds_of(frame)
+    names = ["doc_id", *bounds, *(f"{name}_2" for name in bounds if f"{bounds[0]}_2" in frame.columns)]
+    for name in names:
+        if name not in frame.columns:
+            raise InputError(f"{no_column(name, frame.columns)}; spans have doc_id, char_start and char_end", path=path)
+    kept = [name for name in frame.columns if name not in names]
+    if own := {column.name for column in LEVELS[Level.SPAN].columns}.intersection(kept):
+        raise InputError(f"column {min(own)!r} has the name of a column that bertfeat writes; rename it", path=path)
+    missing = frame["doc_id"].is_null()
+    if missing.any():
+        raise InputError("has no doc_id", path=path, row=int(missing.arg_true()[0]) + 1)
+    whole = [_whole(frame[name], path) for name in names[1:]]
+    table = pl.DataFrame([frame["doc_id"].cast(pl.String), *whole, *(_simple(frame[name], path) for name in kept)])
+    return table.with_row_index(_ROW, 1).sort("doc_id", maintain_order=True)
 
 
 _ARROW = {pl.String(): "string", pl.Boolean(): "bool", pl.Int64(): "int64", pl.Float64(): "double"}
@@ -170,6 +194,10 @@ def _simple(values: pl.Series, path: str) -> pl.Series:
         kind = pl.Int64()
     elif kind.is_float():
         kind = pl.Float64()
-    elif kind not in _KINDS:
+    elif kind not in _ARROW:
         kind = pl.String()
-    return values.cast(kind)
+    try:
+        return values.cast(kind)
+    except pl.exceptions.PolarsError as error:
+        reason = f"column {values.name!r} of {values.dtype} cannot be stored as {kind} ({error}); write it as text"
+        raise InputError(" ".join(reason.split()), path=path) from None

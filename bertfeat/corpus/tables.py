@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import closing
+from itertools import islice
 from typing import Any, cast
 
 import polars as pl
@@ -16,6 +17,8 @@ from bertfeat.corpus.formats import READERS, open_file
 from bertfeat.corpus.parquet import ParquetReader
 from bertfeat.errors import InputError
 from bertfeat.records import InputFile
+
+_ROWS_AT_ONCE = 65_536
 
 
 def read_table(path: str, needed: Collection[str] | None = None) -> pl.DataFrame:
@@ -32,10 +35,18 @@ def read_table(path: str, needed: Collection[str] | None = None) -> pl.DataFrame
         if isinstance(reader, ParquetReader):
             batches = (batch for _, batch in reader.batches(reader.columns))
             return cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches, reader.schema)))
-        rows = [values for _, values in reader.good_rows()]
-        names = reader.columns if reader.types is not None else dict.fromkeys(name for row in rows for name in row)
-        values = {name: [row.get(name) if needed is None or name in needed else None for row in rows] for name in names}
-        return pl.DataFrame([_series(file, name, values[name]) for name in names])
+        rows = (values for _, values in reader.good_rows())
+        pieces: list[pl.DataFrame] = []
+        # Rows take several times the memory of a table.
+        while (batch := [*islice(rows, _ROWS_AT_ONCE)]) or not pieces:
+            names = reader.columns if reader.types is not None else dict.fromkeys(name for row in batch for name in row)
+            taken = {name for name in names if needed is None or name in needed}
+            values = {name: [row.get(name) if name in taken else None for row in batch] for name in names}
+            pieces.append(pl.DataFrame([_series(file, *column) for column in values.items()]))
+        for name in dict.fromkeys(name for piece in pieces for name in piece.columns):
+            # Values of one type in each piece may be of several types in all.
+            _series(file, name, [piece[name].drop_nulls().first() for piece in pieces if name in piece.columns])
+        return pl.concat(pieces, how="diagonal_relaxed")
 
 
 def columns_of(file: InputFile) -> list[str]:

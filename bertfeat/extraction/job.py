@@ -19,6 +19,7 @@ from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.corpus import STDIN, shown_path
 from bertfeat.corpus.data_frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.formats import check_text_column, has_words, own_id_column
+from bertfeat.corpus.span_files import copy_spans
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
@@ -52,11 +53,23 @@ class Job:
         """Whether workers may run on other machines."""
         return isinstance(self.workers, OnRay)
 
-    def for_workers(self) -> Job:
-        """Return the job as it is sent to workers; other machines get absolute paths and the plan's kind of device.
+    @contextmanager
+    def for_workers(self) -> Iterator[Job]:
+        """Yield the job as it is sent to workers, who share a copy of a table of spans, beside the store until the end.
 
         Workers need not know the shards that are not theirs, nor the inputs twice: those of many files are large.
         """
+        job = self._sent()
+        beside = None if isinstance(self.root, ObjectPath) else self.root.absolute().parent
+        if self.workers == 1 or (beside is None and self.on_cluster) or span_file(job.config) is None:
+            yield job
+            return
+        with tempfile.TemporaryDirectory(prefix=".bertfeat-spans-", dir=beside, ignore_cleanup_errors=True) as folder:
+            spans = copy_spans(str(job.config.spans), folder)
+            yield dataclasses.replace(job, config=dataclasses.replace(job.config, spans=spans))
+
+    def _sent(self) -> Job:
+        """Return the job without inputs and shards; other machines get absolute paths and the plan's kind of device."""
         plan = dataclasses.replace(self.plan, inputs=(), shards=())
         if not self.on_cluster:
             return dataclasses.replace(self, plan=plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -55,6 +56,8 @@ from bertfeat.text.window_ranges import check_lengths
 
 # The memory for each token of a shard apart from its vectors: ids, offsets, windows, strings.
 _WORKING_BYTES_PER_TOKEN = 256
+# The same for each span: bounds, positions, the text and further columns.
+_WORKING_BYTES_PER_SPAN = 512
 _WORDS_PER_TOKEN = 0.8
 _SAMPLE_ROWS = 512
 _SAMPLE_CHARS = 2_000
@@ -137,13 +140,9 @@ def span_file(config: ExtractConfig) -> SpanFile | None:
         return None
     found = open_spans(config.spans)
     if found.pairs and not config.joins_spans:
-        raise ConfigError(
-            f"`spans` {config.spans!r} has two spans in each row; say what becomes of them with `span_pair`"
-        )
+        raise ConfigError(f"`spans` {config.spans!r} has two spans in each row; join them with `span_pair`")
     if config.joins_spans and not found.pairs:
-        raise ConfigError(
-            f"`span_pair` needs char_start_2 and char_end_2, which `spans` {config.spans!r} does not have"
-        )
+        raise ConfigError(f"`span_pair` needs char_start_2 and char_end_2, which {config.spans!r} does not have")
     return found
 
 
@@ -180,17 +179,19 @@ def make_plan(
     """
     config = corpus.config
     cost = _row_cost(resolved, config, *_per_byte(corpus, tokenizer))
-    shards = cut_shards(corpus.scan(), cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
-    columns, spans = corpus.schema(), span_file(config)
+    spans = span_file(config)
+    rows = corpus.scan() if spans is None else spans.counted(corpus.scan())
+    shards = cut_shards(rows, cost, config.shard_bytes, keep_groups=config.document_context, first=first_shard)
+    columns = corpus.schema()
     if Level.SPAN in config.levels:
         own = () if spans is None else spans.columns
         kept = () if Level.SENTENCE in config.levels else columns.kept
         columns = dataclasses.replace(columns, spans=(*own, *kept), has_span_pairs=config.joins_spans)
     schemas = {level: level_schema(level, columns, resolved.columns[level]) for level in config.levels}
     if spans is not None:
-        rows = ([row for row in corpus.read(shard) if isinstance(row, Document)] for shard in shards)
+        parts = ([row for row in corpus.read(shard) if isinstance(row, Document)] for shard in shards)
         is_all = config.limit is None and config.bad_rows is BadRows.ERROR and corpus.earlier is None
-        spans.check(rows, is_all=is_all)
+        spans.check(parts, is_all=is_all)
     if config.rows is not None:
         for level in config.filtered_levels:
             # Without rows, this finds what is wrong before anything is written.
@@ -251,7 +252,7 @@ def recorded(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
 
 
 def _per_byte(corpus: Corpus, tokenizer: Tokenizer) -> tuple[float, float]:
-    """Return the numbers of tokens and of spans per byte of text, measured on the first rows of the corpus."""
+    """Return the tokens and the spans of a rule per byte of text, measured on the first rows of the corpus."""
     rows = itertools.islice(corpus.scan(), _SAMPLE_ROWS)
     head = cut_shards(rows, lambda row: row.n_bytes, 1 << 20, keep_groups=False)
     documents = [row for shard in head[:1] for row in corpus.read(shard) if isinstance(row, Document)]
@@ -260,7 +261,7 @@ def _per_byte(corpus: Corpus, tokenizer: Tokenizer) -> tuple[float, float]:
     tokenizer.encode([d for d in documents if len(d.text) < _SAMPLE_CHARS])
     n_tokens = max(int(tokenizer.count(documents).sum()), 1)
     n_spans, config = 0, corpus.config
-    if Level.SPAN in config.levels:
+    if Level.SPAN in config.levels and span_file(config) is None:
         tokens = tokenizer.encode(documents) if needs_tokens(config.chunk) else None
         n_spans = len(spans_of(config, documents, tokens).document)
     return n_tokens / max(n_bytes, 1), n_spans / max(n_bytes, 1)
@@ -289,8 +290,9 @@ def _row_cost(
         n_tokens = int(row.n_bytes * tokens_per_byte) + 2
         n_words = int(n_tokens * _WORDS_PER_TOKEN) + 1
         stored = n_tokens * token_bytes + n_words * word_bytes + sentence_bytes + row.n_bytes * n_texts
-        stored += int(row.n_bytes * spans_per_byte + 1) * span_bytes
-        return max(stored, n_tokens * _WORKING_BYTES_PER_TOKEN + pooled_bytes)
+        n_spans = row.n_spans + math.ceil(row.n_bytes * spans_per_byte)
+        working = n_tokens * _WORKING_BYTES_PER_TOKEN + n_spans * _WORKING_BYTES_PER_SPAN
+        return max(stored + n_spans * span_bytes, working + pooled_bytes)
 
     return cost
 

@@ -159,15 +159,15 @@ def _finish(job: Job, writer: StoreWriter, progress: Progress, since: float) -> 
     if job.config.cache is not None:
         with VectorCache(job.config.cache, job.config.cache_size, job.root) as cache:
             cache.begin(job.run_name, is_new=not writer.receipts())
-    job = job.for_workers()
     share, n_shares = job.config.share or (1, 1)
     pending = tuple(shard for shard in writer.pending() if shard.index % n_shares == share - 1)
     mine = tuple(shard for shard in writer.plan.shards if shard.index % n_shares == share - 1)
-    progress.start(dataclasses.replace(writer.plan, shards=mine), writer.receipts())
-    try:
-        run_shards(partial(task_of, job), pending, job.workers, progress)
-    except TokenizingError as error:
-        raise RunError(f"{error}; the same command resumes the run") from error
+    with job.for_workers() as sent:
+        progress.start(dataclasses.replace(writer.plan, shards=mine), writer.receipts())
+        try:
+            run_shards(partial(task_of, sent), pending, job.workers, progress)
+        except TokenizingError as error:
+            raise RunError(f"{error}; the same command resumes the run") from error
     _check_encoded(job.files, pending, writer, since)
     if job.config.share is None or not writer.pending():
         writer.complete()
