@@ -87,7 +87,8 @@ def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes
     passed = passed_steps(monkeypatch, lambda: extract(output=tmp_path / "whole", **quick))
     whole = result_files(tmp_path / "whole")
     manifest = open_store(tmp_path / "whole").manifest
-    assert (len(manifest.shards), manifest.totals.n_bad_rows) == (3, 4)
+    assert len(manifest.shards) > 2
+    assert manifest.totals.n_bad_rows == 4
     for point, step in enumerate(passed, start=1):
         root = tmp_path / f"killed-{point}"
         assert warm.run(run_killed_at, point, str(root), quick) == -signal.SIGKILL, step
