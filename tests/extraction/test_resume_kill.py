@@ -83,7 +83,7 @@ def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes
     # Of the spans, the file's bytes are in the plan, and its rows are looked up again for each shard.
     spans = pl.DataFrame({"doc_id": [f"d{n}" for n in range(24) if n % 6 != 1]}).with_columns(char_start=0, char_end=3)
     spans.write_csv(tmp_path / "spans.csv")
-    quick = quick | {"chunk": None, "spans": str(tmp_path / "spans.csv")}
+    quick = quick | {"chunk": None, "spans": str(tmp_path / "spans.csv"), "shard_bytes": 28_000}
     passed = passed_steps(monkeypatch, lambda: extract(output=tmp_path / "whole", **quick))
     whole = result_files(tmp_path / "whole")
     manifest = open_store(tmp_path / "whole").manifest
