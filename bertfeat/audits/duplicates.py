@@ -22,6 +22,8 @@ _N_RANDOM = 20_000
 _LEAST_SHARED = 0.8
 _CHANCE = 0.9999
 _KINDS = ("exact", "folded", "near")
+# Sequences of this many characters tell languages apart better than words, which few documents may share anyway.
+_SEQUENCE, _LEAST_ODD, _LEAST_LETTERS = 4, 0.4, 15
 
 
 class Neighbors(NamedTuple):
@@ -61,13 +63,11 @@ def find_neighbors(sides: list[Side], seed: int) -> Neighbors:
 
 def find_duplicates(documents: pl.DataFrame, neighbors: Neighbors, seed: int) -> Duplicates:
     """Find groups of duplicates among documents, which have `side`, `doc_id`, `text` and `label`."""
-    folded = documents["text"].str.to_lowercase().str.replace_all(r"\s+", " ").str.strip_chars()
+    folded = _folded(documents)
     has_text = (folded != "").to_numpy()
     exact = documents["text"].rank("dense").to_numpy().astype(np.int64) - 1
     equal = folded.rank("dense").to_numpy().astype(np.int64) - 1
-    grams: Any = HashingVectorizer(
-        analyzer="char", ngram_range=(3, 3), n_features=1 << 20, norm=None, alternate_sign=False, lowercase=False
-    ).transform((" " + folded + " ").to_list())
+    grams = _sequences(folded, 3)
     pairs = np.stack([np.repeat(neighbors.documents, neighbors.near.shape[1]), neighbors.near.ravel()], axis=1)
     pairs = np.unique(np.sort(pairs, axis=1), axis=0)
     random = np.sort(np.random.default_rng(seed).integers(0, len(equal), (_N_RANDOM, 2)), axis=1)
@@ -87,6 +87,18 @@ def find_duplicates(documents: pl.DataFrame, neighbors: Neighbors, seed: int) ->
     # The codes of each kind of equality, the strictest first.
     table = _table(documents.with_columns(shared=pl.Series(best)).filter(has_text), (exact, equal, groups), has_text)
     return Duplicates(table, threshold, float((by_chance >= threshold).mean()) if len(by_chance) else 0.0)
+
+
+def _folded(documents: pl.DataFrame) -> pl.Series:
+    """Return the texts without differences of case and whitespace."""
+    return documents["text"].str.to_lowercase().str.replace_all(r"\s+", " ").str.strip_chars()
+
+
+def _sequences(texts: pl.Series, length: int) -> Any:
+    """Return how often each text has each sequence of characters, a sparse matrix (n, 2 ** 20)."""
+    settings: dict[str, Any] = {"ngram_range": (length, length), "n_features": 1 << 20, "lowercase": False}
+    vectorizer = HashingVectorizer(analyzer="char", norm=None, alternate_sign=False, **settings)
+    return vectorizer.transform((" " + texts + " ").to_list())
 
 
 def _shared(grams: Any, pairs: npt.NDArray[np.int64]) -> Float64Array:
@@ -124,20 +136,32 @@ def _table(documents: pl.DataFrame, codes: Sequence[IntArray], has_text: BoolArr
 def find_outliers(documents: pl.DataFrame, neighbors: Neighbors) -> pl.DataFrame:
     """Return documents unlike all others, and those that were not read whole, with the `reason` of each.
 
-    The distance to the farthest of the nearest neighbors is far above the others': in logarithms, above the third
-    quartile by three times the distance of the quartiles (Tukey's far outliers).
+    Two numbers are far above the others', above the third quartile by three times the distance of the quartiles
+    (Tukey's far outliers): the logarithm of the distance to the farthest of the nearest neighbors; and, of an odd
+    language, the share of sequences of four characters that are in hardly any document.
     """
     distances = np.full(documents.height, np.nan)
     if neighbors.cosines.shape[1]:
         distances[neighbors.documents] = np.sqrt(np.maximum(1e-12, 2 - 2 * neighbors.cosines[:, -1]))
     logs = np.log(distances[neighbors.documents])
-    low, high = np.quantile(logs, [0.25, 0.75]) if len(logs) else (0.0, 0.0)
     median = float(np.exp(np.median(logs))) if len(logs) else 1.0
-    far = np.log(distances, where=~np.isnan(distances), out=np.full(len(distances), -np.inf)) > high + 3 * (high - low)
+    far = np.log(distances, where=~np.isnan(distances), out=np.full(len(distances), -np.inf)) > _fence(logs)
+    grams = _sequences(_folded(documents), _SEQUENCE)
+    is_rare = np.bincount(grams.indices, minlength=grams.shape[1]) <= max(2, documents.height // 500)
+    rare = grams @ is_rare / np.maximum(1, np.asarray(grams.sum(axis=1)).ravel())
+    is_long = (documents["text"].str.count_matches(r"\p{L}") >= _LEAST_LETTERS).to_numpy()
+    odd = is_long & (rare > max(_LEAST_ODD, _fence(rare[is_long])))
     is_cut = pl.col("truncated") if "truncated" in documents.columns else pl.lit(False)
-    cases: dict[str, Any] = {"empty": pl.col("n_tokens") == 0, "cut": is_cut, "unlike all others": pl.Series(far)}
+    cases: dict[str, Any] = {"empty": pl.col("n_tokens") == 0, "cut": is_cut, "odd language": pl.Series(odd)}
+    cases["unlike all others"] = pl.Series(far)
     reason = pl.coalesce([pl.when(is_one).then(pl.lit(name)) for name, is_one in cases.items()])
     times = pl.Series("times_median", distances / median).fill_nan(None)
     frame = documents.with_columns(times, reason=reason)
     frame = frame.filter(pl.col("reason").is_not_null()).sort("times_median", descending=True, nulls_last=True)
     return frame.select("side", "doc_id", "reason", "times_median", "label", "text")
+
+
+def _fence(values: Float64Array) -> float:
+    """Return the number above which values are far outliers."""
+    low, high = np.quantile(values, [0.25, 0.75]) if len(values) else (0.0, 0.0)
+    return float(high + 3 * (high - low))

@@ -38,7 +38,7 @@ class Audit:
         confusions: Pairs of classes that are taken for each other, with examples.
         duplicates: Groups of documents that are equal or nearly so; `in_train` says how a document of test equals one
             of train.
-        outliers: Documents unlike all others, or not read whole.
+        outliers: Documents unlike all others, of an odd language, or not read whole.
         shift: How far test is from train; None with one store, or few documents.
         n_not_judged: Labelled rows whose class the probe could not learn from other documents.
     """

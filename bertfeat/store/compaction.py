@@ -18,6 +18,8 @@ from bertfeat.store.plan_file import hash_of_plan
 from bertfeat.store.reader import Store, open_store
 from bertfeat.store.writer import open_for_writing
 
+_LIMIT = "shard_bytes"
+
 
 def compact(
     store: str | Path | Store, *, shard_bytes: int | str | None = None, progress: bool | Progress | None = None
@@ -52,8 +54,11 @@ def compact(
     if limit < 1:
         raise ConfigError(f"`shard_bytes` {limit} is below 1")
     groups = _groups(opened, limit)
+    # Joined parts have fewer bytes than before: the same call might join more of them.
+    is_same_call = opened.plan.fields.get(COMPACTED, {}).get(_LIMIT) == limit
+    is_done = is_same_call or len(groups) == len(opened.manifest.shards)
     # With nothing to join, the store is opened all the same, to finish the end of an interrupted compaction.
-    plan = opened.plan if len(groups) == len(opened.manifest.shards) else _compacted(opened, plans, groups)
+    plan = opened.plan if is_done else _compacted(opened, plans, groups, limit)
     with reporting(progress) as reports, open_for_writing(opened.path, plan) as writer:
         if plan is not opened.plan:
             for shard in writer.pending():
@@ -77,7 +82,7 @@ def _groups(store: Store, limit: int) -> list[range]:
     return [range(*pair) for pair in zip(starts, ends, strict=False)]
 
 
-def _compacted(store: Store, plans: Sequence[Plan], groups: Sequence[range]) -> Plan:
+def _compacted(store: Store, plans: Sequence[Plan], groups: Sequence[range], limit: int) -> Plan:
     shards: list[ShardSpec] = []
     n_inputs = 0
     for plan in plans:
@@ -85,7 +90,7 @@ def _compacted(store: Store, plans: Sequence[Plan], groups: Sequence[range]) -> 
         n_inputs += len(plan.inputs)
     # The cut is a part of the plan: no receipt of another cut may count.
     cut = [shards[group.start].first_row for group in groups]
-    fields = {**plans[-1].fields, "base": store.manifest.plan_hash, COMPACTED: cut}
+    fields = {**plans[-1].fields, "base": store.manifest.plan_hash, COMPACTED: {_LIMIT: limit, "first_rows": cut}}
     joined = (_joined(number, shards[group.start : group.stop]) for number, group in enumerate(groups))
     return dataclasses.replace(
         plans[-1],

@@ -69,6 +69,20 @@ def test_a_split_at_random_is_not_told_apart_and_other_texts_are(stores: dict[st
     assert set(found.shift.documents["side"]) == {"train", "test"}
 
 
+def test_texts_of_an_odd_language_are_outliers_and_few_others(tmp_path: Path) -> None:
+    texts = pl.read_csv(REVIEWS)["text"].to_list()[:400]
+    others = pl.read_ndjson(ROOT / "tests" / "data" / "odd" / "udhr.jsonl").unique("language", maintain_order=True)
+    is_one = (pl.col("language") != "eng") & (pl.col("text").str.count_matches(r"\p{L}") > 40)
+    planted = others.filter(is_one)["text"].str.head(90).to_list()[:12]
+    store = bertfeat.extract([*texts, *planted], tmp_path / "s", levels="sentence", layers="0")
+    outliers = bertfeat.audit(store).outliers.filter(pl.col("reason") == "odd language")
+    odd = set(outliers["doc_id"])
+    assert sum(row >= len(texts) for row in odd) >= 0.9 * len(planted)
+    # Of these reviews, some are in Spanish or Portuguese.
+    found = outliers.filter(pl.col("doc_id") < len(texts))["text"]
+    assert found.str.contains(r"\b(que|uma|una|filme|los)\b").mean() >= 0.5
+
+
 def test_groups_differ_only_where_labels_do(tmp_path: Path) -> None:
     one, other = "a class with a long name", "another class with a long name"
     data = {"text": ["a warm film", "a dull film", "so warm", "so dull"] * 6, "label": [one, other] * 11 + [one, one]}

@@ -46,7 +46,7 @@ def refused(root: Path, settings: dict[str, Any], said: str) -> set[str]:
         "layers": "0",
         "combine": "none,concat",
         "prompt": "query: ",
-        "levels": ["word"],
+        "levels": ["word", "span"],
         "pooling": "max",
         "max_length": 12,
         "store_dtype": "float32",

@@ -55,7 +55,7 @@ def inputs(tmp_path_factory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory, model, inputs) -> dict[str, Any]:
-    changes = {"inputs": inputs[0], "bad_rows": "quarantine", "levels": ["word"]}
+    changes = {"inputs": inputs[0], "bad_rows": "quarantine", "levels": ["word", "span"]}
     return three_shards(tmp_path_factory.mktemp("settings"), model) | changes
 
 
@@ -80,10 +80,15 @@ def passed_steps(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) ->
 
 @pytest.mark.promise("kill")
 def test_a_kill_at_every_step_of_every_shard_and_then_a_run_gives_the_same_bytes(tmp_path, quick, warm, monkeypatch):
+    # Of the spans, the file's bytes are in the plan, and its rows are looked up again for each shard.
+    spans = pl.DataFrame({"doc_id": [f"d{n}" for n in range(24) if n % 6 != 1]}).with_columns(char_start=0, char_end=3)
+    spans.write_csv(tmp_path / "spans.csv")
+    quick = quick | {"chunk": None, "spans": str(tmp_path / "spans.csv"), "shard_bytes": 28_000}
     passed = passed_steps(monkeypatch, lambda: extract(output=tmp_path / "whole", **quick))
     whole = result_files(tmp_path / "whole")
     manifest = open_store(tmp_path / "whole").manifest
-    assert (len(manifest.shards), manifest.totals.n_bad_rows) == (3, 4)
+    assert len(manifest.shards) > 2
+    assert manifest.totals.n_bad_rows == 4
     for point, step in enumerate(passed, start=1):
         root = tmp_path / f"killed-{point}"
         assert warm.run(run_killed_at, point, str(root), quick) == -signal.SIGKILL, step
@@ -122,7 +127,7 @@ def test_a_kill_at_every_step_leaves_the_old_store_or_the_new_one(tmp_path, quic
 @pytest.mark.promise("workers")
 @pytest.mark.numeric
 def test_the_number_of_workers_does_not_change_a_byte(tmp_path, settings, warm):
-    many = settings | {"shard_bytes": 8_000, "levels": ["token", "word", "sentence"]}
+    many = settings | {"shard_bytes": 8_000, "levels": ["token", "word", "span", "sentence"], "chunk_context": "alone"}
     whole = extract(output=tmp_path / "whole", **many)
     assert len(whole.plan.shards) > 8
     for n_workers in (1, 2, 4):
@@ -207,7 +212,7 @@ class Drill:
 def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, settings, inputs, warm, capsys, kind):
     many = settings | {"workers": 2}
     if kind == "runs":
-        many |= {"inputs": str(write_corpus(tmp_path / "corpus.jsonl", 400)), "levels": ["token", "sentence"]}
+        many |= {"inputs": str(write_corpus(tmp_path / "corpus.jsonl", 400)), "levels": ["token", "span", "sentence"]}
     appends = [(append_in_two, path) for path in inputs[1:]] if kind == "appends" else []
     stages = [(run_extract, many), *appends]
     drill = Drill(warm, tmp_path, stages)
@@ -229,7 +234,7 @@ def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, settings, inpu
 def test_a_thousand_appends_lose_nothing_and_compact_into_one_part(tmp_path, settings, capsys):
     frame = pl.DataFrame({"id": [f"d{n}" for n in range(N_APPENDS + 2)]}).with_columns(text="Text " + pl.col("id"))
     frame.head(2).write_ndjson(tmp_path / "two.jsonl")
-    changes = {"inputs": str(tmp_path / "two.jsonl"), "levels": ["sentence"]}
+    changes = {"inputs": str(tmp_path / "two.jsonl"), "levels": ["sentence"], "chunk": None}
     root = extract(output=tmp_path / "s", **settings | changes).path
     seconds = []
     for number in range(2, N_APPENDS + 2):

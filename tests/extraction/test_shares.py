@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("one_thread", "no_fsync")
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory, glove) -> dict[str, Any]:
     corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", 60, bad_every=9)
-    shared = {"model": str(glove), "id_column": "id", "bad_rows": "quarantine", "levels": ["word", "sentence"]}
-    return {"inputs": str(corpus), **shared, "layers": "-1", "shard_bytes": 8_000}
+    shared = {"model": str(glove), "id_column": "id", "bad_rows": "quarantine", "levels": "word,span,sentence"}
+    return {"inputs": str(corpus), **shared, "layers": "-1", "shard_bytes": 12_000, "chunk": "tokens:3"}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from bertfeat.store.verification import verify
 from tests.support.command_line import refused
 from tests.support.drill import Zygote, result_files, run_killed_at
 from tests.support.fakes import grouped, letters, run, texts, word_lists
-from tests.support.families import SENTENCES
+from tests.support.families import SENTENCES, build_model
 from tests.support.store_fakes import write_jsonl
 
 pytestmark = [pytest.mark.usefixtures("one_thread", "no_fsync"), pytest.mark.numeric]
@@ -35,6 +35,7 @@ REDUCE = {"mean": np.mean, "max": np.max, "first": lambda rows, axis: rows[0], "
         (TEXTS, {}),
         (TEXTS, {"max_length": 6, "stride": 2}),
         (TEXTS, {"max_length": 6, "stride": 2, "on_overlong": "truncate"}),
+        (TEXTS, {"max_length": 7, "stride": 2, "prompt": "x y "}),
         (LISTS, {"max_length": 6, "stride": 1}),
         (grouped("a b", "c", "d e f g", "a", groups="xxyy"), {"document_context": True, "max_length": 6, "stride": 2}),
     ],
@@ -46,7 +47,8 @@ def test_a_span_is_pooled_from_the_token_rows_that_overlap_it(
     documents: Any, settings: dict[str, Any], rule: dict[str, str], pooling: str
 ) -> None:
     same = {"levels": "token,span", "span_pooling": pooling, "layers": "1,3", "combine": "none,concat,sum"}
-    found = run(documents, letters(given_words=documents is LISTS), **same, **rule, **settings)
+    asked = {**same, **rule, **settings}
+    found = run(documents, letters(given_words=documents is LISTS).with_prompt(asked.pop("prompt", "")), **asked)
     bounds = np.ma.filled(np.ma.array([found.column("token", name) for name in ("char_start", "char_end")], object), -1)
     starts, ends = (np.array([-1 if place is None else place for place in side]) for side in bounds)
     of_token, n_rows = np.array(found.column("token", "doc_id")), found.tables["span"].n_rows  # type: ignore[index]
@@ -99,16 +101,29 @@ def mentions(corpus: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("levels", "pooling", "chunk"),
-    [("span", "mean", "paragraphs"), ("word,span,sentence", "cls", "sentences"), ("span", "model", "tokens:9:3")],
+    ("family", "levels", "pooling", "chunk", "prompt"),
+    [
+        (None, "span", "mean", "paragraphs", None),
+        (None, "word,span,sentence", "cls", "sentences", None),
+        (None, "span", "model", "tokens:9:3", None),
+        (None, "span", "mean", "tokens:9", "query: "),
+        ("bert", "span", "pooler", "paragraphs", None),
+        ("roberta", "token,span", "max", "sentences", "query: "),
+        ("modernbert", "span", "mean", "tokens:9:3", None),
+        ("qwen3", "span", "lasttoken", "paragraphs", "query: "),
+    ],
 )
 @pytest.mark.promise("spans")
-def test_chunks_alone_are_encoded_as_texts(tmp_path: Path, corpus: Path, levels: str, pooling: str, chunk: str) -> None:
-    asked = {"chunk": chunk, "chunk_context": "alone", "pooling": pooling, "store_dtype": "float32", "limit": 4}
-    store = bertfeat.extract(corpus, tmp_path / "s", levels=levels, layers="-1", **asked)
+def test_chunks_alone_are_encoded_as_texts(
+    tmp_path: Path, corpus: Path, family: str | None, levels: str, pooling: str, chunk: str, prompt: str | None
+) -> None:
+    asked = {"chunk": chunk, "chunk_context": "alone", "store_dtype": "float32", "limit": 4}
+    model = "minilm" if family is None else str(build_model(family, tmp_path / "model"))
+    same: dict[str, Any] = {"model": model, "pooling": pooling, "layers": "-1", "prompt": prompt}
+    store = bertfeat.extract(corpus, tmp_path / "s", levels=levels, **same, **asked)
     spans = store.polars("span")
     vectors = store.numpy("span", spans.columns[-1])
-    own = bertfeat.embed(spans["text"].to_list(), pooling=pooling)
+    own = bertfeat.embed(spans["text"].to_list(), **same)
     np.testing.assert_allclose(vectors, own, atol=1e-5, rtol=0)
     assert spans.height > 8
     whole = pl.read_ndjson(corpus)["text"]

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usefixtures("one_thread", "s3")
 
 @pytest.fixture(scope="module")
 def settings(tiny_folder):
-    return {"model": str(tiny_folder), "levels": ["token", "sentence"], "layers": "-1,-2", "shard_bytes": 25_000}
+    levels = {"levels": "token,span,sentence", "spans": r"\w+ \w+"}
+    return {"model": str(tiny_folder), **levels, "layers": "-1,-2", "shard_bytes": 25_000}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_the_bytes_are_those_of_a_folder(whole, settings, tmp_path):
 
 def test_it_reads_as_a_folder_does(whole):
     local, there = whole
-    for level, feature in (("token", "layer_02"), ("sentence", "concat_02_03")):
+    for level, feature in (("token", "layer_02"), ("span", "layer_03"), ("sentence", "concat_02_03")):
         wanted = local.numpy(level, feature)
         assert np.array_equal(there.numpy(level, feature), wanted)
         assert np.array_equal(there.take(level, feature, [3, 0, 3]), wanted[[3, 0, 3]])
@@ -74,7 +75,8 @@ def test_it_reads_as_a_folder_does(whole):
 def test_the_same_command_does_nothing_on_a_finished_store(whole, settings):
     before = result_objects(f"s3://{BUCKET}/out")
     inputs = [f"s3://{BUCKET}/in/a.jsonl.gz", f"s3://{BUCKET}/in/b.jsonl"]
-    words = ["--model", settings["model"], "--level", "token,sentence", "--layers=-1,-2", "--shard-bytes", "25000"]
+    words = ["--model", settings["model"], "--level", settings["levels"], "--spans", settings["spans"]]
+    words += ["--layers=-1,-2", "--shard-bytes", "25000"]
     result = good("extract", *inputs, "-o", f"s3://{BUCKET}/out", "--bad-rows", "quarantine", *words)
     assert "already complete" in result.out
     assert result_objects(f"s3://{BUCKET}/out") == before
@@ -94,7 +96,9 @@ def test_standard_input_parquet_and_a_frame(root, settings, tmp_path):
     words = ["--model", settings["model"], "--level", "sentence", "--layers=-1"]
     good("extract", parquet, "-o", f"{root}/parquet", *words)
     good("extract", "-", "-o", f"{root}/stdin", *words, stdin=b"one two\nthree\n")
-    extract(pl.read_parquet(tmp_path / "c.parquet"), f"{root}/frame", **(settings | {"levels": "sentence"}))
+    extract(
+        pl.read_parquet(tmp_path / "c.parquet"), f"{root}/frame", **(settings | {"levels": "sentence", "spans": None})
+    )
     first, *others = [open_store(f"{root}/{name}").numpy("sentence", -1) for name in ("parquet", "stdin", "frame")]
     assert first.shape == (2, 32)
     assert all(np.array_equal(first, vectors) for vectors in others)

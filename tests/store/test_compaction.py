@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory, tiny_folder):
     folder = tmp_path_factory.mktemp("corpus")
-    made = three_shards(folder, tiny_folder) | {"id_column": None, "levels": ["token", "word", "sentence"]}
+    made = three_shards(folder, tiny_folder) | {"id_column": None, "levels": ["token", "word", "span", "sentence"]}
     made |= {"inputs": str(write_corpus(folder / "bad.jsonl", 24, bad_every=7)), "bad_rows": "quarantine"}
     # Words that truncation leaves without a vector: null vectors in the parts.
     return made | {"max_length": 6, "on_overlong": "truncate"}
@@ -74,7 +74,7 @@ def test_parts_are_filled_up_to_the_size_that_the_store_asks_for(tmp_path, grown
     limit = 5 * max(sizes) // 2
     small = compact(copied(grown, tmp_path), shard_bytes=limit)
     assert 1 < len(small.plan.shards) < len(sizes)
-    firsts = [*(numbers[row] for row in small.plan.fields["compacted"]), len(sizes)]
+    firsts = [*(numbers[shard.first_row] for shard in small.plan.shards), len(sizes)]
     for start, stop in itertools.pairwise(firsts):
         assert sum(sizes[start:stop]) <= limit
         assert stop == len(sizes) or sum(sizes[start : stop + 1]) > limit
@@ -121,11 +121,12 @@ def run_compact(store: str, point: int) -> None:
 @pytest.mark.promise("kill-append")
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_kill_at_any_step_and_then_the_same_call_gives_the_same_bytes(tmp_path, settings, warm, no_fsync, every):
-    store = extract(output=tmp_path / "s", **settings | {"levels": ["word"], "shard_bytes": 40_000})
+    store = extract(output=tmp_path / "s", **settings | {"levels": ["word", "span"], "shard_bytes": 40_000})
     store = append(store, str(write_corpus(tmp_path / "a.jsonl", 5)))
     rows = store.polars("word")
     shutil.copytree(store.path, tmp_path / "c")
     whole = result_files(compact(tmp_path / "c").path)
+    assert result_files(compact(tmp_path / "c").path) == whole
     point, code = 1, -signal.SIGKILL
     while code == -signal.SIGKILL:
         root = tmp_path / f"killed-{point}"

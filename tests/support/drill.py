@@ -256,7 +256,8 @@ def three_shards(folder: Path, model: Path) -> dict[str, Any]:
         "inputs": str(write_corpus(folder / "corpus.jsonl", 24)),
         "model": str(model),
         "id_column": "id",
-        "levels": ["word", "sentence"],
+        "levels": ["word", "span", "sentence"],
+        "chunk": "tokens:3:1",
         "layers": "-1",
         "shard_bytes": 28_000,
     }

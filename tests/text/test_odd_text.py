@@ -138,6 +138,33 @@ def test_slices_are_surfaces_at_all_levels(folder: Path, name: str) -> None:
     assert all(place is not None for place in found.places("word"))
 
 
+@pytest.mark.promise("spans")
+@pytest.mark.parametrize("rule", [r"\S+\s+\S+", "words:the,Ⅷ,ß,и,人", "sentences", "paragraphs"])
+def test_spans_by_every_rule_are_slices_with_the_tokens_that_overlap_them(folder: Path, rule: str) -> None:
+    texts = [clean(text) for name, found in sources().items() for text in found if name != "unicode"]
+    documents = [Document(i, i, text) for i, text in enumerate(texts)]
+    is_chunk = rule in ("sentences", "paragraphs")
+    settings = {"max_length": 30, "stride": 7, "max_batch_tokens": 500, "chunk" if is_chunk else "spans": rule}
+    found = run(documents, Tokenizer.load(folder), levels="token,span", **settings)
+    # Special tokens have no place.
+    places = ([-1 if at is None else at for at in found.column("token", name)] for name in ("char_start", "char_end"))
+    of_token, starts, ends = found.column("token", "doc_id"), *map(np.array, places)
+    first = np.searchsorted(of_token, np.arange(len(texts) + 1))
+    pieces: list[list[str]] = [[] for _ in texts]
+    columns = (found.column("span", name) for name in ("doc_id", "char_start", "char_end", "text", "n_tokens"))
+    for document, start, end, text, n_tokens in zip(*columns, strict=True):
+        assert texts[document][start:end] == text != ""
+        pieces[document].append(text)
+        own = slice(*first[document : document + 2])
+        overlap = np.flatnonzero((starts[own] < end) & (ends[own] > start))
+        # Between two of them may be one without a character of its own.
+        assert n_tokens == (overlap[-1] + 1 - overlap[0] if len(overlap) else 0)
+    assert sum(map(len, pieces)) > 4
+    if is_chunk:
+        # Nothing is left out but whitespace.
+        assert ["".join("".join(own).split()) for own in pieces] == ["".join(text.split()) for text in texts]
+
+
 @pytest.mark.promise("odd-text")
 def test_odd_text_goes_through_a_real_model_to_the_store(tmp_path: Path) -> None:
     texts = [*MADE, *sources()["udhr"][:30]]
