@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +20,8 @@ from bertfeat.corpus.corpus import endings_of, local_file
 from bertfeat.corpus.formats import readers_by_ending
 from bertfeat.corpus.reader import ScannedRow
 from bertfeat.corpus.tables import read_table
-from bertfeat.durable.files import os_errors
-from bertfeat.errors import InputError, RunError, no_column
+from bertfeat.durable.files import write_errors
+from bertfeat.errors import InputError, no_column
 from bertfeat.levels import LEVELS
 from bertfeat.ragged import ragged_arange, run_of, word_bounds
 from bertfeat.records import BoolArray, Column, Document, IntArray, SpanRows
@@ -28,8 +30,8 @@ _BOUNDS = (("char_start", "char_end"), ("word_start", "word_end"))
 # The column with the rows in the file; no further column may have this name.
 _ROW = "span_index"
 _ROWS_AT_ONCE = 8192
-# The ending of copies.
-_COPY = ".bertfeat-spans"
+# The ending of shared tables; the store removes such files if a run was killed.
+_COPY = ".spans.tmp"
 
 
 def is_span_file(spans: str | None) -> bool:
@@ -53,14 +55,16 @@ def open_spans(path: str) -> SpanFile:
     return _opened(path, status and (status.st_mtime_ns, status.st_size))
 
 
-@os_errors(RunError)
-def copy_spans(path: str, folder: str) -> str:
-    """Move the table of a file from memory to `folder`, where processes map it; return the path, to be opened alike."""
-    spans = open_spans(path)
-    copy = Path(folder, spans.digest + _COPY)
-    spans.table.write_ipc(copy)
-    _opened.cache_clear()
-    return str(copy)
+@contextmanager
+def shared_spans(path: str, folder: Path | None) -> Iterator[str]:
+    """Move the table of a file from memory to a temporary file, which processes map; yield its path, to open alike."""
+    prefix = f"{open_spans(path).digest}-"
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix, suffix=_COPY) as copy:
+        with write_errors(Path(copy.name)):
+            open_spans(path).table.write_ipc(copy)
+            copy.flush()
+        _opened.cache_clear()
+        yield copy.name
 
 
 class SpanFile:
@@ -79,12 +83,12 @@ class SpanFile:
 
     @classmethod
     def read(cls, path: str) -> SpanFile:
-        """Read a file, and check its columns and values; or map a copy."""
+        """Read a file, and check its columns and values; or map a shared table."""
         if not path.endswith(_COPY):
             return cls(path, local_file(path).digest, _table_of(path))
         # polars would read it into memory.
         table = cast("pl.DataFrame", pl.from_arrow(pa.ipc.open_file(pa.memory_map(path)).read_all()))
-        return cls(path, Path(path).name.removesuffix(_COPY), table)
+        return cls(path, Path(path).name.partition("-")[0], table)
 
     def counted(self, rows: Iterable[ScannedRow]) -> Iterator[ScannedRow]:
         """Yield the rows of a corpus with their numbers of spans."""

@@ -9,7 +9,7 @@ import dataclasses
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from bertfeat.corpus import Corpus, Inputs, resolve_inputs, spool_stdin
 from bertfeat.corpus.corpus import STDIN, shown_path
 from bertfeat.corpus.data_frames import Paths, resolve_kind, write_frame
 from bertfeat.corpus.formats import check_text_column, has_words, own_id_column
-from bertfeat.corpus.span_files import copy_spans
+from bertfeat.corpus.span_files import shared_spans
 from bertfeat.devices import resolve_device
 from bertfeat.encoder.checkpoint import name_elsewhere, open_checkpoint
 from bertfeat.errors import InputError
@@ -30,6 +30,7 @@ from bertfeat.progress import Progress
 from bertfeat.records import InputFile, Plan
 from bertfeat.runners.ray import OnRay, check_ray
 from bertfeat.storage import AnyPath, ObjectPath, as_path, is_url
+from bertfeat.store.layout import TMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +56,32 @@ class Job:
 
     @contextmanager
     def for_workers(self) -> Iterator[Job]:
-        """Yield the job as it is sent to workers, who share a copy of a table of spans, beside the store until the end.
+        """Yield the job as it is sent to workers; other machines get absolute paths and the plan's kind of device.
 
         Workers need not know the shards that are not theirs, nor the inputs twice: those of many files are large.
+        They share a table of spans, in the folder of the store.
         """
-        job = self._sent()
-        beside = None if isinstance(self.root, ObjectPath) else self.root.absolute().parent
-        if self.workers == 1 or (beside is None and self.on_cluster) or span_file(job.config) is None:
-            yield job
-            return
-        with tempfile.TemporaryDirectory(prefix=".bertfeat-spans-", dir=beside, ignore_cleanup_errors=True) as folder:
-            spans = copy_spans(str(job.config.spans), folder)
-            yield dataclasses.replace(job, config=dataclasses.replace(job.config, spans=spans))
-
-    def _sent(self) -> Job:
-        """Return the job without inputs and shards; other machines get absolute paths and the plan's kind of device."""
-        plan = dataclasses.replace(self.plan, inputs=(), shards=())
-        if not self.on_cluster:
-            return dataclasses.replace(self, plan=plan)
-        config = dataclasses.replace(
-            self.config,
-            device=self.plan.fields["device_kind"],
-            model=name_elsewhere(self.config.model),
-            cache=None if self.config.cache is None else str(Path(self.config.cache).absolute()),
-            spans=self.config.spans if (spans := span_file(self.config)) is None else str(Path(spans.path).absolute()),
-        )
-        files = tuple(
-            file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))
-            for file in self.files
-        )
-        return dataclasses.replace(self, root=_absolute(self.root), plan=plan, config=config, files=files)
+        root, config, files = self.root, self.config, self.files
+        if self.on_cluster:
+            root = _absolute(root)
+            config = dataclasses.replace(
+                config,
+                device=self.plan.fields["device_kind"],
+                model=name_elsewhere(config.model),
+                cache=None if config.cache is None else str(Path(config.cache).absolute()),
+                spans=config.spans if (spans := span_file(config)) is None else str(Path(spans.path).absolute()),
+            )
+            files = tuple(
+                file if is_url(file.path) else dataclasses.replace(file, path=str(Path(file.path).absolute()))
+                for file in files
+            )
+        with ExitStack() as stack:
+            folder = None if isinstance(root, ObjectPath) else root / TMP
+            if self.workers != 1 and (folder or not self.on_cluster) and span_file(config):
+                shared = stack.enter_context(shared_spans(str(config.spans), folder))
+                config = dataclasses.replace(config, spans=shared)
+            plan = dataclasses.replace(self.plan, inputs=(), shards=())
+            yield dataclasses.replace(self, root=root, plan=plan, config=config, files=files)
 
 
 @contextmanager

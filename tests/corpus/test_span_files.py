@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import bertfeat
-from bertfeat.corpus.span_files import SpanFile, copy_spans, open_spans
+from bertfeat.corpus.span_files import SpanFile, open_spans, shared_spans
 from bertfeat.corpus.tables import read_table
 from bertfeat.errors import InputError, RunError
 from bertfeat.extraction.job import open_inputs, open_job
@@ -47,17 +47,19 @@ def own_memory() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel does not say")
 @pytest.mark.promise("memory")
-def test_a_copy_takes_no_memory_of_a_process(tmp_path: Path) -> None:
+def test_a_shared_table_takes_no_memory_of_a_process(tmp_path: Path) -> None:
     path = write_table(tmp_path / "small.parquet", 1_000)
-    SpanFile.read(copy_spans(str(path), str(tmp_path))).of(some_documents())
+    with shared_spans(str(path), tmp_path) as shared:
+        SpanFile.read(shared).of(some_documents())
     path = write_table(tmp_path / "large.parquet", 1_000_000)
-    copy, documents = copy_spans(str(path), str(tmp_path)), some_documents()
-    expected = open_spans(str(path)).of(documents)
-    before = own_memory()
-    mapped = open_spans(copy)
-    found = mapped.of(documents)
-    assert Path(copy).stat().st_size > 100 << 20
-    assert own_memory() - before < 20 << 20
+    documents = some_documents()
+    expected = SpanFile.read(str(path)).of(documents)
+    with shared_spans(str(path), tmp_path) as shared:
+        before = own_memory()
+        mapped = open_spans(shared)
+        found = mapped.of(documents)
+        assert Path(shared).stat().st_size > 100 << 20
+        assert own_memory() - before < 20 << 20
     assert mapped.digest == SpanFile.read(str(path)).digest
     assert np.bincount(found.document).tolist() == [1_000, 1_000, 1_000]
     assert found.columns == expected.columns
@@ -76,20 +78,19 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.promise("workers")
-def test_workers_share_a_copy_that_is_gone_at_the_end(tmp_path: Path, corpus: Path) -> None:
+def test_workers_share_a_table_that_is_gone_at_the_end(tmp_path: Path, corpus: Path) -> None:
     rows = [
         {"doc_id": f"d{n % 60}", "word": "ab"[n % 2], "char_start": n % 4, "char_end": 5 + n % 4} for n in range(300)
     ]
     pl.DataFrame(rows).write_csv(table := tmp_path / "table.csv")
-    there = {*tmp_path.iterdir()}
     asked = settings(spans=str(table), shard_bytes=60_000)
 
     class Changing(bertfeat.Progress):
         def start(self, *_: Any) -> None:
-            assert len({*tmp_path.iterdir()} - there) == 2
+            assert len([*tmp_path.glob("two/_bertfeat/tmp/*")]) == 1
 
     two = bertfeat.extract(corpus, tmp_path / "two", workers=2, progress=Changing(), **asked)
-    assert {*tmp_path.iterdir()} - there == {tmp_path / "two"}
+    assert not [*tmp_path.rglob("*.tmp")]
     assert len(two.manifest.shards) > 3
     one = bertfeat.extract(corpus, tmp_path / "one", workers=1, **asked)
     assert result_files(two.path) == result_files(one.path)
@@ -102,6 +103,7 @@ def test_what_workers_get_is_checked_against_the_plan(tmp_path: Path, corpus: Pa
     with open_inputs(str(corpus), tmp_path / "store", config) as files:
         job = open_job(config, files, tmp_path / "store", bertfeat.Progress(), overwrite=False)
         pl.DataFrame([row | {"char_end": 14}]).write_csv(table)
+        (tmp_path / "store/_bertfeat/tmp").mkdir(parents=True)
         with job.for_workers() as sent, pytest.raises(RunError, match="the digest of the file of `spans` was"):
             ShardTask(sent)
 
