@@ -51,9 +51,9 @@ def timed(call: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
     return result, {"wall_s": wall_s, "cpu_s": cpu_seconds() - cpu, "peak_bytes": peak_bytes()}
 
 
-def peak_bytes() -> int:
-    """Return this process's peak resident memory."""
-    status = Path("/proc/self/status")
+def peak_bytes(process: str = "self") -> int:
+    """Return the peak resident memory of this process, or of another where there is /proc."""
+    status = Path("/proc", process, "status")
     if not status.exists():
         # macOS counts in bytes, and children do not inherit the peak.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
