@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -56,6 +57,8 @@ def extract(inputs: tuple[str, ...], output: str | None, append: bool, **values:
 
     context = click.get_current_context()
     dry_run, overwrite, verbose, price = map(values.pop, ("dry_run", "overwrite", "verbose", "price"))
+    if price is not None and not math.isfinite(price):
+        raise click.UsageError(f"--price {price} is not a price; write a number", context)
     progress = values.pop("progress") or options.watched()
     settings = {name: value for name, value in values.items() if value is not None}
     # An append takes all settings that are not on the command line from the store.

@@ -54,6 +54,11 @@ def readers_by_ending(ending: str) -> dict[str, type[Reader]]:
     return found
 
 
+def _takers(name: str) -> str:
+    """Return the formats that take a setting."""
+    return ", ".join(reader.format for reader in READERS if name in reader.settings)
+
+
 def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     """Open a file of the corpus."""
     reader = reader_named(file.format)
@@ -63,11 +68,11 @@ def open_reader(file: InputFile, config: ExtractConfig) -> Reader:
     for name in _SETTINGS:
         # Without this error, the reader would ignore the setting.
         if getattr(config, name) and name not in reader.settings:
-            takers = ", ".join(other.format for other in READERS if name in other.settings)
-            raise InputError(f"`{name}` does not go with {file.format}; it goes with {takers}", path=file.path)
+            raise InputError(f"`{name}` does not go with {file.format}; it goes with {_takers(name)}", path=file.path)
     if config.document_context and not config.document_column and not reader.has_documents:
         reason = "does not say which rows are one document, as `document_context` must know; pass `document_column`"
-        raise InputError(reason, path=file.path)
+        goes_with = "" if "document_column" in reader.settings else f", which goes with {_takers('document_column')}"
+        raise InputError(reason + goes_with, path=file.path)
     opened = open_file(file, **{name: getattr(config, name) for name in _OPTIONS if name in reader.settings})
     try:
         opened.use(config)

@@ -31,7 +31,7 @@ from bertfeat.text.alignment import (
     word_rows,
     word_units,
 )
-from bertfeat.text.spans import document_starts_of, n_spans_before, span_units, tokens_of_spans
+from bertfeat.text.spans import span_units, tokens_of_spans
 from bertfeat.text.tokenizer import Tokenizer
 from bertfeat.text.tokens import Tokens
 from bertfeat.text.windows import Windows
@@ -252,7 +252,7 @@ def document_starts(level: Level, text: ShardText) -> IntArray:
         starts = np.searchsorted(documents_at(flat, text.tokens, text.windows), starts)
     elif level is Level.SPAN:
         assert text.spans is not None
-        starts = document_starts_of(text.spans, len(text.documents))
+        starts = np.searchsorted(text.spans.document, starts)
     return starts_of(text.kept[level].astype(np.int64))[starts] if level in text.kept else starts
 
 
@@ -349,9 +349,10 @@ def _span_columns(text: ShardText) -> dict[str, Values]:
     of = text if text.alone is None else text.alone
     kept = starts_of(kept_tokens(of.tokens, of.windows).astype(np.int64))
     first, last = tokens_of_spans(spans, of.tokens) if of is text else (of.tokens.starts[:-1], of.tokens.starts[1:])
+    number = np.arange(len(spans.document)) - np.searchsorted(spans.document, spans.document)
     columns: dict[str, Values] = {
         "doc_id": _doc_ids(text, spans.document),
-        "span_index": n_spans_before(spans).astype(np.int32),
+        "span_index": number.astype(np.int32),
         "char_start": spans.char_start,
         "char_end": spans.char_end,
         "text": spans.texts(documents),

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertfeat.config import CHUNK
 from bertfeat.errors import ConfigError, require
-from bertfeat.ragged import begins_run, overlapping, ragged_arange, run_of, starts_of
+from bertfeat.ragged import begins_run, overlapping, ragged_arange, run_of
 from bertfeat.records import Document, IntArray, SpanRows
 from bertfeat.text.alignment import Takes, Units, ends_of_runs
 from bertfeat.text.tokens import Tokens
@@ -149,13 +149,3 @@ def chunk_documents(spans: SpanRows, documents: Sequence[Document]) -> list[Docu
         Document(owner.index, owner.doc_id, text, path=owner.path, row=owner.row)
         for owner, text in zip(owners, spans.texts(documents), strict=True)
     ]
-
-
-def n_spans_before(spans: SpanRows) -> IntArray:
-    """Return the number of each span in its document: int64 (n_rows,)."""
-    return np.arange(len(spans.document)) - np.searchsorted(spans.document, spans.document)
-
-
-def document_starts_of(spans: SpanRows, n_documents: int) -> IntArray:
-    """Return the first span of each document, and their number: int64 (n_documents + 1,)."""
-    return starts_of(np.bincount(spans.document, minlength=n_documents))

@@ -120,6 +120,7 @@ class TestExtract:
         assert (round(found["cost"], 6), found["price_per_hour"]) == (round(found["seconds"], 6), 3600)
         assert " at 0.09 per hour\n" in good(*base, "--dry-run", "--price", "0.09").out
         assert "--price goes with --dry-run" in refused(*base, "--price", "0.09")
+        assert "--price nan is not a price" in refused(*base, "--dry-run", "--price", "nan")
 
 
 def test_verify_of_a_good_store(store: Path) -> None:

@@ -83,6 +83,7 @@ def test_a_fifo_and_a_device_are_refused(tmp_path: Path) -> None:
         ("a.jsonl", "text\n", {"label_column": "x", "levels": "word"}, "labels the words of `is_split_into_words`"),
         ("a.jsonl", "text\n", {"no_header": True}, "does not go with jsonl; it goes with csv, tsv"),
         ("a.txt", "text\n", {"document_context": True}, "does not say which rows are one document.*`document_column`"),
+        ("a.fasta", ">a\nMKV\n", {"document_context": True}, "pass `document_column`, which goes with jsonl, "),
         ("a.csv", "id,body\n1,a\n", {}, r"a\.csv: no column 'text'; columns are id, body; pass `text_column`; if that"),
         ("a.csv", "id,body\n1,a\n", {"text_column": "1"}, "no column '1' for `text_column`; columns are id, body; if"),
         ("a.csv", "id;text\n1;a\n", {}, "columns are id;text; .*; if that is not a header, pass `delimiter`, `no_h"),
