@@ -111,7 +111,7 @@ def test_features_that_are_not_finite_name_document_and_layer(tmp_path, settings
     name = next(name for name in weights if name.endswith("encoder.layer.1.output.LayerNorm.bias"))
     weights[name][3] = value
     save_file(weights, spoilt / "model.safetensors", metadata={"format": "pt"})
-    settings |= {"model": str(spoilt), "store_dtype": dtype, "layers": "1,2", "levels": ["sentence"]}
+    settings |= {"model": str(spoilt), "store_dtype": dtype, "layers": "1,2", "levels": ["sentence"], "chunk": None}
     with pytest.raises(FeatureError, match=rf"document 'd0': layer_02 of sentence .* {shown}") as got:
         extract(output=tmp_path / "s", **settings)
     assert ("`store_dtype='float32'`" in str(got.value)) == (value == 1e5)
@@ -157,11 +157,11 @@ def test_symbolic_links_in_the_outputs_place_are_refused(tmp_path, settings, pla
     target.mkdir()
     root = tmp_path / "s"
     if place:
-        extract(output=root, **settings | {"levels": ["word"]})
+        extract(output=root, **settings | {"levels": ["word"], "chunk": None})
         shutil.rmtree(root / place) if (root / place).is_dir() else (root / place).unlink()
     (root / place).symlink_to(target)
     with pytest.raises((StoreError, UserError), match="symbolic link"):
-        extract(output=root, **settings | {"levels": ["word"]})
+        extract(output=root, **settings | {"levels": ["word"], "chunk": None})
     assert list(target.iterdir()) == []
 
 

@@ -259,5 +259,5 @@ def three_shards(folder: Path, model: Path) -> dict[str, Any]:
         "levels": ["word", "span", "sentence"],
         "chunk": "tokens:3:1",
         "layers": "-1",
-        "shard_bytes": 28_000,
+        "shard_bytes": 65_000,
     }
