@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from bertfeat.audits.side import Nearest, Side, one_blas_thread
+from bertfeat.audits.side import Nearest, Side
 from bertfeat.errors import UserError
 from bertfeat.heads import LogisticRegressionProbe
 from bertfeat.heads.base import Labels, codes_of
@@ -143,8 +143,7 @@ class LabelJudge:
 
     def _fitted(self, chosen: BoolArray, penalty: float) -> LogisticRegressionProbe:
         """Fit to some rows of train, bool (n_rows,)."""
-        with one_blas_thread():
-            return LogisticRegressionProbe(C=penalty, tol=TOLERANCE).fit(self._read(chosen), self.rows.labels[chosen])
+        return LogisticRegressionProbe(C=penalty, tol=TOLERANCE).fit(self._read(chosen), self.rows.labels[chosen])
 
     def _loss(self, probe: LogisticRegressionProbe, data: Vectors, codes: IntArray) -> float:
         """Return the cross-entropy of labels (n,) of vectors; those of classes that were not learned do not count."""

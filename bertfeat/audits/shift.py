@@ -9,7 +9,7 @@ import polars as pl
 from scipy.stats import binomtest
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-from bertfeat.audits.side import Side, join_vectors, one_blas_thread
+from bertfeat.audits.side import Side, join_vectors
 from bertfeat.choices import Level
 from bertfeat.heads import LogisticRegressionProbe
 from bertfeat.vectors.array import chunks_of
@@ -51,8 +51,7 @@ def find_shift(sides: list[Side], documents: pl.DataFrame, seed: int) -> Shift |
     vectors = np.concatenate([block[chosen[span.start : span.stop]] for span, block in chunks_of(source)])
     is_test, probe = of_test[chosen], LogisticRegressionProbe(C=_PENALTY, tol=_TOLERANCE)
     folds = StratifiedKFold(_N_FOLDS, shuffle=True, random_state=seed)
-    with one_blas_thread():
-        chances = cross_val_predict(probe, vectors, is_test, cv=folds, method="predict_proba")[:, 1]
+    chances = cross_val_predict(probe, vectors, is_test, cv=folds, method="predict_proba")[:, 1]
     n_right = int(((chances > 0.5) == is_test).sum())
     interval = binomtest(n_right, len(is_test)).proportion_ci(0.95, method="wilson")
     sure = np.where(is_test, chances, 1 - chances)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from threadpoolctl import threadpool_limits
 
 from bertfeat.ann.budget import CHUNK_BYTES, plan_build
 from bertfeat.ann.build import build
@@ -117,11 +116,6 @@ def join_vectors(sides: Sequence[Side]) -> tuple[IntArray, Joined]:
     starts = np.cumsum([0, *(side.documents.height for side in sides)])
     numbers = np.concatenate([start + side.vectors[0] for start, side in zip(starts, sides, strict=False)])
     return numbers, Joined([side.vectors[1] for side in sides])
-
-
-def one_blas_thread() -> threadpool_limits:
-    """Keep matrix products in one thread: steps of a fit are short, and if others compute, waiting takes far longer."""
-    return threadpool_limits(1, user_api="blas")
 
 
 class Nearest:

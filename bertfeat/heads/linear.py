@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logsumexp, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from bertfeat.choices import Task
 from bertfeat.errors import UserError
@@ -26,6 +27,9 @@ from bertfeat.vectors.standardized import Moments, Projection, Scaling, principa
 # Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
 _SEARCH_BLOCK_ROWS = 1024
+# A search whose products have fewer multiplications runs in one thread. It takes many short products, which in several
+# threads wait for each other: many times as long as they take, where other programs compute too.
+_SHORT_PRODUCT = 1 << 29
 
 
 class Minimum(NamedTuple):
@@ -164,6 +168,11 @@ class SearchedProbe(LinearProbe):
     def n_iter_(self) -> int:
         """Number of iterations of the kept search."""
         return int(self.report_["n_iter"])
+
+    def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:
+        is_short = X.shape[0] * X.shape[1] * len(self.classes_) < _SHORT_PRODUCT
+        with threadpool_limits(1 if is_short else None, user_api="blas"):
+            return super()._fit(X, targets, dev)
 
     @staticmethod
     def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
