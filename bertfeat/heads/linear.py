@@ -27,8 +27,8 @@ from bertfeat.vectors.standardized import Moments, Projection, Scaling, principa
 # Rows that are turned to float64 and multiplied at a time: by ridge, and by a search, whose blocks fit the cache.
 _BLOCK_ROWS = 2048
 _SEARCH_BLOCK_ROWS = 1024
-# A search whose products have fewer multiplications runs in one thread. It takes many short products, which in several
-# threads wait for each other: many times as long as they take, where other programs compute too.
+# A search whose matrix products have fewer multiplications runs in one thread. It takes thousands of them, and several
+# threads wait for each other as long as they compute; where other programs compute too, many times as long.
 _SHORT_PRODUCT = 1 << 29
 
 
@@ -169,11 +169,6 @@ class SearchedProbe(LinearProbe):
         """Number of iterations of the kept search."""
         return int(self.report_["n_iter"])
 
-    def _fit(self, X: Vectors, targets: Targets, dev: Dev | None) -> dict[str, Any]:
-        is_short = X.shape[0] * X.shape[1] * len(self.classes_) < _SHORT_PRODUCT
-        with threadpool_limits(1 if is_short else None, user_api="blas"):
-            return super()._fit(X, targets, dev)
-
     @staticmethod
     def loss_of_rows(targets: Targets, weights: Float64Array, scores: Float64Array) -> tuple[float, Float64Array]:
         """Return the summed loss of rows, and its gradient by their scores (n_rows, n_outputs).
@@ -219,7 +214,8 @@ class SearchedProbe(LinearProbe):
         # Every search starts where the one before it ended.
         for value in values:
             strength = 1 / (value * total)
-            found = minimize(objective, flat, (strength,), method="L-BFGS-B", jac=True, options=options)
+            with _threads_for(_SEARCH_BLOCK_ROWS * flat.size):
+                found = minimize(objective, flat, (strength,), method="L-BFGS-B", jac=True, options=options)
             flat = found.x
             yield Minimum(flat.reshape(len(of_outputs), -1), bool(found.success), int(found.nit))
 
@@ -283,7 +279,8 @@ class LogisticRegressionProbe(SearchedProbe):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.filterwarnings("ignore", "The number of unique classes")
                 warnings.simplefilter("always", ConvergenceWarning)
-                model.set_params(C=value).fit(X, codes)
+                with _threads_for(X.size * len(self.classes_)):
+                    model.set_params(C=value).fit(X, codes)
             converged = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
             point = np.hstack([model.coef_, model.intercept_[:, None]]).astype(np.float64)
             yield Minimum(point, converged, int(model.n_iter_.max()))
@@ -386,6 +383,11 @@ class MeanRegressor(RowProbe):
 
     def _scores(self, vectors: FloatArray) -> Float64Array:
         return np.tile(self.means_, (len(vectors), 1))
+
+
+def _threads_for(n_products: int) -> threadpool_limits:
+    """Keep the matrix products of a search in one thread if they are short."""
+    return threadpool_limits(1 if n_products < _SHORT_PRODUCT else None, user_api="blas")
 
 
 def _members(targets: Targets, n_outputs: int) -> Targets:
