@@ -227,10 +227,12 @@ class StoreWriter:
         plan_hash = self.plan.plan_hash
         found = {r.shard: r for r in receipts.read_receipts(self._folder, self._places(self._shards))}
         listed = {s.shard: s for s in (self.newest.shards if self.newest else ()) if s.plan_hash == plan_hash}
+        # What others commit meanwhile may be in a listing in part, but whole in one that follows their receipt.
+        now = self._folder.listing() if self._shared else there
         for index in (shard.index for shard in self._shards):
             shard: StoredShard | None = found.get(index) or listed.get(index)
-            is_good = shard is not None and receipts.belongs(shard, self.plan) and receipts.has_files(there, shard)
-            is_known = index in found and is_good and receipts.is_untouched(there, found[index])
+            is_good = shard is not None and receipts.belongs(shard, self.plan) and receipts.has_files(now, shard)
+            is_known = index in found and is_good and receipts.is_untouched(now, found[index])
             if shard is None or not is_good or not (is_known or receipts.is_sound(self._folder, shard)):
                 self._folder.remove([name for name in [layout.receipt_path(plan_hash, index)] if name in there])
                 continue

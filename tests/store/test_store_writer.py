@@ -14,6 +14,7 @@ import pytest
 from bertfeat.choices import Level
 from bertfeat.errors import FeatureError, PlanMismatch, RunError, StoreError, UserError
 from bertfeat.records import BadRow
+from bertfeat.store.folder import folder_at
 from bertfeat.store.reader import open_store
 from bertfeat.store.verification import mark_for_redoing, verify
 from bertfeat.store.writer import open_for_writing
@@ -249,3 +250,20 @@ def test_a_refused_writer_leaves_the_lock_to_its_holder(tmp_path):
         commit_all(writer)
         writer.complete()
     assert verify(root).is_good
+
+
+def test_a_shard_that_another_share_commits_during_a_listing_keeps_its_receipt(tmp_path, monkeypatch):
+    plan = make_plan((2, 3))
+    with open_for_writing(tmp_path, plan, shared=True) as first:
+        first.commit(plan.shards[0], make_result(plan, plan.shards[0]))
+        folder, whole, n_begun = type(folder_at(tmp_path)), type(folder_at(tmp_path)).listing, iter(range(2))
+
+        def listing(self, known=()):
+            """List a folder; at first as if the files of parts had been listed before the shard was committed."""
+            is_late = next(n_begun, None) is None
+            return {name: info for name, info in whole(self, known).items() if is_late or not name.endswith(".parquet")}
+
+        monkeypatch.setattr(folder, "listing", listing)
+        with open_for_writing(tmp_path, plan, shared=True) as second:
+            assert next(n_begun, None) is None
+            assert second.pending() == plan.shards[1:]
