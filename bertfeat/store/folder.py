@@ -154,8 +154,9 @@ class _LocalFolder:
         self, name: str, kind: str, place: Callable[[Path, Path], object] = Path.replace
     ) -> contextlib.AbstractContextManager[files.Sink]:
         final = self.path / name
-        if not final.parent.is_dir():
-            files.make_folder(final.parent)
+        with files.write_errors(final.parent):
+            if not final.parent.is_dir():
+                files.make_folder(final.parent)
         aside = unfinished(self.path / layout.TMP / name.replace("/", "-").lower())
         return publish_file(final, kind=kind, aside=aside, place=place)
 
