@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertfeat.cli import options
 from bertfeat.display import facts
-from bertfeat.errors import BertfeatWarning, require
-from bertfeat.heads.registry import HEADS, check_head
+from bertfeat.errors import BertfeatWarning
+from bertfeat.heads.registry import HEADS
 
 if TYPE_CHECKING:
     from bertfeat.probes.config import ProbeConfig
@@ -53,8 +52,8 @@ _fit_options = options.together(
 )
 
 
-def _share_option(name: str, text: str) -> options.Option:
-    return options.option("Data", name, type=float, metavar="SHARE", default=0.2, show_default=True, help=text)
+def _share_option(name: str, text: str, heading: str = "Data", default: float = 0.2) -> options.Option:
+    return options.option(heading, name, type=float, metavar="SHARE", default=default, show_default=True, help=text)
 
 
 @click.group(name="probe")
@@ -84,16 +83,14 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
       bertfeat probe fit features -o ner --level word --feature concat_last4 --head bilstm --dev dev_features --seeds 5
       bertfeat probe fit features -o ner --level word --mix 9..12 --head linear --dev dev_features
     """  # noqa: D301
-    from bertfeat.probes.description import check_probe_folder
+    from bertfeat.heads.folder import check_target
 
-    params = head_params(settings)
-    check_probe_folder(output, overwrite=overwrite)
-    _check(store, settings=settings)
-    from bertfeat.probes.config import ProbeConfig
+    config = _config(settings)
+    check_target(output, overwrite=overwrite)
     from bertfeat.probes.fitting import fit_probe
     from bertfeat.probes.sweep import MIX_CAUTION
 
-    fitted = fit_probe(store, label, ProbeConfig(params=params, **settings), progress=options.watched())
+    fitted = fit_probe(store, label, config, progress=options.watched())
     fitted.save(output, overwrite=overwrite)
     values = {"probe": output, **fitted.summary()}
     for said in values["fit_report"].get("warnings", []):
@@ -118,7 +115,6 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
     Accuracy, macro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
     Labels that the probe has not seen, and rows without a vector, count as errors.
     """
-    _check(store, probe=probe)
     from bertfeat.probes.fitted import load_probe
 
     found = load_probe(probe).score(store, label=label, labels=labels, bootstrap=not no_intervals)
@@ -149,11 +145,8 @@ def compare(
       bertfeat probe compare ner-linear ner-bilstm dev_features --columns label,text
       bertfeat probe compare intents intents-bert dev_features dev_bert_features
     """  # noqa: D301
-    for one, where in ((first, store), (second, other_store)):
-        _check(where, probe=one)
     from bertfeat.probes.comparison import compare_probes
 
-    settings["columns"] = settings["columns"] or ()
     found = compare_probes(first, second, store, other_store, n_examples=examples, **settings)
     return options.Printed(found.to_dict(), "\n".join(found.lines()))
 
@@ -189,18 +182,17 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
     """  # noqa: D301
     from bertfeat.storage import as_path
 
-    asked = {name: settings.pop(name) for name in ("errors", "label", "labels")}
-    asked |= {"columns": settings.pop("columns") or (), "overwrite": overwrite}
+    asked = {name: settings.pop(name) for name in ("columns", "errors", "label", "labels")}
+    asked |= {"overwrite": overwrite, "progress": options.watched()}
     store = inputs[0] if len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir() else None
     if store is not None:
         options.refuse_given(settings, "is for reading text; INPUT is a store")
-    _check(store, probe=probe)
     from bertfeat.corpus import Paths
     from bertfeat.probes.fitted import load_probe
 
     fitted = load_probe(probe)
     given = {} if store else {name: one for name, one in settings.items() if one is not None}
-    written = fitted.predict(store or Paths(inputs), output, **asked, progress=options.watched(), **given)
+    written = fitted.predict(store or Paths(inputs), output, **asked, **given)
     counts = {str(name): count for name, count in sorted(written.counts.items())}
     found = {"n_rows": written.n_rows, "n_without_prediction": written.n_without, "counts": counts}
     found |= {"n_bad_rows": written.n_set_aside, "n_gold": written.n_gold}
@@ -241,7 +233,10 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
       bertfeat probe sweep features -o layers --label intent --features layer_00,layer_06,mean_last4
       bertfeat probe sweep features bert-features -o models --label intent --limits 100,300,all
     """  # noqa: D301
-    config = _sweep_config(stores, output, overwrite, settings)
+    from bertfeat.probes.sweep import check_sweep_folder
+
+    config = _config(settings)
+    check_sweep_folder(output, overwrite=overwrite)
     from bertfeat.probes.fitting import sweep_probes
 
     found = sweep_probes(stores, label, config, progress=options.watched())
@@ -266,7 +261,6 @@ def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
       bertfeat probe ship ner -o ner-model
       bertfeat probe ship intents -o intent-model --to sentence-transformers
     """  # noqa: D301
-    _check(None, probe=probe)
     from bertfeat.probes.fitted import load_probe
 
     found = dataclasses.asdict(load_probe(probe).ship(output, to=to, overwrite=overwrite))
@@ -280,9 +274,7 @@ def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
 )
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True)
 @options.writes("FOLDER", "Folder of the table, the plots and the probe.")
-@options.option(
-    "Choice", "--keep", type=float, metavar="SHARE", default=0.98, show_default=True, help="Of the best score on dev."
-)
+@_share_option("--keep", "Of the best score on dev.", "Choice", 0.98)
 @options.value("Choice", "--widths", "N,N,full", "Principal axes for linear heads.  [default: full,128,64,32]")
 @options.value("Choice", "--heads", "A,B", "Heads, the cheaper first.  [default: logreg; of numbers ridge]", "")
 @_share_option("--test-share", "Documents that choose nothing.")
@@ -302,7 +294,10 @@ def slim(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **se
       bertfeat probe slim means firsts -o slim --label intent --keep 0.95 --heads logreg,mlp --widths full,16
     """  # noqa: D301
     chosen = {name: settings.pop(name) for name in ("keep", "widths", "heads", "test_share")}
-    config = _sweep_config(stores, output, overwrite, settings)
+    from bertfeat.probes.sweep import check_sweep_folder
+
+    config = _config(settings)
+    check_sweep_folder(output, overwrite=overwrite)
     from bertfeat.probes.slim import slim_probe
 
     found = slim_probe(stores, label, config, **chosen, progress=options.watched())
@@ -314,31 +309,12 @@ def slim(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **se
 slim.params = [param for param in slim.params if param.name != "head"]
 
 
-def _sweep_config(stores: tuple[str, ...], output: str, overwrite: bool, settings: dict[str, Any]) -> ProbeConfig:
-    """Check the folder and the stores of a sweep, and return its settings."""
-    from bertfeat.probes.sweep import check_sweep_folder
-
-    params = head_params(settings)
-    check_sweep_folder(output, overwrite=overwrite)
-    for store in stores:
-        _check(store, settings=settings)
+def _config(settings: dict[str, Any]) -> ProbeConfig:
+    """Return the settings of a fit or a sweep from the values of the options."""
     from bertfeat.probes.config import ProbeConfig
 
+    params = head_params(settings)
     return ProbeConfig(params=params, **settings)
-
-
-def _check(store: str | None, *, probe: str | None = None, settings: Mapping[str, Any] | None = None) -> None:
-    """Report a wrong probe, store, level or head before scikit-learn loads, which takes a second."""
-    from bertfeat.probes.description import describe_probe
-    from bertfeat.store.description import StoreDescription
-
-    require("sklearn")
-    if probe is not None:
-        describe_probe(probe)
-    description = None if store is None else StoreDescription.at(store)
-    if description is not None and settings is not None:
-        description.choose_level(settings["level"])
-        check_head(settings.get("head") or "logreg")
 
 
 def head_params(settings: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 from bertfeat.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from bertfeat.heads.linear import (
-        LinearSVMProbe,
-        LogisticRegressionProbe,
-        MeanRegressor,
-        RidgeProbe,
-    )
+    from bertfeat.heads.linear import LinearSVMProbe, LogisticRegressionProbe, MeanRegressor, RidgeProbe
     from bertfeat.heads.neighbors import CentroidProbe, KNNProbe
     from bertfeat.heads.neural import BiLSTMTagger, LinearTagger, MLPProbe
 

@@ -129,16 +129,12 @@ def _read_ahead(vectors: Vectors, order: Sequence[int]) -> Iterator[tuple[int, F
         return
     waiting: deque[tuple[int, Future[FloatArray]]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="bertfeat-chunks") as thread:
-        try:
-            for chunk in order:
-                waiting.append((vectors.chunks[chunk].start, thread.submit(vectors.read, chunk)))
-                if len(waiting) > _CHUNKS_AHEAD:
-                    yield waiting[0][0], waiting.popleft()[1].result()
-            while waiting:
+        for chunk in order:
+            waiting.append((vectors.chunks[chunk].start, thread.submit(vectors.read, chunk)))
+            if len(waiting) > _CHUNKS_AHEAD:
                 yield waiting[0][0], waiting.popleft()[1].result()
-        finally:
-            for _, reading in waiting:
-                reading.cancel()
+        while waiting:
+            yield waiting[0][0], waiting.popleft()[1].result()
 
 
 def _sequences_of(data: Sequences, start: int, stop: int) -> IntArray:

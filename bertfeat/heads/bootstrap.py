@@ -54,6 +54,11 @@ class Statistic:
     scores: Callable[[Float64Array], Float64Array]
     n_read: int = 1  # values that a resample reads; above 2 million, fewer than 1,000 resamples are drawn
 
+    @property
+    def of_all(self) -> float:
+        """The score where each unit is drawn once."""
+        return float(self.scores(np.ones((1, self.n_units)))[0])
+
 
 def bootstrap(statistic: Statistic, n_resamples: int = 1000) -> Interval:
     """Return the percentile bootstrap interval of a score (Efron and Tibshirani 1993, 13.3); always the same one."""

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from bertfeat.errors import UserError
 from bertfeat.heads.sequences import flatten_labels
-from bertfeat.records import IntArray
 
 OUTSIDE = "O"
 
@@ -88,14 +87,10 @@ def entity_scores(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = N
 def entity_sets(y_true: Any, y_pred: object, lengths: npt.ArrayLike | None = None) -> list[tuple[_Spans, ...]]:
     """Return the entities of each sequence: those that are right, predicted and true; see `entity_scores`."""
     n_words = np.asarray([len(tags) for tags in y_true] if lengths is None else lengths, dtype=np.int64)
-    truth, predicted = (_by_sequence(flatten_labels(y, n_words), n_words) for y in (y_true, y_pred))
-    return [(t & p, p, t) for t, p in zip(truth, predicted, strict=True)]
-
-
-def _by_sequence(tags: npt.NDArray[Any], lengths: IntArray) -> list[_Spans]:
-    """Return type, start and end of the entities of sequences of tags that lie end to end."""
-    ends, flat = np.cumsum(lengths).tolist(), tags.tolist()
-    return [set(entity_spans(flat[end - n : end])) for n, end in zip(lengths.tolist(), ends, strict=True)]
+    ends = np.cumsum(n_words)[:-1]
+    parts = zip(*(np.split(flatten_labels(y, n_words), ends) for y in (y_true, y_pred)), strict=True)
+    found = ([set(entity_spans(tags.tolist())) for tags in sides] for sides in parts)
+    return [(true & predicted, predicted, true) for true, predicted in found]
 
 
 def entity_spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:

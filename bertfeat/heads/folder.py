@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.durable.records import FileDigest, read_checked, read_record, seal
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.registry import make_head
+from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
     from bertfeat.heads.base import Probe
@@ -54,10 +54,12 @@ class ProbeDocument:
     format_version: int = FORMAT_VERSION
 
 
-def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a path has nothing but, with `overwrite`, a probe; one that a kill has moved aside returns first."""
+def check_target(folder: str | Path, *, overwrite: bool) -> Path:
+    """Return a path that has nothing but, with `overwrite`, a probe; one that a kill has moved aside returns first."""
+    target = local_path(folder, "a probe")
     recover(target)
     check_folder(target, "a probe", _FILES, overwrite=overwrite)
+    return target
 
 
 def read_document(where: Path) -> ProbeDocument:
@@ -68,8 +70,7 @@ def read_document(where: Path) -> ProbeDocument:
 def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool = False) -> None:
     """Save a fitted probe, and a record of the caller, to a folder, which appears when all of it is written."""
     report, arrays = probe.fit_report(), probe.get_state()
-    target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
-    check_target(target, overwrite=overwrite)
+    target = check_target(folder, overwrite=overwrite)
     classes = Classes(probe.classes_.dtype.str, tuple(probe.classes_.tolist()))
     with publish_folder(target, partial(check_folder, target, "a probe", _FILES, overwrite=overwrite)) as new:
         try:
@@ -85,7 +86,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
 
 def load_probe(folder: str | Path) -> tuple[Probe, Any]:
     """Return a saved probe, and the JSON values that were saved with it."""
-    where = standing(Path(folder))
+    where = standing(local_path(folder, "a probe"))
     document = read_document(where)
     arrays = load(read_checked(where / WEIGHTS, document.weights, SAVE_AGAIN))
     try:

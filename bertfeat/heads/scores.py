@@ -24,7 +24,6 @@ from bertfeat.errors import UserError
 from bertfeat.heads.base import DEV_METRICS, Labels, check_labels, codes_of, require_same_kind
 from bertfeat.heads.bootstrap import Pair, Statistic, mean_of_fractions, set_statistic
 from bertfeat.heads.entities import OUTSIDE, EntityScores, LabelScores, entity_scores, entity_sets, is_tag_scheme
-from bertfeat.heads.sequences import flatten_labels
 from bertfeat.heads.targets import indicators
 from bertfeat.records import BoolArray, Float64Array, IntArray
 
@@ -215,8 +214,7 @@ def pair_label_sets(y_true: npt.NDArray[Any], y_pred: BoolArray, classes: Labels
 
 def one_hot(codes: IntArray, n_labels: int) -> sparse.csr_matrix:
     """Return labels as sets of one, (n_rows, n_labels), empty for codes that are none of them."""
-    rows = np.flatnonzero(codes < n_labels)
-    return sparse.csr_matrix((np.ones(len(rows), np.int64), (rows, codes[rows])), shape=(len(codes), n_labels))
+    return sparse.eye(n_labels + 1, n_labels, dtype=np.int64, format="csr")[codes]
 
 
 def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scores:
@@ -242,7 +240,7 @@ def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scor
 def set_score(metric: str, sets: Sets) -> float:
     """Return a score of sets of labels: macro_f1, micro_f1 or subset_accuracy."""
     all_rows = np.array([sets[1].shape[0]])
-    return float(set_statistic(metric, *sets[1:], all_rows).scores(np.ones((1, 1)))[0])
+    return set_statistic(metric, *sets[1:], all_rows).of_all
 
 
 class Pairs(NamedTuple):
@@ -261,8 +259,10 @@ def score_pairs(pairs: Pairs, classes: npt.ArrayLike, lengths: npt.ArrayLike | N
     known = np.unique(classes)
     require_same_kind(pairs.labels, "y_true", known, "the probe")
     is_tagged = lengths is not None and is_tag_scheme(known.tolist())
-    labels, counts = pairs.labels.tolist(), _counts(pairs)
-    totals = np.stack(_totals(counts), axis=1).tolist()
+    labels = pairs.labels.tolist()
+    # The last column is for rows without a prediction.
+    counts = (one_hot(pairs.true, len(labels)).T @ one_hot(pairs.predicted, len(labels) + 1)).toarray()
+    totals = np.stack([counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)], axis=1).tolist()
     per_class = {label: LabelScores.of(*of_label) for label, of_label in zip(labels, totals, strict=True)}
     is_unseen = zip(labels, codes_of(pairs.labels, known) < 0, strict=True)
     unseen = {label: per_class[label].support for label, is_new in is_unseen if is_new and per_class[label].support}
@@ -301,24 +301,12 @@ def score_by(
         return _mean([_value(_NUMBERS, metric, pair) for pair in pair_numbers(truth, predicted)]) or 0.0
     if classes is not None and predicted.ndim == 2:
         return set_score(metric, pair_label_sets(truth, predicted, classes))
-    if metric == "entity_f1":
-        return entity_scores(truth, predicted, lengths).f1
-    if metric == "macro_f1":
-        n_right, n_true, n_predicted = _totals(_counts(pair_labels(truth, predicted)))
-        return float((2 * n_right / (n_true + n_predicted)).mean())
-    return float(np.mean(truth == predicted))
+    of_labels = label_statistic(metric, pair_labels(truth, predicted), [len(truth)] if lengths is None else lengths)
+    return of_labels.of_all
 
 
-def pair_labels(
-    y_true: npt.ArrayLike,
-    y_pred: npt.ArrayLike,
-    lengths: npt.ArrayLike | None = None,
-    predicted: BoolArray | None = None,
-) -> Pairs:
-    """Return labels (n_rows,), or lists per sequence, as numbers; a row that is not `predicted` is O for entities."""
-    if lengths is not None:
-        n_rows = np.asarray(lengths, dtype=np.int64)
-        y_true, y_pred = flatten_labels(y_true, n_rows), flatten_labels(y_pred, n_rows)
+def pair_labels(y_true: npt.ArrayLike, y_pred: npt.ArrayLike, predicted: BoolArray | None = None) -> Pairs:
+    """Return labels (n_rows,) as numbers; a row that is not `predicted` is O for entities."""
     truth, guesses = check_labels(y_true, what="y_true"), np.asarray(y_pred)
     if not len(truth):
         raise UserError("there are no rows to score")
@@ -336,18 +324,6 @@ def tags_of(pairs: Pairs) -> tuple[Labels, Labels]:
     """Return true and predicted tags, (n_rows,) each, O where there is no prediction."""
     tags = np.append(pairs.labels, OUTSIDE)
     return tags[pairs.true], tags[pairs.predicted]
-
-
-def _counts(pairs: Pairs) -> IntArray:
-    """Return how often each label (rows) has each prediction (columns, the last for rows without one)."""
-    n_labels = len(pairs.labels)
-    flat = np.bincount(pairs.true * (n_labels + 1) + pairs.predicted, minlength=n_labels * (n_labels + 1))
-    return flat.reshape(n_labels, n_labels + 1).astype(np.int64)
-
-
-def _totals(counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return how often each label is right, true and predicted, (n_labels,) each."""
-    return counts.diagonal(), counts.sum(axis=1), counts[:, :-1].sum(axis=0)
 
 
 def label_statistic(metric: str, pairs: Pairs, lengths: npt.ArrayLike | None = None) -> Statistic:

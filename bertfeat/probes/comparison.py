@@ -159,7 +159,7 @@ def compare_probes(
     require_same_kind(truth, f"column {gold!r}", probes[0].probe.classes_, f"probe {probes[0].name}")
     lengths = None if level is Level.SENTENCE else lengths_of(frame["doc_id"].rle_id().cast(pl.Int64).to_numpy())
     guesses = [frame[side] for side in (_FIRST, _SECOND)]
-    pairs = [pair_labels(truth, side.to_numpy(), lengths, side.is_not_null().to_numpy()) for side in guesses]
+    pairs = [pair_labels(truth, side.to_numpy(), side.is_not_null().to_numpy()) for side in guesses]
     scores = [score_pairs(pair, probe.probe.classes_, lengths) for pair, probe in zip(pairs, probes, strict=True)]
     first, second = (pair.true == pair.predicted for pair in pairs)
     only = {_FIRST: first & ~second, _SECOND: second & ~first}

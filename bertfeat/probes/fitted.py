@@ -37,15 +37,15 @@ from bertfeat.probes.predictions import (
     check_output,
     kept_settings,
     most_confident_first,
-    shown_predictions,
+    predict_rows,
     write_frames,
 )
 from bertfeat.probes.rows import IS_FIRST_TOKEN, LabelSource, select_rows, warn_of_gaps
-from bertfeat.probes.scoring import ProbeScore, predict_rows, score_rows
+from bertfeat.probes.scoring import ProbeScore, score_rows
 from bertfeat.progress import Progress
 from bertfeat.records import BoolArray
 from bertfeat.settings import ExtractSettings
-from bertfeat.storage import ObjectPath, as_path, local_path
+from bertfeat.storage import ObjectPath, as_path
 from bertfeat.store.parts import frame_of
 from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
@@ -229,9 +229,8 @@ class FittedProbe:
             UserError: Something is already there.
             RunError: The system refused a write.
         """
-        target = local_path(folder, "a probe")
-        save_head(self.probe, target, self.training, overwrite=overwrite)
-        self.name = target.absolute().name
+        save_head(self.probe, folder, self.training, overwrite=overwrite)
+        self.name = Path(folder).absolute().name
 
     def ship(self, output: str | Path, *, to: str = "transformers", overwrite: bool = False) -> Shipped:
         """Write it, with the blocks of the model that it needs, as a model folder that works without bertfeat.
@@ -316,14 +315,10 @@ class FittedProbe:
         if self.training.first_tokens:
             has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
         rows = np.flatnonzero(has_vector)
-        is_document = self.level is Level.SENTENCE
-        documents = None if is_document else frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
-        lengths = None if documents is None else lengths_of(documents)
-        labels, probabilities = predict_rows(self.probe, vectors(rows=rows, documents=documents), lengths)
-        predicted, probability = shown_predictions(self.probe, labels, probabilities)
+        documents = frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
+        found = predict_rows(self.probe, vectors(rows=rows, documents=documents), lengths_of(documents))
         places = pl.Series(np.full(frame.height, -1)).scatter(rows, np.arange(len(rows))).replace(-1, None)
-        predicted, probability = predicted.gather(places), probability.gather(places)
-        return frame.with_columns(predicted.alias(PREDICTION), probability.alias(PROBABILITY))
+        return frame.hstack(found.select(pl.all().gather(places)))
 
 
 @os_errors(UserError)
@@ -340,7 +335,7 @@ def load_probe(folder: str | Path) -> FittedProbe:
         >>> load_probe(tmp / "probe").score(store).metric
         'entity_f1'
     """
-    probe, extra = load_head(local_path(folder, "a probe"))
+    probe, extra = load_head(folder)
     return FittedProbe(probe, training_of(extra, folder), Path(folder).absolute().name)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from bertfeat.choices import Level, Task
@@ -22,10 +21,12 @@ from bertfeat.exports.frame_files import ENDINGS, frame_writer
 from bertfeat.heads.base import Labels, Probe, check_labels, require_same_kind
 from bertfeat.levels import LEVELS, WORDS
 from bertfeat.probes.rows import LabelSource
+from bertfeat.probes.scoring import outputs
 from bertfeat.probes.targets import is_given
-from bertfeat.records import Float32Array
+from bertfeat.records import IntArray
 from bertfeat.storage import local_path
 from bertfeat.store.reader import Store, check_columns, read_columns
+from bertfeat.vectors.array import Vectors
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 _TYPES: dict[str, type[pl.DataType]] = {"U": pl.String, "b": pl.Boolean, "i": pl.Int64, "u": pl.Int64}
@@ -81,20 +82,22 @@ def most_confident_first(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(frames).sort(is_last, PROBABILITY, descending=[False, True], nulls_last=True, maintain_order=True)
 
 
-def shown_predictions(
-    probe: Probe, labels: npt.NDArray[Any], probabilities: Float32Array | None
-) -> tuple[pl.Series, pl.Series]:
-    """Return predictions and probabilities as columns: a list for each row if it has several numbers or labels."""
-    probability: Any = np.full(len(labels), None) if probabilities is None else probabilities
-    own: Any = pl.Float64 if probe.task == Task.REGRESS else _TYPES[probe.classes_.dtype.kind]
-    if labels.ndim == 1:
-        return pl.Series(labels, dtype=own), pl.Series(probability, dtype=pl.Float32)
-    if probe.task == Task.REGRESS:
-        return pl.Series(labels.tolist(), dtype=pl.List(own)), pl.Series(probability, dtype=pl.Float32)
-    names = [probe.classes_[has].tolist() for has in labels]
-    if probabilities is not None:
-        probability = [values[has].tolist() for values, has in zip(probabilities, labels, strict=True)]
-    return pl.Series(names, dtype=pl.List(own)), pl.Series(probability, dtype=pl.List(pl.Float32))
+def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> pl.DataFrame:
+    """Return the prediction for each row and its probability, null for heads that have none; see `outputs`.
+
+    Several numbers or labels of a row are a list; each label has its probability.
+    """
+    labels, scores = outputs(probe, X, lengths, with_scores=hasattr(probe, "predict_proba"))
+    values: Any = labels
+    chances: Any = np.full(len(labels), None) if scores is None else scores.max(axis=1)
+    kinds: list[Any] = [pl.Float64 if probe.task == Task.REGRESS else _TYPES[probe.classes_.dtype.kind], pl.Float32]
+    if probe.task == Task.MULTILABEL:
+        values, kinds = [probe.classes_[has].tolist() for has in labels], [pl.List(kind) for kind in kinds]
+        if scores is not None:
+            chances = [of_row[has].tolist() for of_row, has in zip(scores, labels, strict=True)]
+    elif labels.ndim == 2:
+        values, kinds[0] = labels.tolist(), pl.List(pl.Float64)
+    return pl.DataFrame([pl.Series(PREDICTION, values, kinds[0]), pl.Series(PROBABILITY, chances, kinds[1])])
 
 
 def kept_settings(level: Level, names: Sequence[str], gold: str | None, reader: type[Reader]) -> dict[str, Any]:

@@ -87,9 +87,8 @@ class LabelledRows:
 
     def stream(self, store: Store, feature: str, chunk_bytes: int = 64_000_000) -> StoreVectors:
         """Return the vectors of the rows that have one, (n_with_vector, dim), as a stream."""
-        used = self.with_vector
-        documents = None if self.level is Level.SENTENCE else used.documents
-        return StoreVectors(store, self.level, feature, rows=used.rows, documents=documents, chunk_bytes=chunk_bytes)
+        rows, documents = self.rows[self.has_vector], self.documents[self.has_vector]
+        return StoreVectors(store, self.level, feature, rows=rows, documents=documents, chunk_bytes=chunk_bytes)
 
     def only(self, chosen: BoolArray) -> LabelledRows:
         """Return some of the rows, bool (n_rows,)."""

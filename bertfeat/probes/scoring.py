@@ -24,7 +24,7 @@ from bertfeat.plots.charts import draw_confusion
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.rows import LabelledRows
 from bertfeat.ragged import run_of, starts_of
-from bertfeat.records import BoolArray, Float32Array, IntArray
+from bertfeat.records import BoolArray, IntArray
 from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
 
 if TYPE_CHECKING:
@@ -125,16 +125,15 @@ def score_rows(
 
     `ranks` is whether to score rankings too.
     """
-    classes = np.zeros(0) if probe.task == Task.REGRESS else probe.classes_
-    n_scores = X.shape[0] * len(classes)
+    n_scores = X.shape[0] * len(probe.classes_)
     with_scores = ranks and n_scores <= MOST_SCORES
-    found, scores = _outputs(probe, X, rows.with_vector.lengths, with_scores=with_scores)
+    found, scores = outputs(probe, X, rows.with_vector.lengths, with_scores=with_scores)
     guesses = np.zeros((len(rows.labels), *found.shape[1:]), found.dtype)
     guesses[rows.has_vector] = found
     score = score_predicted(
         rows.labels,
         guesses,
-        classes,
+        probe.classes_,
         task=probe.task,
         scores=scores,
         lengths=rows.lengths,
@@ -148,27 +147,13 @@ def score_rows(
     return replace(score, ranking=Scores(0, 0, {}, notes=[note]))
 
 
-def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> tuple[npt.NDArray[Any], Float32Array | None]:
-    """Return the prediction for each row, and the probability of its label, or of each of several, if the head has any.
-
-    Predictions are labels or numbers (n_rows,), numbers (n_rows, n_targets), or bool (n_rows, n_labels) for sets of
-    labels. A tagger needs sequences' `lengths`.
-    """
-    has_probability = hasattr(probe, "predict_proba")
-    predicted, scores = _outputs(probe, X, lengths, with_scores=has_probability)
-    if not has_probability:
-        return predicted, None
-    if scores is None:
-        scores = np.zeros((0, len(probe.classes_)), np.float32)
-    return predicted, scores.max(axis=1, initial=0) if probe.task == Task.CLASSIFY else scores
-
-
-def _outputs(
+def outputs(
     probe: Probe, X: Vectors, lengths: IntArray | None, *, with_scores: bool
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     """Return predictions, and the scores of classes, (n_rows, n_classes), or (n_rows,) of the second of two.
 
-    Scores are None for no rows, and for heads that have none.
+    Predictions are labels or numbers (n_rows,), numbers (n_rows, n_targets), or bool (n_rows, n_labels) for sets of
+    labels. Scores are None for no rows, and for heads that have none. A tagger needs the `lengths` of its sequences.
     """
     is_labels, has_probabilities = probe.task == Task.CLASSIFY, hasattr(probe, "predict_proba")
     scorer = probe.predict_proba if has_probabilities else getattr(probe, "decision_function", None)
@@ -230,7 +215,7 @@ def score_predicted(
         found = metrics.score_label_sets(sets, classes, n_missing)
         statistic = partial(set_statistic, true=sets[1], predicted=sets[2], lengths=n_rows)
     else:
-        pairs = pair_labels(truth, guesses, lengths, predicted)
+        pairs = pair_labels(truth, guesses, predicted)
         found = score_pairs(pairs, classes, lengths)
         statistic = partial(label_statistic, pairs=pairs, lengths=n_rows)
     ranking, of_rankings = None, statistic

@@ -15,9 +15,9 @@ from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover, standing
 from bertfeat.durable.records import read_record, seal, to_values
 from bertfeat.errors import UserError
+from bertfeat.heads.folder import check_target
 from bertfeat.plots.charts import ScoreBar, draw_layer_scores, save
 from bertfeat.plots.tables import text_table, write_csv
-from bertfeat.probes.description import check_probe_folder
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
@@ -227,5 +227,5 @@ def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:
     out = local_path(folder, "a sweep")
     recover(out)
     check_folder(out, "a sweep", _FILES, overwrite=overwrite)
-    check_probe_folder(out / PROBE, overwrite=overwrite)
+    check_target(out / PROBE, overwrite=overwrite)
     return out

@@ -30,11 +30,9 @@ def choose_task(values: pl.Series, where: str) -> tuple[Task, str | None]:
         if isinstance(values.dtype, pl.List | pl.Array) and values.dtype.inner.is_float():
             return Task.REGRESS, f"{where} holds lists of decimals"
         return Task.MULTILABEL, f"{where} holds lists"
-    numbers = values if values.dtype.is_numeric() else values.cast(pl.Float64, strict=False)
-    if values.dtype == pl.Boolean or not len(values) or numbers.is_null().any():
-        return Task.CLASSIFY, None
-    numbers = numbers.cast(pl.Float64)
-    if not numbers.is_finite().all():
+    numbers = values.cast(pl.Float64, strict=False)
+    is_number = numbers.is_finite().fill_null(value=False)
+    if values.dtype == pl.Boolean or not len(values) or not is_number.all():
         return Task.CLASSIFY, None
     if decimals := values.filter(numbers != numbers.round()).head(1).to_list():
         return Task.REGRESS, f"{where} holds decimals, such as {decimals[0]}"
@@ -57,10 +55,9 @@ def labels_of(values: pl.Series, task: str, where: str) -> Labels:
         except pl.exceptions.PolarsError:
             raise UserError(f"{where} holds {_some(values)}, not numbers; pass `task='classify'`") from None
         return check_truth(Task.REGRESS, numbers.to_list(), where)
-    if task == Task.CLASSIFY and (values.dtype.is_nested() or values.dtype.is_float()):
-        whole = not values.dtype.is_nested() and bool((values == values.round()).all())
-        if not whole:
-            raise UserError(f"{where} holds {_some(values)}, not classes; classes are texts or whole numbers")
+    has_fractions = values.dtype.is_float() and bool((values != values.round()).any())
+    if task == Task.CLASSIFY and (values.dtype.is_nested() or has_fractions):
+        raise UserError(f"{where} holds {_some(values)}, not classes; classes are texts or whole numbers")
     return check_truth(task, values.to_list() if task == Task.MULTILABEL else values.to_numpy(), where)
 
 

@@ -24,7 +24,7 @@ TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
 
 def score_labels(y_true: Any, y_pred: Any, classes: Any, lengths: Any = None, predicted: Any = None) -> Scores:
-    return score_pairs(pair_labels(y_true, y_pred, lengths, predicted), classes, lengths)
+    return score_pairs(pair_labels(y_true, y_pred, predicted), classes, lengths)
 
 
 def rows_of(labels: list[Any]) -> st.SearchStrategy[list[tuple[Any, Any]]]:
@@ -140,7 +140,7 @@ SKLEARN: dict[str, Callable[[Any, Any], float]] = {
 @pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "entity_f1"])
 def test_intervals_of_sequences_draw_whole_sequences(metric: str) -> None:
     truth, guesses, lengths = random_tags(40, seed=4)
-    found = bootstrap(label_statistic(metric, pair_labels(truth, guesses, lengths), lengths), n_resamples=60)
+    found = bootstrap(label_statistic(metric, pair_labels(truth, guesses), lengths), n_resamples=60)
     true_parts, pred_parts = ([part for part in nested(flat, lengths) if part] for flat in (truth, guesses))
 
     def score(units: np.ndarray) -> float:
