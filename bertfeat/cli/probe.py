@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +13,11 @@ import click
 from bertfeat.cli import options
 from bertfeat.display import facts
 from bertfeat.errors import BertfeatWarning
-from bertfeat.heads.registry import HEADS
+from bertfeat.heads.registry import HEADS, check_head
 
 if TYPE_CHECKING:
     from bertfeat.probes.config import ProbeConfig
+    from bertfeat.probes.fitted import FittedProbe
 
 _LABELS = "in a .csv, .tsv, .jsonl or .parquet, joined by doc_id and word_index."
 # Options of a fit and of a sweep that `--help` shows.
@@ -85,8 +87,8 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
     """  # noqa: D301
     from bertfeat.heads.folder import check_target
 
-    config = _config(settings)
     check_target(output, overwrite=overwrite)
+    config = _config([store], settings)
     from bertfeat.probes.fitting import fit_probe
     from bertfeat.probes.sweep import MIX_CAUTION
 
@@ -115,9 +117,7 @@ def score(probe: str, store: str, label: str | None, labels: str | None, no_inte
     Accuracy, macro F1, each class, entities where labels are tags such as B-PER, and bootstrap intervals.
     Labels that the probe has not seen, and rows without a vector, count as errors.
     """
-    from bertfeat.probes.fitted import load_probe
-
-    found = load_probe(probe).score(store, label=label, labels=labels, bootstrap=not no_intervals)
+    found = _loaded(probe, store).score(store, label=label, labels=labels, bootstrap=not no_intervals)
     return options.Printed({"probe": probe, "store": store, **found.to_dict()}, "\n".join(found.lines()))
 
 
@@ -145,9 +145,10 @@ def compare(
       bertfeat probe compare ner-linear ner-bilstm dev_features --columns label,text
       bertfeat probe compare intents intents-bert dev_features dev_bert_features
     """  # noqa: D301
+    probes = _loaded(first, store), _loaded(second, other_store)
     from bertfeat.probes.comparison import compare_probes
 
-    found = compare_probes(first, second, store, other_store, n_examples=examples, **settings)
+    found = compare_probes(*probes, store, other_store, n_examples=examples, **settings)
     return options.Printed(found.to_dict(), "\n".join(found.lines()))
 
 
@@ -187,10 +188,9 @@ def predict(probe: str, inputs: tuple[str, ...], output: str, overwrite: bool, *
     store = inputs[0] if len(inputs) == 1 and inputs[0] != "-" and as_path(inputs[0]).is_dir() else None
     if store is not None:
         options.refuse_given(settings, "is for reading text; INPUT is a store")
+    fitted = _loaded(probe, store)
     from bertfeat.corpus import Paths
-    from bertfeat.probes.fitted import load_probe
 
-    fitted = load_probe(probe)
     given = {} if store else {name: one for name, one in settings.items() if one is not None}
     written = fitted.predict(store or Paths(inputs), output, **asked, **given)
     counts = {str(name): count for name, count in sorted(written.counts.items())}
@@ -235,8 +235,8 @@ def sweep(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **s
     """  # noqa: D301
     from bertfeat.probes.sweep import check_sweep_folder
 
-    config = _config(settings)
     check_sweep_folder(output, overwrite=overwrite)
+    config = _config(stores, settings)
     from bertfeat.probes.fitting import sweep_probes
 
     found = sweep_probes(stores, label, config, progress=options.watched())
@@ -261,9 +261,7 @@ def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
       bertfeat probe ship ner -o ner-model
       bertfeat probe ship intents -o intent-model --to sentence-transformers
     """  # noqa: D301
-    from bertfeat.probes.fitted import load_probe
-
-    found = dataclasses.asdict(load_probe(probe).ship(output, to=to, overwrite=overwrite))
+    found = dataclasses.asdict(_loaded(probe).ship(output, to=to, overwrite=overwrite))
     shown = {**found, "blocks": f"{found['n_blocks']} of {found['n_blocks_of_model']}"}
     shown["model_bytes"] = found["n_bytes_of_model"]
     return options.Printed({"probe": probe, **found}, facts(shown, _OF_A_SHIPPED))
@@ -296,8 +294,8 @@ def slim(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **se
     chosen = {name: settings.pop(name) for name in ("keep", "widths", "heads", "test_share")}
     from bertfeat.probes.sweep import check_sweep_folder
 
-    config = _config(settings)
     check_sweep_folder(output, overwrite=overwrite)
+    config = _config(stores, settings)
     from bertfeat.probes.slim import slim_probe
 
     found = slim_probe(stores, label, config, **chosen, progress=options.watched())
@@ -309,12 +307,30 @@ def slim(stores: tuple[str, ...], label: str, output: str, overwrite: bool, **se
 slim.params = [param for param in slim.params if param.name != "head"]
 
 
-def _config(settings: dict[str, Any]) -> ProbeConfig:
-    """Return the settings of a fit or a sweep from the values of the options."""
-    from bertfeat.probes.config import ProbeConfig
+def _config(stores: Sequence[str], settings: dict[str, Any]) -> ProbeConfig:
+    """Return the settings of a fit or a sweep; report a wrong store, level or head before scikit-learn loads."""
+    from bertfeat.store.description import StoreDescription
 
     params = head_params(settings)
+    for store in stores:
+        StoreDescription.at(store).choose_level(settings["level"])
+    check_head(settings.get("head") or "logreg")
+    from bertfeat.probes.config import ProbeConfig
+
     return ProbeConfig(params=params, **settings)
+
+
+def _loaded(probe: str, store: str | None = None) -> FittedProbe:
+    """Return a saved probe; report a wrong probe or store before scikit-learn loads, which takes a second."""
+    from bertfeat.probes.description import describe_probe
+    from bertfeat.store.description import StoreDescription
+
+    describe_probe(probe)
+    if store is not None:
+        StoreDescription.at(store)
+    from bertfeat.probes.fitted import load_probe
+
+    return load_probe(probe)
 
 
 def head_params(settings: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
     report, arrays = probe.fit_report(), probe.get_state()
     target = check_target(folder, overwrite=overwrite)
     classes = Classes(probe.classes_.dtype.str, tuple(probe.classes_.tolist()))
-    with publish_folder(target, partial(check_folder, target, "a probe", _FILES, overwrite=overwrite)) as new:
+    with publish_folder(target, lambda: check_folder(target, "a probe", _FILES, overwrite=overwrite)) as new:
         try:
             # safetensors writes the memory of an array, whatever its order.
             save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, new / WEIGHTS)

@@ -122,8 +122,13 @@ class KNNProbe(RowProbe):
         self.codes_ = targets
         return {}
 
-    def _neighbors(self, vectors: FloatArray) -> tuple[IntArray, Float64Array]:
-        """Return the nearest training rows of vectors, (n_rows, k), and their shares in the vote, which sum to 1."""
+    @available_if(lambda self: self.task != Task.REGRESS)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: object) -> Float32Array:
+        """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
+        return self._walk(X, self._scores, np.float32)
+
+    def _scores(self, vectors: FloatArray) -> Float64Array:
+        # Of each vector its nearest training rows and their shares in the vote, (n_rows, k) each.
         scores, rows = nearest(
             [(self.vectors_, np.arange(len(self.vectors_)))],
             self.scaling_.apply(vectors),
@@ -140,15 +145,7 @@ class KNNProbe(RowProbe):
         if self.weights == "distance":
             at_zero = distances == 0
             shares = np.where(at_zero.any(axis=1, keepdims=True), at_zero, 1 / np.where(at_zero, 1, distances))
-        return rows, shares / shares.sum(axis=1, keepdims=True)
-
-    @available_if(lambda self: self.task != Task.REGRESS)  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: object) -> Float32Array:
-        """Return the share of each class in the votes, float32 (n_rows, n_classes); see `predict`."""
-        return self._walk(X, self._scores, np.float32)
-
-    def _scores(self, vectors: FloatArray) -> Float64Array:
-        rows, shares = self._neighbors(vectors)
+        shares /= shares.sum(axis=1, keepdims=True)
         if self.task == Task.REGRESS:
             return np.asarray(np.einsum("nk,nkt->nt", shares, self.codes_[rows]))
         votes = np.zeros((len(vectors), len(self.classes_)))

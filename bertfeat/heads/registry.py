@@ -35,19 +35,24 @@ OF_TASK: dict[Task, tuple[str, ...]] = {
 DEFAULT_HEADS = {Task.CLASSIFY: "logreg", Task.REGRESS: "ridge", Task.MULTILABEL: "logreg"}
 
 
-def head_class(name: str, task: Task = Task.CLASSIFY) -> type[Probe]:
-    """Return the class of a head for a task; a UserError names the heads that learn the task if this one cannot."""
-    if name in OF_TASK[task]:
-        found: type[Probe] = getattr(heads, _CLASSES[name])
-        return found
-    if name in (added := extensions.names("heads")):
-        found = extensions.load("heads", name)
-        if found.task == task:
-            return found
-    elif name not in _CLASSES:
+def check_head(name: str) -> None:
+    """Raise a UserError if no head has a name, without loading a head."""
+    if name not in _CLASSES and name not in (added := extensions.names("heads")):
         known = [*_CLASSES, *added]
         there = did_you_mean(name, known) or f"heads are {', '.join(known)}"
         raise UserError(f"no head {name!r}; {there}")
+
+
+def head_class(name: str, task: Task = Task.CLASSIFY) -> type[Probe]:
+    """Return the class of a head for a task; a UserError names the heads that learn the task if this one cannot."""
+    check_head(name)
+    if name in OF_TASK[task]:
+        found: type[Probe] = getattr(heads, _CLASSES[name])
+        return found
+    if name in extensions.names("heads"):
+        found = extensions.load("heads", name)
+        if found.task == task:
+            return found
     raise UserError(f"head {name} does not go with `task={task.value!r}`; heads of it are {', '.join(OF_TASK[task])}")
 
 

@@ -233,14 +233,9 @@ def score_label_sets(sets: Sets, classes: Labels, n_without_vector: int) -> Scor
     if unseen := sorted(per_class.keys() - set(classes.tolist())):
         counts = ", ".join(f"{printable(str(label))} ({per_class[label]['support']} rows)" for label in unseen)
         notes.append(f"labels that training has not seen, counted as missed: {counts}")
-    scores = {metric: set_score(metric, sets) for metric in SET_METRICS}
+    all_rows = np.array([true.shape[0]])
+    scores = {metric: set_statistic(metric, true, predicted, all_rows).of_all for metric in SET_METRICS}
     return Scores(true.shape[0], n_without_vector, scores, "class", per_class, notes)
-
-
-def set_score(metric: str, sets: Sets) -> float:
-    """Return a score of sets of labels: macro_f1, micro_f1 or subset_accuracy."""
-    all_rows = np.array([sets[1].shape[0]])
-    return set_statistic(metric, *sets[1:], all_rows).of_all
 
 
 class Pairs(NamedTuple):
@@ -300,9 +295,9 @@ def score_by(
     if metric in _NUMBERS:
         return _mean([_value(_NUMBERS, metric, pair) for pair in pair_numbers(truth, predicted)]) or 0.0
     if classes is not None and predicted.ndim == 2:
-        return set_score(metric, pair_label_sets(truth, predicted, classes))
-    of_labels = label_statistic(metric, pair_labels(truth, predicted), [len(truth)] if lengths is None else lengths)
-    return of_labels.of_all
+        _, true, guessed = pair_label_sets(truth, predicted, classes)
+        return set_statistic(metric, true, guessed, np.array([len(truth)])).of_all
+    return label_statistic(metric, pair_labels(truth, predicted), lengths).of_all
 
 
 def pair_labels(y_true: npt.ArrayLike, y_pred: npt.ArrayLike, predicted: BoolArray | None = None) -> Pairs:

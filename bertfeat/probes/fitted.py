@@ -51,7 +51,7 @@ from bertfeat.store.provenance import FeatureSpec
 from bertfeat.store.reader import Store
 from bertfeat.store.reader import as_store as opened_store
 from bertfeat.vectors.array import ArrayVectors, Vectors
-from bertfeat.vectors.store import StoreVectors, lengths_of
+from bertfeat.vectors.store import StoreVectors
 
 if TYPE_CHECKING:
     from bertfeat.extraction.flow import Flow
@@ -316,7 +316,7 @@ class FittedProbe:
             has_vector = has_vector & frame.select(IS_FIRST_TOKEN).to_series().to_numpy()
         rows = np.flatnonzero(has_vector)
         documents = frame["doc_id"].rle_id().cast(pl.Int64).to_numpy()[rows]
-        found = predict_rows(self.probe, vectors(rows=rows, documents=documents), lengths_of(documents))
+        found = predict_rows(self.probe, vectors(rows=rows, documents=documents), documents)
         places = pl.Series(np.full(frame.height, -1)).scatter(rows, np.arange(len(rows))).replace(-1, None)
         return frame.hstack(found.select(pl.all().gather(places)))
 

@@ -82,12 +82,12 @@ def most_confident_first(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(frames).sort(is_last, PROBABILITY, descending=[False, True], nulls_last=True, maintain_order=True)
 
 
-def predict_rows(probe: Probe, X: Vectors, lengths: IntArray | None) -> pl.DataFrame:
+def predict_rows(probe: Probe, X: Vectors, documents: IntArray) -> pl.DataFrame:
     """Return the prediction for each row and its probability, null for heads that have none; see `outputs`.
 
     Several numbers or labels of a row are a list; each label has its probability.
     """
-    labels, scores = outputs(probe, X, lengths, with_scores=hasattr(probe, "predict_proba"))
+    labels, scores = outputs(probe, X, documents, with_scores=hasattr(probe, "predict_proba"))
     values: Any = labels
     chances: Any = np.full(len(labels), None) if scores is None else scores.max(axis=1)
     kinds: list[Any] = [pl.Float64 if probe.task == Task.REGRESS else _TYPES[probe.classes_.dtype.kind], pl.Float32]

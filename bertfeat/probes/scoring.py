@@ -20,12 +20,14 @@ from bertfeat.heads.bootstrap import Interval, Statistic, number_statistic, rank
 from bertfeat.heads.bootstrap import bootstrap as bootstrapped
 from bertfeat.heads.scores import RANKING_METRICS, Scores, label_statistic, pair_labels, score_pairs, title_of
 from bertfeat.heads.sequences import Sequences
+from bertfeat.heads.targets import decide
 from bertfeat.plots.charts import draw_confusion
 from bertfeat.plots.tables import text_table
 from bertfeat.probes.rows import LabelledRows
-from bertfeat.ragged import run_of, starts_of
+from bertfeat.ragged import run_of
 from bertfeat.records import BoolArray, IntArray
 from bertfeat.vectors.array import ArrayVectors, Vectors, chunks_of
+from bertfeat.vectors.store import lengths_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,7 +129,7 @@ def score_rows(
     """
     n_scores = X.shape[0] * len(probe.classes_)
     with_scores = ranks and n_scores <= MOST_SCORES
-    found, scores = outputs(probe, X, rows.with_vector.lengths, with_scores=with_scores)
+    found, scores = outputs(probe, X, rows.documents[rows.has_vector], with_scores=with_scores)
     guesses = np.zeros((len(rows.labels), *found.shape[1:]), found.dtype)
     guesses[rows.has_vector] = found
     score = score_predicted(
@@ -148,12 +150,13 @@ def score_rows(
 
 
 def outputs(
-    probe: Probe, X: Vectors, lengths: IntArray | None, *, with_scores: bool
+    probe: Probe, X: Vectors, documents: IntArray, *, with_scores: bool
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
     """Return predictions, and the scores of classes, (n_rows, n_classes), or (n_rows,) of the second of two.
 
     Predictions are labels or numbers (n_rows,), numbers (n_rows, n_targets), or bool (n_rows, n_labels) for sets of
-    labels. Scores are None for no rows, and for heads that have none. A tagger needs the `lengths` of its sequences.
+    labels. Scores are None for no rows, and for heads that have none. `documents` are those of the rows, (n_rows,): the
+    sequences of a tagger.
     """
     is_labels, has_probabilities = probe.task == Task.CLASSIFY, hasattr(probe, "predict_proba")
     scorer = probe.predict_proba if has_probabilities else getattr(probe, "decision_function", None)
@@ -163,22 +166,16 @@ def outputs(
     if probe.is_tagger and isinstance(X, ArrayVectors):
         # The chunks of vectors in memory may end inside a sequence.
         chunks = iter([(range(X.shape[0]), X.whole())])
-    starts = starts_of(np.zeros(0, np.int64) if lengths is None else lengths)
     predicted, scores = [], []
     for rows, vectors in chunks:
-        part: Any = vectors
-        if probe.is_tagger and lengths is not None:
-            first, last = np.searchsorted(starts, [rows.start, rows.stop])
-            part = Sequences(vectors, lengths[first:last])
+        lengths = lengths_of(documents[rows.start : rows.stop])
+        part: Any = Sequences(vectors, lengths) if probe.is_tagger else vectors
         if with_scores and scorer is not None:
             scores.append(flat(scorer(part)))
         is_best = is_labels and has_probabilities and with_scores
         predicted.append(probe.classes_[scores[-1].argmax(axis=1)] if is_best else flat(probe.predict(part)))
-    if predicted:
-        return np.concatenate(predicted), np.concatenate(scores) if scores else None
-    if probe.task == Task.REGRESS:
-        return np.zeros(0), None
-    return probe.classes_[:0] if is_labels else np.zeros((0, len(probe.classes_)), np.bool_), None
+    nothing = decide(probe.task, np.zeros((0, len(probe.classes_) or 1)), probe.classes_)
+    return np.concatenate(predicted or [nothing]), np.concatenate(scores) if scores else None
 
 
 def score_predicted(
