@@ -85,9 +85,9 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
       bertfeat probe fit features -o ner --level word --feature concat_last4 --head bilstm --dev dev_features --seeds 5
       bertfeat probe fit features -o ner --level word --mix 9..12 --head linear --dev dev_features
     """  # noqa: D301
-    from bertfeat.heads.folder import check_target
+    from bertfeat.heads.folder import PROBE_FOLDER
 
-    check_target(output, overwrite=overwrite)
+    PROBE_FOLDER.check(output, overwrite=overwrite)
     config = _config([store], settings)
     from bertfeat.probes.fitting import fit_probe
     from bertfeat.probes.sweep import MIX_CAUTION
