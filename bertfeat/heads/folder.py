@@ -52,9 +52,10 @@ class ProbeDocument:
     format_version: int = FORMAT_VERSION
 
 
-def read_document(where: Path) -> ProbeDocument:
-    """Return the document of a saved probe; neither its weights nor its head is loaded."""
-    return read_record(ProbeDocument, where, "probe", FORMAT_VERSION, SAVE_AGAIN)
+def read_document(folder: str | Path) -> tuple[Path, ProbeDocument]:
+    """Return where a saved probe is now, and its document; neither its weights nor its head is loaded."""
+    where = standing(local_path(folder, "a probe"))
+    return where, read_record(ProbeDocument, where, "probe", FORMAT_VERSION, SAVE_AGAIN)
 
 
 def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool = False) -> None:
@@ -75,8 +76,7 @@ def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool 
 
 def load_probe(folder: str | Path) -> tuple[Probe, Any]:
     """Return a saved probe, and the JSON values that were saved with it."""
-    where = standing(local_path(folder, "a probe"))
-    document = read_document(where)
+    where, document = read_document(folder)
     arrays = load(read_checked(where / WEIGHTS, document.weights, SAVE_AGAIN))
     try:
         probe = make_head(document.head, document.task, **document.params)

@@ -11,11 +11,9 @@ import msgspec
 
 from bertfeat.choices import Task
 from bertfeat.durable.files import os_errors
-from bertfeat.durable.publication import standing
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
 from bertfeat.heads.folder import DOCUMENT, ProbeDocument, read_document
-from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 
 
@@ -81,8 +79,7 @@ class Training(UsedRows):
 @os_errors(UserError)
 def describe_probe(folder: str | Path) -> tuple[ProbeDocument, Training]:
     """Return what `probe.json` of a saved probe says; its weights are not read."""
-    where = standing(local_path(folder, "a probe"))
-    document = read_document(where)
+    where, document = read_document(folder)
     return document, training_of(document.extra, where)
 
 

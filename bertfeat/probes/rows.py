@@ -203,8 +203,7 @@ class Dataset:
 
     def vectors_for(self, probe: Probe) -> Vectors | Sequences:
         """Return the vectors, for a tagger as one sequence per document."""
-        lengths = self.rows.lengths
-        return self.X if lengths is None or not probe.is_tagger else Sequences(self.X, lengths)
+        return Sequences(self.X, lengths_of(self.rows.documents)) if probe.is_tagger else self.X
 
     @property
     def is_streamed(self) -> bool:
