@@ -262,11 +262,6 @@ class FittedProbe:
     def _mine(self) -> str:
         return f"probe {self.name}"
 
-    @property
-    def _columns(self) -> list[str]:
-        """The columns that predictions need: those that name a row, and the words of tokens."""
-        return [*LEVELS[self.level].names, *(["word_index"] if self.training.first_tokens else [])]
-
     def _extract(
         self, corpus: Any, folder: Path, settings: Mapping[str, Any], progress: bool | Progress | None
     ) -> Store:
@@ -283,7 +278,7 @@ class FittedProbe:
         """Yield the predictions of each shard, or only those that are not the gold label."""
         for entry in store.manifest.shards:
             shard, at = store.shard(entry.shard), (self.level, self.spec.feature)
-            frame = shown.read(shard, self._columns)
+            frame = shown.read(shard, ["word_index"] if self.training.first_tokens else [])
             found = self._labelled(frame, shard.valid(*at), partial(StoreVectors, shard, *at))
             found = found.select(*shown.shown, PREDICTION, PROBABILITY)
             yield shown.errors(found, self.probe.classes_, self._mine) if only_errors else found
@@ -304,7 +299,7 @@ class FittedProbe:
             self._flows[key] = Flow.of_feature(self.spec, mine=self._mine, **settings)
         flow = self._flows[key]
         table = flow.run(documents)[self.level]
-        frame = frame_of(table, flow.schemas[self.level], flow.config.store_dtype).select(self._columns)
+        frame = frame_of(table, flow.schemas[self.level], flow.config.store_dtype)
         has_vector = np.ones(table.n_rows, np.bool_) if table.valid is None else table.valid
         vectors = self.spec.vectors_in(table)
         found = self._labelled(frame, has_vector, lambda rows, **_: ArrayVectors(vectors[rows]))
