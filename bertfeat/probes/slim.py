@@ -79,8 +79,7 @@ class Slim(Sweep):
         with style():
             labels = {n: f"{n}\n{c['model_bytes'] / 1e6:.0f} MB\n{c['texts_per_s']:.0f}/s" for n, c in sizes.items()}
             axes.set_xticks([*labels], [*labels.values()], fontsize=8)
-            ring: dict[str, Any] = {"marker": "o", "markersize": 14, "fillstyle": "none", "label": "kept"}
-            axes.plot([self.kept.layers[-1]], [self.kept.score], color="black", linestyle="none", **ring)
+            axes.plot([self.kept.layers[-1]], [self.kept.score], "ko", markersize=14, fillstyle="none", label="kept")
         axes.set_xlabel("layer, with the weights that load and the texts per second; circle: the kept choice")
         return axes
 
@@ -174,12 +173,8 @@ def _smallest(rows: Sequence[SweepRow], best: SweepRow, keep: float) -> SweepRow
     """Return the smallest row that keeps a share of the best score; of equal size, that of the earlier head."""
     if best.score <= 0:
         raise UserError(f"the best {best.metric} on dev is {best.score:.4f}, of which no share can be kept")
-    heads = [*dict.fromkeys(row.head for row in rows)]
-
-    def size(row: SweepRow) -> tuple[float, ...]:
-        return *(row.controls[name] for name in _SIZES), heads.index(row.head), -row.score
-
-    return min((row for row in rows if row.score >= keep * best.score), key=size)
+    heads, enough = [*dict.fromkeys(row.head for row in rows)], [row for row in rows if row.score >= keep * best.score]
+    return min(enough, key=lambda row: (*map(row.controls.get, _SIZES), heads.index(row.head), -row.score))
 
 
 def _fits(

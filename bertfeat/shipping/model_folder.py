@@ -18,7 +18,6 @@ from bertfeat.choices import Level, OnOverlong, Pooling, Task
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.entry_points import build_config
 from bertfeat.encoder.hub import TOKENIZER_FILES
-from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.encoder.weights import read_tokenizer_config
 from bertfeat.errors import UserError, checkpoint_errors, require
 from bertfeat.extraction.documents import documents_of
@@ -63,8 +62,7 @@ def write_classifier(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -
             return torch.cat([model(**one).logits.reshape(-1, len(bias)) for one in encoded]).numpy()
 
     _require_scores(probe, checkpoint, (run() for _ in _foldings(model, weight, bias)))
-    with no_progress_bars():
-        model.save_pretrained(folder)
+    model.save_pretrained(folder)
 
 
 def write_embedder(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
@@ -74,7 +72,7 @@ def write_embedder(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> 
     from sentence_transformers.sentence_transformer import modules as kinds
 
     weight, bias = (part.float() for part in linear_map(probe.probe))
-    with tempfile.TemporaryDirectory() as part, no_progress_bars():
+    with tempfile.TemporaryDirectory() as part:
         with checkpoint_errors(checkpoint.folder, "sentence-transformers does not load it"):
             modules = _modules(probe, checkpoint, Path(part), kinds)
             modules.append(kinds.Dense(weight.shape[1], len(weight), True, nn.Identity(), weight, bias))
@@ -117,7 +115,7 @@ def _load_cut(probe: FittedProbe, checkpoint: Checkpoint, auto_class: Any) -> An
     if probe.probe.task == Task.REGRESS:
         labels = [probe.label] if n_outputs == 1 else [f"{probe.label}_{number}" for number in range(n_outputs)]
     config = build_config(checkpoint.folder, checkpoint.config)
-    with checkpoint_errors(checkpoint.folder, f"transformers cannot load {n_blocks} blocks of it"), no_progress_bars():
+    with checkpoint_errors(checkpoint.folder, f"transformers cannot load {n_blocks} blocks of it"):
         for name, value in list(vars(config).items()):
             # Such as the types of the blocks.
             if isinstance(value, list) and len(value) == checkpoint.n_layers:

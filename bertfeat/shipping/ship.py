@@ -15,6 +15,7 @@ from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.publication import publish_folder, recover
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.hub import TOKENIZER_FILES
+from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.extraction.pooling import MODES
 from bertfeat.extraction.resolution import check_model
@@ -78,7 +79,7 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
     check_model(probe.spec, checkpoint, mine=mine)
     if (reason := _refusal(probe, checkpoint, to)) is not None:
         raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, (name for name in TARGETS if name != to))}")
-    with publish_folder(folder, check) as new:
+    with publish_folder(folder, check) as new, no_progress_bars():
         try:
             TARGETS[to](probe, checkpoint, new)
         except NotExpressed as error:
