@@ -1,6 +1,6 @@
 """FAISS indexes over batches of vectors: transforms, building, search, and recall; codes of tokens."""
 
 __all__ = [
-    "budget", "build", "description", "evaluation", "exact", "folder", "index", "search_parameters", "token_codes",
-    "transforms", "tuning",
+    "budget", "build", "description", "evaluation", "exact", "folder", "index", "neighbors", "search_parameters",
+    "token_codes", "transforms", "tuning",
 ]  # fmt: skip

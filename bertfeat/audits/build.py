@@ -114,6 +114,7 @@ def _findings(sides: list[Side], label: str | None, seed: int, reports: Progress
         documents = documents.with_columns(pl.lit(None, pl.String).alias("label"))
     reports.stage("finding duplicates")
     neighbors = find_neighbors(sides, seed)
+    duplicates = find_duplicates(documents, neighbors, seed)
     reports.stage("telling train and test apart")
     return Audit(
         **found,
@@ -126,7 +127,7 @@ def _findings(sides: list[Side], label: str | None, seed: int, reports: Progress
         bertfeat=__version__,
         n_documents=tuple(side.documents.height for side in sides),
         n_labelled=tuple(0 if side.rows is None else len(side.rows.rows) for side in sides),
-        duplicates=find_duplicates(documents, neighbors, seed),
+        duplicates=duplicates,
         outliers=find_outliers(documents, neighbors),
-        shift=find_shift(sides, documents, seed) if len(sides) == 2 else None,
+        shift=find_shift(sides, documents, duplicates.table, seed) if len(sides) == 2 else None,
     )

@@ -12,7 +12,7 @@ import polars as pl
 from scipy import sparse
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from bertfeat.audits.side import Nearest, Side, join_vectors
+from bertfeat.audits.side import Side, join_vectors, nearest_of
 from bertfeat.records import BoolArray, Float64Array, IntArray
 from bertfeat.vectors.array import chunks_of
 
@@ -53,11 +53,12 @@ def find_neighbors(sides: list[Side], seed: int) -> Neighbors:
     k = min(_N_NEIGHBORS, len(numbers) - 1)
     near, cosines = np.empty((len(numbers), k), np.int64), np.empty((len(numbers), k))
     if k:
-        nearest = Nearest(source, seed)
+        nearest = nearest_of(source, seed)
         for span, vectors in chunks_of(source):
             own = np.arange(span.start, span.stop)
-            cosines[own], positions = nearest.of(vectors, k, own)
-            near[own] = numbers[positions]
+            found, positions = nearest.of(vectors, k, own)
+            # An index of lists may find fewer: those that are missing count next to nothing.
+            cosines[own], near[own] = np.nan_to_num(found), numbers[np.maximum(0, positions)]
     return Neighbors(numbers, near, cosines)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from bertfeat.audits.side import Nearest, Side
+from bertfeat.audits.side import Side, nearest_of
 from bertfeat.errors import UserError
 from bertfeat.heads import LogisticRegressionProbe
 from bertfeat.heads.base import Labels, codes_of
@@ -52,7 +52,7 @@ class LabelJudge:
         folds = np.random.default_rng(seed).permutation(len(names)) % N_FOLDS
         self.folds: IntArray = folds[np.searchsorted(names, self.rows.documents)]
         reports.stage("finding neighbors")
-        self._nearest = Nearest(self.rows.stream(train.store, train.feature), seed)
+        self._nearest = nearest_of(self.rows.stream(train.store, train.feature), seed)
         self._memory = free_memory() // 2
 
     def of_train(self) -> pl.DataFrame:
@@ -162,10 +162,11 @@ class LabelJudge:
         parts, learned = [], codes_of(probe.classes_, self.classes)
         for span, vectors in chunks_of(data):
             here, code = places[span.start : span.stop], codes[span.start : span.stop]
-            cosines, near = self._nearest.of(vectors, N_NEIGHBORS, here if own else None)
+            cosines, found = self._nearest.of(vectors, N_NEIGHBORS, here if own else None)
+            near = np.maximum(0, found)
             rows = np.arange(len(here))
             votes, chances = np.zeros((len(here), len(self.classes))), np.zeros((len(here), len(self.classes)))
-            np.add.at(votes, (rows[:, None], self.codes[near]), np.square(np.maximum(0, cosines)) + 1e-6)
+            np.add.at(votes, (rows[:, None], self.codes[near]), np.square(np.fmax(0, cosines)) + 1e-6)
             votes /= np.maximum(votes.sum(axis=1, keepdims=True), 1e-12)
             chances[:, learned] = probe.predict_proba(vectors)
             joined = (chances + _LEAST_CHANCE) ** (1 - _OF_VOTES) * (votes + _LEAST_VOTE) ** _OF_VOTES

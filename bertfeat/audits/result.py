@@ -13,14 +13,12 @@ from bertfeat.audits.duplicates import Duplicates
 from bertfeat.audits.shift import Shift
 from bertfeat.choices import Level
 from bertfeat.display import counted, first_columns, html_table, printable
-from bertfeat.durable.output_check import check_folder
-from bertfeat.durable.publication import publish_folder, recover
+from bertfeat.durable.publication import OutputFolder
 from bertfeat.durable.records import seal
 from bertfeat.plots.pages import render_page
-from bertfeat.storage import local_path
 
 _TABLES = ("label_errors", "duplicates", "outliers", "classes", "confusions", "shift_documents", "shift_words")
-_FILES = ("audit.html", "audit.json", *(f"{name}.parquet" for name in _TABLES))
+AUDIT_FOLDER = OutputFolder("an audit", ("audit.html", "audit.json", *(f"{name}.parquet" for name in _TABLES)))
 # Rows of a table of the page, characters of a text there, and those of a text in a terminal.
 _PAGE_ROWS, _PAGE_TEXT, _LINE_TEXT = 100, 300, 60
 # A class that has gained this much recall from twice as many rows has too few.
@@ -109,9 +107,9 @@ class Audit:
             UserError: The folder holds something else.
             RunError: The system refused a write.
         """
-        out = check_audit_folder(folder, overwrite=overwrite)
+        out = AUDIT_FOLDER.check(folder, overwrite=overwrite)
         page = self._page()
-        with publish_folder(out, lambda: check_audit_folder(out, overwrite=overwrite)) as new:
+        with AUDIT_FOLDER.publish(out, overwrite=overwrite) as new:
             for name, table in self.tables().items():
                 table.write_parquet(new / f"{name}.parquet")
             (new / "audit.html").write_text(page, encoding="utf-8")
@@ -161,14 +159,6 @@ class Audit:
             said.setdefault(name, []).append(line)
         tables = {name: (table.height, _html(table)) for name, table in self.tables().items()}
         return render_page(Path(__file__).with_name("audit.html"), {**self.to_dict(), "said": said, "tables": tables})
-
-
-def check_audit_folder(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return a folder for the files of an audit, which need not be there yet, if they may be written there."""
-    out = local_path(folder, "an audit")
-    recover(out)
-    check_folder(out, "an audit", _FILES, overwrite=overwrite)
-    return out
 
 
 def _html(table: pl.DataFrame) -> str:

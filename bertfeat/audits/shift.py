@@ -24,9 +24,9 @@ class Shift:
     """How well a probe separates documents of test from those of train.
 
     `accuracy` is that of a probe on `n_documents`, as many of each side, on documents that it has not seen: 0.5 is
-    chance; `low` and `high` are its 95 % interval (Wilson). `documents` are those that it is most sure of,
-    `words` those that are more frequent in one side than chance allows, with z-scores. `unknown` is the share of
-    unknown pieces of the tokenizer in each side, where token rows are stored.
+    chance; `low` and `high` are its 95 % interval (Wilson). Documents of test that are in train are left out.
+    `documents` are those that it is most sure of, `words` those that are more frequent in one side than chance allows,
+    with z-scores. `unknown` is the share of unknown pieces of the tokenizer in each side, where token rows are stored.
     """
 
     accuracy: float
@@ -38,16 +38,20 @@ class Shift:
     unknown: dict[str, float]
 
 
-def find_shift(sides: list[Side], documents: pl.DataFrame, seed: int) -> Shift | None:
-    """Measure how far two sides are apart; None if there are too few documents."""
+def find_shift(sides: list[Side], documents: pl.DataFrame, duplicates: pl.DataFrame, seed: int) -> Shift | None:
+    """Measure how far two sides are apart, without documents of test that are in train; None if few are left."""
     numbers, source = join_vectors(sides)
     of_test = (documents["side"] == "test").to_numpy()[numbers]
-    n_each = min(int(of_test.sum()), int((~of_test).sum()), _MOST_EACH)
+    # A probe that has seen the one copy is wrong on the other.
+    copies = duplicates.filter(pl.col("in_train").is_not_null())["doc_id"]
+    is_copy = documents["doc_id"].is_in(copies.implode()).to_numpy()[numbers]
+    each = np.flatnonzero(~of_test), np.flatnonzero(of_test & ~is_copy)
+    n_each = min(*map(len, each), _MOST_EACH)
     if n_each < 2 * _N_FOLDS:
         return None
     rng, chosen = np.random.default_rng(seed), np.zeros(len(numbers), np.bool_)
-    for one in (~of_test, of_test):
-        chosen[rng.choice(np.flatnonzero(one), n_each, replace=False)] = True
+    for rows in each:
+        chosen[rng.choice(rows, n_each, replace=False)] = True
     vectors = np.concatenate([block[chosen[span.start : span.stop]] for span, block in chunks_of(source)])
     is_test, probe = of_test[chosen], LogisticRegressionProbe(C=_PENALTY, tol=_TOLERANCE)
     folds = StratifiedKFold(_N_FOLDS, shuffle=True, random_state=seed)

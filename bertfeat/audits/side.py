@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from bertfeat.ann.budget import CHUNK_BYTES, plan_build
-from bertfeat.ann.build import build
-from bertfeat.ann.description import INDEX, BuildSettings
-from bertfeat.ann.folder import read_index, read_transform
-from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.budget import CHUNK_BYTES
+from bertfeat.ann.description import BuildSettings
+from bertfeat.ann.neighbors import NearestNeighbors
 from bertfeat.choices import Level
 from bertfeat.levels import LEVELS
 from bertfeat.probes.rows import LabelledRows
-from bertfeat.records import Float64Array, IntArray
+from bertfeat.records import IntArray
 from bertfeat.search.hits import HitRows
 from bertfeat.store.reader import Store
 from bertfeat.vectors.array import ArrayVectors, FloatArray, Vectors, chunks_of
@@ -118,27 +114,6 @@ def join_vectors(sides: Sequence[Side]) -> tuple[IntArray, Joined]:
     return numbers, Joined([side.vectors[1] for side in sides])
 
 
-class Nearest:
-    """The nearest vectors by the cosine of centered vectors; past some ten thousand by an index of faiss."""
-
-    def __init__(self, source: Vectors, seed: int) -> None:
-        settings = BuildSettings(metric=Metric.COSINE, transform="center", recall=0.99, seed=seed)
-        with tempfile.TemporaryDirectory(prefix="bertfeat-audit-") as folder:
-            built = build(source, Path(folder), plan_build(*source.shape, settings))
-            index = read_index(Path(folder) / INDEX)
-            self._index = VectorIndex(index, Metric.COSINE, read_transform(Path(folder)), built.parameters)
-
-    def of(self, vectors: FloatArray, k: int, own: IntArray | None = None) -> tuple[Float64Array, IntArray]:
-        """Return cosines and positions, (n, k), the nearest first; `own` (n,) are positions that are not wanted."""
-        n_more = 0 if own is None else 1
-        n_there = min(k + n_more, self._index.n_vectors)
-        scores, positions = self._index.search(vectors, n_there)
-        if own is not None:
-            others = positions != own[:, None]
-            # Duplicates may push a row out of its own hits; then the last hit goes.
-            others[others.all(axis=1), -1] = False
-            shape = len(vectors), n_there - 1
-            scores, positions = scores[others].reshape(shape), positions[others].reshape(shape)
-        # An index of lists may find fewer: those that are missing count next to nothing.
-        missing = positions < 0
-        return np.where(missing, 0.0, scores), np.where(missing, 0, positions)
+def nearest_of(source: Vectors, seed: int) -> NearestNeighbors:
+    """Return the nearest vectors of a source by the cosine of centered vectors."""
+    return NearestNeighbors(source, BuildSettings(metric=Metric.COSINE, transform="center", recall=0.99, seed=seed))

@@ -35,9 +35,9 @@ def audit(train: str, test: str | None, output: str, overwrite: bool, **settings
     """  # noqa: D301
     require("sklearn")
     from bertfeat.audits.build import audit as find
-    from bertfeat.audits.result import check_audit_folder
+    from bertfeat.audits.result import AUDIT_FOLDER
 
-    check_audit_folder(output, overwrite=overwrite)
+    AUDIT_FOLDER.check(output, overwrite=overwrite)
     found = find(train, test, progress=options.watched(), **settings)
     found.write(output, overwrite=overwrite)
     values = {"output": output, **found.to_dict()}

@@ -114,9 +114,9 @@ def layers(store: str, other: str | None, output: str, overwrite: bool, **settin
       bertfeat layers features -o geometry
       bertfeat layers features random_features -o trained_against_random
     """  # noqa: D301
-    from bertfeat.layers.result import check_layers_folder
+    from bertfeat.layers.result import LAYERS_FOLDER
 
-    check_layers_folder(output, overwrite=overwrite)
+    LAYERS_FOLDER.check(output, overwrite=overwrite)
     from bertfeat.layers.measures import compare_layers
 
     require("matplotlib", what="the plots need")

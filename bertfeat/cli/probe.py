@@ -84,10 +84,10 @@ def fit(store: str, label: str, output: str, overwrite: bool, **settings: Any) -
       bertfeat probe fit features -o ner --level word --feature concat_last4 --head bilstm --dev dev_features --seeds 5
       bertfeat probe fit features -o ner --level word --mix 9..12 --head linear --dev dev_features
     """  # noqa: D301
-    from bertfeat.probes.description import check_probe_folder
+    from bertfeat.heads.folder import PROBE_FOLDER
 
     params = head_params(settings)
-    check_probe_folder(output, overwrite=overwrite)
+    PROBE_FOLDER.check(output, overwrite=overwrite)
     _check(store, settings=settings)
     from bertfeat.probes.config import ProbeConfig
     from bertfeat.probes.fitting import fit_probe

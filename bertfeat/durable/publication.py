@@ -13,11 +13,14 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertfeat.durable.file_lock import ALONE_AFTER_OTHERS, lock
 from bertfeat.durable.files import Sink, make_parents, sync_path, write_errors
+from bertfeat.durable.output_check import check_folder
 from bertfeat.durable.steps import step
+from bertfeat.storage import local_path
 
 
 def unfinished(final: Path) -> Path:
@@ -144,6 +147,31 @@ def _recover(final: Path) -> None:
     else:
         old.rename(final)
         sync_path(old.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFolder:
+    """A kind of folder that is published whole: what it is, with its article, and its files (see `check_folder`)."""
+
+    what: str
+    files: tuple[str, ...]
+
+    def check(self, folder: str | Path, *, overwrite: bool) -> Path:
+        """Return a local folder, which need not be there yet, if such files may be written there.
+
+        One that a killed replacement moved aside returns first.
+        """
+        out = local_path(folder, self.what)
+        recover(out)
+        check_folder(out, self.what, self.files, overwrite=overwrite)
+        return out
+
+    @contextlib.contextmanager
+    def publish(self, folder: str | Path, *, overwrite: bool) -> Iterator[Path]:
+        """Yield a new folder to fill, which gets its place at the end if that may still be written."""
+        out = self.check(folder, overwrite=overwrite)
+        with publish_folder(out, lambda: check_folder(out, self.what, self.files, overwrite=overwrite)) as new:
+            yield new
 
 
 @contextlib.contextmanager

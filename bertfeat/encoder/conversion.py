@@ -9,7 +9,6 @@ import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING
 from bertfeat._version import __version__
 from bertfeat.display import printable
 from bertfeat.durable.files import os_errors, sync_path
-from bertfeat.durable.output_check import check_folder, listed
-from bertfeat.durable.publication import publish_folder
+from bertfeat.durable.output_check import listed
+from bertfeat.durable.publication import OutputFolder
 from bertfeat.durable.records import decode, encode
 from bertfeat.encoder import hub
 from bertfeat.encoder.checkpoint import Place, locate, open_checkpoint
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NOTE = "conversion.json"
+_FOLDER = OutputFolder("a conversion", (NOTE,))
 # Beyond this size, only the first block is loaded to check what was written.
 _MAX_LOADED_BYTES = 4_000_000_000
 _MAX_REASON = 300
@@ -87,9 +87,8 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
     """
     target = Path(output).expanduser()
     stored = None if target.is_symlink() else read_note(target)
-    check = partial(check_folder, target, "a conversion", (NOTE,), overwrite=False)
     if stored is None:
-        check()
+        _FOLDER.check(target, overwrite=False)
     place = locate(model, revision)
     folder, names = place.folder, _pickles(model, place)
     pickles = _digests(folder, names)
@@ -100,7 +99,7 @@ def convert(model: str, output: str | Path, *, revision: str | None = None) -> C
                 "the folder, or choose another `output`"
             )
         return stored
-    with publish_folder(target, check) as new:
+    with _FOLDER.publish(target, overwrite=False) as new:
         sizes, left_out = _write(folder, names, new)
         if pickles != _digests(folder, names):
             raise CheckpointError(f"{folder}: its pickle files changed while they were read; run it again")

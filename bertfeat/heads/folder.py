@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,7 @@ from safetensors.numpy import load, save_file
 
 from bertfeat._version import __version__
 from bertfeat.choices import Task
-from bertfeat.durable.output_check import check_folder
-from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.durable.publication import OutputFolder, standing
 from bertfeat.durable.records import FileDigest, read_checked, read_record, seal
 from bertfeat.errors import RunError, UserError
 from bertfeat.heads.registry import make_head
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 DOCUMENT = "probe.json"
 WEIGHTS = "weights.safetensors"
-_FILES = (DOCUMENT, WEIGHTS)
+PROBE_FOLDER = OutputFolder("a probe", (DOCUMENT, WEIGHTS))
 SAVE_AGAIN = "save the probe again"
 
 
@@ -54,12 +51,6 @@ class ProbeDocument:
     format_version: int = FORMAT_VERSION
 
 
-def check_target(target: Path, *, overwrite: bool) -> None:
-    """Check that a path has nothing but, with `overwrite`, a probe; one that a kill has moved aside returns first."""
-    recover(target)
-    check_folder(target, "a probe", _FILES, overwrite=overwrite)
-
-
 def read_document(where: Path) -> ProbeDocument:
     """Return the document of a saved probe; neither its weights nor its head is loaded."""
     return read_record(ProbeDocument, where, "probe", FORMAT_VERSION, SAVE_AGAIN)
@@ -68,15 +59,13 @@ def read_document(where: Path) -> ProbeDocument:
 def save_probe(probe: Probe, folder: str | Path, extra: Any, *, overwrite: bool = False) -> None:
     """Save a fitted probe, and a record of the caller, to a folder, which appears when all of it is written."""
     report, arrays = probe.fit_report(), probe.get_state()
-    target = Path(os.path.abspath(folder))  # noqa: PTH100  # resolve() would follow a symbolic link
-    check_target(target, overwrite=overwrite)
     classes = Classes(probe.classes_.dtype.str, tuple(probe.classes_.tolist()))
-    with publish_folder(target, partial(check_folder, target, "a probe", _FILES, overwrite=overwrite)) as new:
+    with PROBE_FOLDER.publish(folder, overwrite=overwrite) as new:
         try:
             # safetensors writes the memory of an array, whatever its order.
             save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, new / WEIGHTS)
         except SafetensorError as error:
-            raise RunError(f"{target}: {error}; fix the cause and save it again") from error
+            raise RunError(f"{folder}: {error}; fix the cause and save it again") from error
         digest = FileDigest.of(new / WEIGHTS)
         task = Task(probe.task)
         document = ProbeDocument(__version__, probe.head, probe.settings, classes, report, extra, digest, task)

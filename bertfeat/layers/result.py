@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfeat.display import html_table
-from bertfeat.durable.output_check import check_folder
-from bertfeat.durable.publication import publish_folder, recover
+from bertfeat.durable.publication import OutputFolder
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError, did_you_mean
 from bertfeat.layers.plots import Panel, draw_panel, layer_page, plot_panels
 from bertfeat.plots.tables import text_table, write_csv
-from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_FILES = ("layers.json", "layers.csv", "layers.html", "layers.png")
+LAYERS_FOLDER = OutputFolder("a comparison of layers", ("layers.json", "layers.csv", "layers.html", "layers.png"))
 Matrix = tuple[tuple[float | None, ...], ...]
 
 # The titles of the figures against the layers; layers.html explains each.
@@ -151,9 +149,9 @@ class LayerComparison:
             UserError: The folder holds something else, or matplotlib is not installed.
             RunError: The system refused a write; what was there before is unchanged.
         """
-        out = check_layers_folder(folder, overwrite=overwrite)
+        out = LAYERS_FOLDER.check(folder, overwrite=overwrite)
         content, panels, cells = self.to_dict(), self._panels(), self._cells()
-        with publish_folder(out, lambda: check_layers_folder(out, overwrite=overwrite)) as new:
+        with LAYERS_FOLDER.publish(out, overwrite=overwrite) as new:
             write_csv(new / "layers.csv", *cells)
             plot_panels(list(panels.values()), new / "layers.png")
             (new / "layers.html").write_text(layer_page(content, panels, cells), encoding="utf-8")
@@ -182,11 +180,3 @@ class LayerComparison:
         sides = [f"{row.side} " if self.other else "" for row in self.rows]
         labels = [side + row.feature.removeprefix("layer_") for side, row in zip(sides, self.rows, strict=True)]
         return found | {name: Panel(title, labels, matrix=getattr(self, name)) for name, title in _MATRICES.items()}
-
-
-def check_layers_folder(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return a folder for the files of a comparison, which need not be there yet, if they may be written there."""
-    out = local_path(folder, "a comparison of layers")
-    recover(out)
-    check_folder(out, "a comparison of layers", _FILES, overwrite=overwrite)
-    return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from bertfeat.ann.budget import CHUNK_BYTES, plan_build
-from bertfeat.ann.build import build
-from bertfeat.ann.description import INDEX, BuildSettings
+from bertfeat.ann.budget import CHUNK_BYTES
+from bertfeat.ann.description import BuildSettings
 from bertfeat.ann.exact import sample_positions
-from bertfeat.ann.folder import read_index, read_transform
-from bertfeat.ann.index import VectorIndex
+from bertfeat.ann.neighbors import NearestNeighbors
 from bertfeat.choices import Level, one_of
 from bertfeat.config import parse_size
 from bertfeat.durable.files import make_parents
@@ -118,7 +115,7 @@ def map_store(
     where = opened.choose_level("word" if level is None and word is not None else level)
     chosen = opened.choose_feature(where, feature)
     table = _MapTable(opened, where, columns, color)
-    with reporting(progress) as reports, tempfile.TemporaryDirectory(prefix="bertfeat-map-") as folder:
+    with reporting(progress) as reports:
         included = searchable(opened, where, chosen)
         rows = np.flatnonzero(included if word is None else included & _is_word(opened, where, word))[:limit]
         rows = rows if sample is None else rows[sample_positions(len(rows), sample, seed)]
@@ -128,12 +125,10 @@ def map_store(
         except UserError as error:
             raise UserError(f"{opened.path}: level {where}, feature {chosen}: {error}") from None
         settings = BuildSettings(metric=compared, seed=seed, recall=0.99, max_memory=memory)
-        work = Path(folder)
-        built = build(source, work, plan_build(*source.shape, settings))
-        found = VectorIndex(read_index(work / INDEX), compared, read_transform(work), built.parameters)
-        k = min(neighbors, len(rows) - 1)
+        nearest = NearestNeighbors(source, settings)
         drawn: Iterable[_Drawn] = (
-            (span, plane.apply(vectors), *_neighbors(found, span, vectors, k)) for span, vectors in chunks_of(source)
+            (span, plane.apply(vectors), *_neighbors(nearest, span, vectors, neighbors, compared))
+            for span, vectors in chunks_of(source)
         )
         if how is MapMethod.UMAP:
             drawn = list(drawn)
@@ -151,7 +146,7 @@ def map_store(
             n_rows=len(rows),
             n_points=len(points),
             n_left_out=int(np.count_nonzero(~included)),
-            n_neighbors=k,
+            n_neighbors=min(neighbors, len(rows) - 1),
             shown_variance=round(share, 4) if how is MapMethod.PCA else None,
         )
         make_parents(path)
@@ -193,14 +188,12 @@ def _is_word(store: Store, level: str, word: str) -> BoolArray:
     return found
 
 
-def _neighbors(index: VectorIndex, rows: range, vectors: FloatArray, k: int) -> tuple[IntArray, Float32Array]:
+def _neighbors(
+    nearest: NearestNeighbors, rows: range, vectors: FloatArray, k: int, metric: Metric
+) -> tuple[IntArray, Float32Array]:
     """Return the positions of the nearest rows, int64 (n, k), the nearest first, and distances, float32 (n, k)."""
-    scores, positions = index.search(vectors, k + 1)
-    others = positions != np.arange(rows.start, rows.stop)[:, None]
-    # Duplicates may push a row out of its own hits; then drop the last hit.
-    others[others.all(axis=1), -1] = False
-    distances = scores if index.metric is Metric.L2 else np.maximum(0, 1 - scores)
-    return positions[others].reshape(-1, k), distances[others].reshape(-1, k)
+    scores, positions = nearest.of(vectors, k, np.arange(rows.start, rows.stop))
+    return positions, scores if metric is Metric.L2 else np.maximum(0, 1 - scores)
 
 
 def _page(shown: pl.DataFrame, table: _MapTable, made: StoreMap, word: str | None) -> bytes:

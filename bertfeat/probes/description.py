@@ -14,7 +14,7 @@ from bertfeat.durable.files import os_errors
 from bertfeat.durable.publication import standing
 from bertfeat.durable.records import to_values
 from bertfeat.errors import UserError
-from bertfeat.heads.folder import DOCUMENT, ProbeDocument, check_target, read_document
+from bertfeat.heads.folder import DOCUMENT, ProbeDocument, read_document
 from bertfeat.storage import local_path
 from bertfeat.store.provenance import FeatureSpec
 
@@ -92,8 +92,3 @@ def training_of(extra: Any, where: object) -> Training:
         return msgspec.convert(extra, Training)
     except ValueError as error:
         raise UserError(f"{where}: {DOCUMENT}: extra: {error}; fit the probe again") from None
-
-
-def check_probe_folder(folder: str | Path, *, overwrite: bool) -> None:
-    """Check, before a fit, that a probe can be saved to a folder afterwards."""
-    check_target(local_path(folder, "a probe"), overwrite=overwrite)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from bertfeat.choices import Level, Task
 from bertfeat.display import counted, html_table, human_time
 from bertfeat.durable.files import os_errors
-from bertfeat.durable.output_check import check_folder
-from bertfeat.durable.publication import publish_folder, recover, standing
+from bertfeat.durable.publication import OutputFolder, standing
 from bertfeat.durable.records import read_record, seal, to_values
 from bertfeat.errors import UserError
+from bertfeat.heads.folder import PROBE_FOLDER
 from bertfeat.plots.charts import ScoreBar, draw_layer_scores, save
 from bertfeat.plots.tables import text_table, write_csv
-from bertfeat.probes.description import check_probe_folder
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 #: The folder of the probe that a choice keeps.
 PROBE = "probe"
-_FILES = ("result.json", "table.csv", "plot.png", "plot.svg", f"{PROBE}/")
+_FOLDER = OutputFolder("a sweep", ("result.json", "table.csv", "plot.png", "plot.svg", f"{PROBE}/"))
 # Columns of the table; some are there if rows have a value for them.
 _OPTIONAL = ("store", "head", "limit")
 _HEADERS = (
@@ -198,7 +197,7 @@ class Sweep:
     def write(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write table.csv, result.json, plot.png and plot.svg; the folder appears when all of them are written."""
         out = check_sweep_folder(folder, overwrite=overwrite)
-        with publish_folder(out, lambda: check_folder(out, "a sweep", _FILES, overwrite=overwrite)) as new:
+        with _FOLDER.publish(out, overwrite=overwrite) as new:
             write_csv(new / "table.csv", *self._table())
             save(self.plot(), new / "plot")
             (new / "result.json").write_bytes(seal(self.to_dict()))
@@ -224,8 +223,6 @@ def read_sweep(folder: str | Path) -> Sweep:
 
 def check_sweep_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """Return a folder for a sweep's files, which need not be there yet, if they may be written there."""
-    out = local_path(folder, "a sweep")
-    recover(out)
-    check_folder(out, "a sweep", _FILES, overwrite=overwrite)
-    check_probe_folder(out / PROBE, overwrite=overwrite)
+    out = _FOLDER.check(folder, overwrite=overwrite)
+    PROBE_FOLDER.check(out / PROBE, overwrite=overwrite)
     return out

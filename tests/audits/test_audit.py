@@ -36,7 +36,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     texts = rng.sample(train["text"].to_list(), 80)
     planted = [*texts[:20], *(text.upper() for text in texts[20:40]), *(edited(t, words, rng) for t in texts[40:])]
     copies = pl.DataFrame({"text": [*planted, HOSTILE, ""], "label": ["positive"] * 82})
-    frames = {"train": train, "test": test, "copies": copies}
+    frames = {"train": train, "test": test, "copies": copies, "leaking": pl.concat([test, copies[:60]])}
     return {name: bertfeat.extract(data, folder / name, **HOW) for name, data in frames.items()}
 
 
@@ -60,6 +60,11 @@ def test_a_split_at_random_is_not_told_apart_and_other_texts_are(stores: dict[st
     assert same.shift is not None
     assert same.shift.low <= 0.5 <= same.shift.high
     assert same.duplicates.table.height <= 4
+    # Copies do not make the sides look more alike than by chance.
+    leaking = bertfeat.audit(stores["train"], stores["leaking"]).shift
+    assert leaking is not None
+    assert leaking.n_documents < 2 * 165
+    assert leaking.low <= 0.5 <= leaking.high
     peps = ROOT / "examples" / "data" / "peps.txt"
     other = bertfeat.extract(peps, tmp_path / "peps", **{**HOW, "keep_columns": (), "limit": 240})
     found = bertfeat.audit(stores["train"], other)
