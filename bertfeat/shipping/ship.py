@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from bertfeat.choices import Level, Pooling, Task, WordPooling
-from bertfeat.durable.output_check import check_folder
-from bertfeat.durable.publication import publish_folder, recover
+from bertfeat.durable.publication import OutputFolder, recover
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.hub import TOKENIZER_FILES
 from bertfeat.encoder.loading import no_progress_bars
@@ -71,15 +69,14 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
         probe = replace(probe, training=replace(probe.training, spec=spec))
     if to not in TARGETS:
         raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
-    recover(folder)
-    check = partial(_check, folder, overwrite=overwrite)
-    check()
+    place = _place_of(folder)
+    place.check(folder, overwrite=overwrite)
     probe.spec.require_known_model()
     checkpoint = open_checkpoint(probe.spec.model, probe.spec.revision)
     check_model(probe.spec, checkpoint, mine=mine)
     if (reason := _refusal(probe, checkpoint, to)) is not None:
         raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, (name for name in TARGETS if name != to))}")
-    with publish_folder(folder, check) as new, no_progress_bars():
+    with place.publish(folder, overwrite=overwrite) as new, no_progress_bars():
         try:
             TARGETS[to](probe, checkpoint, new)
         except NotExpressed as error:
@@ -144,12 +141,13 @@ def _remedy(probe: FittedProbe, checkpoint: Checkpoint, others: Iterable[str]) -
     return next((f"; pass `to='{name}'`" for name in others if _refusal(probe, checkpoint, name) is None), "")
 
 
-def _check(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds anything but a model that was shipped before."""
-    card, own = folder / _CARD, list[str]()
+def _place_of(folder: Path) -> OutputFolder:
+    """Return what may be replaced in a folder: nothing but a model that was shipped before."""
+    recover(folder)
+    card, names = folder / _CARD, list[str]()
     if card.is_file() and _MADE_BY in card.read_text(encoding="utf-8", errors="replace"):
-        own = [entry.name + "/" * entry.is_dir() for entry in folder.iterdir()]
-    check_folder(folder, "a shipped model", [_CARD, *own], overwrite=overwrite)
+        names = [entry.name + "/" * entry.is_dir() for entry in folder.iterdir()]
+    return OutputFolder("a shipped model", (_CARD, *names))
 
 
 def _model_card(probe: FittedProbe, checkpoint: Checkpoint, target: str, folder: str) -> str:
