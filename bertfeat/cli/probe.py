@@ -262,9 +262,8 @@ def ship(probe: str, output: str, overwrite: bool, to: str) -> options.Printed:
       bertfeat probe ship intents -o intent-model --to sentence-transformers
     """  # noqa: D301
     found = dataclasses.asdict(_loaded(probe).ship(output, to=to, overwrite=overwrite))
-    shown = {**found, "blocks": f"{found['n_blocks']} of {found['n_blocks_of_model']}"}
-    shown["model_bytes"] = found["n_bytes_of_model"]
-    return options.Printed({"probe": probe, **found}, facts(shown, _OF_A_SHIPPED))
+    shown = {"blocks": f"{found['n_blocks']} of {found['n_blocks_of_model']}", "model_bytes": found["n_bytes_of_model"]}
+    return options.Printed({"probe": probe, **found}, facts(found | shown, _OF_A_SHIPPED))
 
 
 @probe.command(

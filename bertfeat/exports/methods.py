@@ -22,10 +22,7 @@ def methods(path: str) -> tuple[str, str]:
     # The first entry is that of bertfeat, the others are about encoders.
     cited = bibtex.strip().split("\n\n")[: 1 if meta["family"] in (IMPORTED, STATIC.model_type) else None]
     entries = "\n\n".join(cited).replace("VERSION", meta["versions"]["bertfeat"])
-    levels = (
-        f"Level {level}: {counted(store.n_rows(level), 'row')}{_columns(store, level)}." for level in store.levels
-    )
-    text = printable(" ".join([*_made(store, model), *levels]))
+    text = printable(" ".join([*_made(store, model), *(_level(store, level) for level in store.levels)]))
     return text, f"{entries}\n\nCite {model} too, as its authors ask."
 
 
@@ -39,9 +36,8 @@ def _made(store: StoreDescription, model: str) -> Iterator[str]:
         yield f"Vectors of {model} for {documents} were imported from {files} with {libraries} and stored in {dtype}."
         return
     is_static, blocks = meta["family"] == STATIC.model_type, counted(meta["n_layers"], "block")
-    kind = (
-        "static vectors" if is_static else f"{meta['family']}, {blocks}, layer 0 is the output of the embedding layer"
-    )
+    network = f"{meta['family']}, {blocks}, layer 0 is the output of the embedding layer"
+    kind = "static vectors" if is_static else network
     yield f"{documents} ({counted(counts['n_tokens'], 'token')}) were encoded by {model} ({kind}; sha256 of its weights"
     yield f"{meta['weights_sha256']}) with {libraries}, computed in {meta['compute_dtype']} on {meta['device_kind']}"
     yield f"and stored in {dtype}."
@@ -56,8 +52,8 @@ def _made(store: StoreDescription, model: str) -> Iterator[str]:
         yield f"{counted(counts['n_truncated_tokens'], 'token')} were cut off."
 
 
-def _columns(store: StoreDescription, level: Level) -> str:
-    """Return the columns of a level, and how tokens were pooled."""
+def _level(store: StoreDescription, level: Level) -> str:
+    """Return a sentence on the rows and columns of a level, and on how tokens were pooled."""
     meta, pooling = store.metadata, pooling_of(level, store.metadata) or ""
     columns = ", ".join(f"{column.name} ({counted(column.dim, 'value')})" for column in store.features(level))
     of_texts = level is Level.SENTENCE or (level is Level.SPAN and meta.get("chunk_context") == ChunkContext.ALONE)
@@ -68,7 +64,6 @@ def _columns(store: StoreDescription, level: Level) -> str:
     how = f"; pooling: {pooling}" if pooling else ""
     if level is Level.SPAN:
         rule = f"chunks by {meta['chunk']}" if meta.get("chunk") else f"spans by {meta['spans']}"
-        how += f"; {'spans of a table' if SPANS_DIGEST in meta else rule}"
-        how += ", each encoded alone" if of_texts else ""
+        how += f"; {'spans of a table' if SPANS_DIGEST in meta else rule}{', each encoded alone' if of_texts else ''}"
         how += f", two per row ({meta['span_pair']})" if meta.get("span_pair") else ""
-    return f", {columns}{how}"
+    return f"Level {level}: {counted(store.n_rows(level), 'row')}, {columns}{how}."

@@ -79,8 +79,7 @@ class Slim(Sweep):
         with style():
             labels = {n: f"{n}\n{c['model_bytes'] / 1e6:.0f} MB\n{c['texts_per_s']:.0f}/s" for n, c in sizes.items()}
             axes.set_xticks([*labels], [*labels.values()], fontsize=8)
-            ring: dict[str, Any] = {"marker": "o", "markersize": 14, "fillstyle": "none", "label": "kept"}
-            axes.plot([self.kept.layers[-1]], [self.kept.score], color="black", linestyle="none", **ring)
+            axes.plot([self.kept.layers[-1]], [self.kept.score], "ko", markersize=14, fillstyle="none", label="kept")
         axes.set_xlabel("layer, with the weights that load and the texts per second; circle: the kept choice")
         return axes
 
@@ -137,18 +136,17 @@ def slim_probe(
     if not (0 < keep <= 1 and 0 < test_share < 1) or "n_components" in config.params:
         raise UserError(f"keep {keep}, test_share {test_share}: pass shares below 1, and `widths` for `n_components`")
     parts, tests, fits = list[SweptStore](), list[LabelledRows](), list[Fit]()
-    names: Sequence[str | None] = names_in(heads) if isinstance(heads, str) else heads
     for one in [store] if isinstance(store, str | Path | Store) else store:
-        tasks = [ProbeTask.of(one, label, replace(config, head=name)) for name in names or [None]]
+        tasks = [ProbeTask.of(one, label, replace(config, head=name)) for name in names_in(heads) or [None]]
         part = SweptStore.of(tasks[0], label)
         train, test = part.train.split(test_share, config.seed)
         part.task.check_labels(train, None)
         layers = [choice for choice in part.choices if choice.name.startswith("layer_")]
         choices = layers if layers and config.features is None else part.choices
-        part = part._replace(train=train, choices=choices)
-        part.check_same(parts[0] if parts else part)
-        fits += _fits(len(parts), part, tasks, widths)
-        parts, tests = [*parts, part], [*tests, test]
+        parts.append(part._replace(train=train, choices=choices))
+        parts[-1].check_same(parts[0])
+        tests.append(test)
+        fits += _fits(len(tests) - 1, parts[-1], tasks, widths)
     if not parts:
         raise UserError("a choice among no stores; pass one or more")
     with reporting(progress) as reports:
@@ -175,12 +173,8 @@ def _smallest(rows: Sequence[SweepRow], best: SweepRow, keep: float) -> SweepRow
     """Return the smallest row that keeps a share of the best score; of equal size, that of the earlier head."""
     if best.score <= 0:
         raise UserError(f"the best {best.metric} on dev is {best.score:.4f}, of which no share can be kept")
-    heads = [*dict.fromkeys(row.head for row in rows)]
-
-    def size(row: SweepRow) -> tuple[float, ...]:
-        return *(row.controls[name] for name in _SIZES), heads.index(row.head), -row.score
-
-    return min((row for row in rows if row.score >= keep * best.score), key=size)
+    heads, enough = [*dict.fromkeys(row.head for row in rows)], [row for row in rows if row.score >= keep * best.score]
+    return min(enough, key=lambda row: (*map(row.controls.get, _SIZES), heads.index(row.head), -row.score))
 
 
 def _fits(
@@ -214,16 +208,14 @@ def _costs(fits: Sequence[Fit], reports: Progress) -> list[dict[str, float]]:
     from bertfeat.extraction.documents import documents_of
     from bertfeat.extraction.flow import Flow
 
-    features = [task.store.feature(task.level, choice.feature) for _, task, choice, _ in fits]
-    keys = [(n, max(feature.layers)) for (n, *_), feature in zip(fits, features, strict=True)]
     # A text alone has no second span, which costs next to nothing.
-    alone = {key: task.spec(choice.feature) for key, (_, task, choice, _) in zip(keys, fits, strict=True)}
-    specs = {key: replace(spec, span_pair=SpanPair.NONE) for key, spec in alone.items()}
-    texts = {n: documents_of(_sample(task.store)) for n, task, _, _ in fits}
+    specs = [replace(task.spec(choice.feature), span_pair=SpanPair.NONE) for _, task, choice, _ in fits]
+    keys = [(n, max(spec.layers)) for (n, *_), spec in zip(fits, specs, strict=True)]
+    texts = {n: documents_of(_sample(store)) for n, store in {n: task.store for n, task, *_ in fits}.items()}
     seconds, n_bytes = defaultdict[tuple[int, int], list[float]](list), dict[tuple[int, int], int]()
     for number in range(_N_ROUNDS):
         reports.stage("measuring texts per second", number, _N_ROUNDS)
-        for key, spec in specs.items():
+        for key, spec in dict(zip(keys, specs, strict=True)).items():
             flow = Flow.of_feature(spec, mine="the store")
             flow.run(texts[key[0]][:_N_WARM])
             started = time.perf_counter()
@@ -231,11 +223,10 @@ def _costs(fits: Sequence[Fit], reports: Progress) -> list[dict[str, float]]:
             seconds[key].append(time.perf_counter() - started)
             n_bytes[key] = flow.encoder.n_bytes
     found = []
-    for key, feature, (n, task, _, _) in zip(keys, features, fits, strict=True):
-        width = task.config.params.get("n_components", feature.dim)
+    for key, spec, (n, task, *_) in zip(keys, specs, fits, strict=True):
+        width = task.config.params.get("n_components", spec.dim)
         costs = {"blocks": key[1], "width": width, "texts_per_s": round(len(texts[n]) / median(seconds[key]), 1)}
-        row_bytes = width * np.dtype(task.store.metadata["store_dtype"]).itemsize
-        found.append({**costs, "model_bytes": n_bytes[key], "row_bytes": row_bytes})
+        found.append(costs | {"model_bytes": n_bytes[key], "row_bytes": width * np.dtype(spec.store_dtype).itemsize})
     return found
 
 
@@ -247,7 +238,7 @@ def _sample(store: Store) -> list[str]:
     level = next(level for level in order if level in store.levels)
     column = LEVELS[level].surface or "text"
     frame = store.shard(store.manifest.shards[0].shard).polars(level, ["doc_id", column])
-    words = pl.col(column).str.replace(_TOKEN_MARK if level is Level.TOKEN else "^$", "").str.join(" ")
+    words = pl.col(column).str.replace(_TOKEN_MARK, "").str.join(" ")
     joined = frame.group_by("doc_id", maintain_order=True).agg(words)[column].to_list()
     texts = spread([text for text in joined if text.strip()], _MAX_TEXTS)
     if not texts:

@@ -7,7 +7,6 @@ import torch
 
 from bertfeat.choices import Task
 from bertfeat.heads.base import Probe
-from bertfeat.records import Float64Array
 
 # The heads that are linear, and the names of their arrays.
 _LINEAR = {
@@ -17,15 +16,18 @@ _LINEAR = {
 }
 
 
-def linear_map(probe: Probe) -> tuple[Float64Array, Float64Array] | None:
-    """Return weight (n_outputs, dim) and bias (n_outputs,) of a fitted head; None if it is not linear in the vectors.
+def is_linear(probe: Probe) -> bool:
+    """Return whether the scores of a head are a linear map of the vectors."""
+    return probe.head in _LINEAR and probe.get_params().get("mix") is None
+
+
+def linear_map(probe: Probe) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weight (n_outputs, dim) and bias (n_outputs,) of a fitted linear head, float64.
 
     Two classes have two outputs: 0, and the score of the second. A softmax of the scores, `weight @ vector + bias`,
     gives the probabilities of classes, the logistic function those of several labels; numbers are the scores
     themselves. The scores of svm, ridge and centroid say which class is the best, and nothing more.
     """
-    if probe.head not in _LINEAR or probe.get_params().get("mix") is not None:
-        return None
     state = {name: array.astype(np.float64) for name, array in probe.get_state().items()}
     weight, bias = (state.get(name, np.zeros(len(probe.classes_))) for name in _LINEAR[probe.head])
     if probe.head == "centroid":
@@ -38,12 +40,4 @@ def linear_map(probe: Probe) -> tuple[Float64Array, Float64Array] | None:
     elif probe.task == Task.CLASSIFY and len(weight) == 1:
         weight, bias = np.vstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
     weight = weight / state["scale"]
-    return weight, bias - weight @ state["mean"]
-
-
-def linear_layer(probe: Probe) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weight and bias of a linear head as float32 tensors; see `linear_map`."""
-    found = linear_map(probe)
-    assert found is not None
-    weight, bias = (torch.from_numpy(part).float() for part in found)
-    return weight, bias
+    return torch.from_numpy(weight), torch.from_numpy(bias - weight @ state["mean"])

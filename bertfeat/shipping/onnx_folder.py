@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from bertfeat.choices import Combine, Level, Pooling, Task
+from bertfeat.choices import Combine, Level, Task
 from bertfeat.encoder import attention
 from bertfeat.encoder.checkpoint import Checkpoint
 from bertfeat.encoder.loading import load_encoder
@@ -19,7 +19,7 @@ from bertfeat.encoder.sentence_steps import load_steps
 from bertfeat.errors import UserError, checkpoint_errors, require
 from bertfeat.extraction.pooling import MODES, PoolingMode, combine_layers, counts_of, modes_of, needs_pooler
 from bertfeat.extraction.resolution import open_tokenizer, own_embedding
-from bertfeat.shipping.linear_map import linear_layer, linear_map
+from bertfeat.shipping.linear_map import is_linear, linear_map
 from bertfeat.text.alignment import Counts, Takes
 from bertfeat.text.backend import adapt, load_backend
 
@@ -32,19 +32,7 @@ _OPTIONS: dict[str, Any] = {"dynamo": True, "opset_version": 18, "verbose": Fals
 _MAX_DIFFERENCE = 1e-4
 
 
-def reasons(probe: FittedProbe, checkpoint: Checkpoint) -> dict[str, bool]:
-    """Return reasons why the target cannot express a probe, each the end of a sentence, and which are true."""
-    spec, head, family = probe.spec, probe.probe.head, checkpoint.family
-    drops_prompt = bool(spec.prompt) and spec.pooling != Pooling.MODEL and not spec.include_special_tokens
-    return {
-        f"head {head} is not a network that reads each row alone": head in ("knn", "bilstm", "mean"),
-        f"torch exports no models of the type {family.model_type}": family.type_ids,
-        f"its vectors leave out the prompt {spec.prompt!r:.60} before texts": drops_prompt,
-        f"pooling {spec.pooling} is of another package": spec.pooling not in (None, Pooling.MODEL, *MODES),
-    }
-
-
-def write(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
+def write_graph(probe: FittedProbe, checkpoint: Checkpoint, folder: Path) -> None:
     """Write the graph, its labels, and its tokenizer; at the word level also a tokenizer for lists of words."""
     require("onnx", "onnxscript", what="`to='onnx'` needs")
     network = ProbeNetwork(probe, checkpoint).eval()
@@ -80,12 +68,12 @@ class ProbeNetwork(nn.Module):
         self.output_name = "numbers" if head.task == Task.REGRESS else "scores"
         if hasattr(head, "predict_proba"):
             self.output_name = "probabilities"
-        if linear_map(head) is None:
+        if is_linear(head):
+            weight, bias = (part.float() for part in linear_map(head))
+            self._score = partial(nn.functional.linear, weight=weight, bias=bias)
+        else:
             self.network: nn.Module = copy.deepcopy(head.network_).cpu()
             self._score = partial(self.network, lengths=None)
-        else:
-            weight, bias = linear_layer(head)
-            self._score = partial(nn.functional.linear, weight=weight, bias=bias)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor, word_ids: torch.Tensor | None = None) -> torch.Tensor:
         """Return the outputs of texts, (n_texts, n_outputs), or of their tokens or words, (n_texts, length, n_outputs).

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfeat.choices import Level
-from bertfeat.durable.output_check import check_folder
-from bertfeat.durable.publication import publish_folder, recover
+from huggingface_hub import EvalResult, ModelCardData
+
+from bertfeat.choices import Level, Pooling, Task, WordPooling
+from bertfeat.durable.publication import OutputFolder, recover
 from bertfeat.encoder.checkpoint import Checkpoint, open_checkpoint
 from bertfeat.encoder.hub import TOKENIZER_FILES
+from bertfeat.encoder.loading import no_progress_bars
 from bertfeat.errors import UserError, did_you_mean
+from bertfeat.extraction.pooling import MODES
 from bertfeat.extraction.resolution import check_model
-from bertfeat.shipping.transformers_folder import NotExpressed
+from bertfeat.shipping.linear_map import is_linear
+from bertfeat.shipping.model_folder import NotExpressed, write_classifier, write_embedder
+from bertfeat.shipping.onnx_folder import write_graph
 from bertfeat.storage import local_path
 
 if TYPE_CHECKING:
     from bertfeat.probes.fitted import FittedProbe
 
-#: The targets, and the module of each: `reasons(probe, checkpoint)` are why it cannot express a probe, and whether each
-#: is true, and `write(probe, checkpoint, folder)` writes all files but the model card.
-TARGETS = {
-    "transformers": "bertfeat.shipping.transformers_folder",
-    "sentence-transformers": "bertfeat.shipping.sentence_folder",
-    "onnx": "bertfeat.shipping.onnx_folder",
-}
-CARD = "README.md"
+#: The targets, and the function of each that writes all files but the model card: (probe, checkpoint, folder).
+TARGETS = {"transformers": write_classifier, "sentence-transformers": write_embedder, "onnx": write_graph}
+_CARD = "README.md"
+_OF_ONE_TOKEN = (None, WordPooling.FIRST, Pooling.CLS, Pooling.POOLER, Pooling.LASTTOKEN)
 _MADE_BY = "bertfeat probe ship"
 # How each target is used.
 _USE = {
@@ -71,20 +69,19 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
         probe = replace(probe, training=replace(probe.training, spec=spec))
     if to not in TARGETS:
         raise UserError(f"`to` {to!r}: {did_you_mean(to, TARGETS) or 'must be one of ' + ', '.join(TARGETS)}")
-    recover(folder)
-    check = partial(_check, folder, overwrite=overwrite)
-    check()
+    place = _place_of(folder)
+    place.check(folder, overwrite=overwrite)
     probe.spec.require_known_model()
     checkpoint = open_checkpoint(probe.spec.model, probe.spec.revision)
     check_model(probe.spec, checkpoint, mine=mine)
     if (reason := _refusal(probe, checkpoint, to)) is not None:
         raise UserError(f"{mine}: {reason}{_remedy(probe, checkpoint, (name for name in TARGETS if name != to))}")
-    with publish_folder(folder, check) as new:
+    with place.publish(folder, overwrite=overwrite) as new, no_progress_bars():
         try:
-            import_module(TARGETS[to]).write(probe, checkpoint, new)
+            TARGETS[to](probe, checkpoint, new)
         except NotExpressed as error:
             raise UserError(f"{mine}: {error}{_remedy(probe, checkpoint, ['onnx'])}") from None
-        (new / CARD).write_text(_model_card(probe, checkpoint, to, folder.name), encoding="utf-8")
+        (new / _CARD).write_text(_model_card(probe, checkpoint, to, folder.name), encoding="utf-8")
     whole = [*checkpoint.weights_files, *map(checkpoint.folder.joinpath, ("config.json", *TOKENIZER_FILES))]
     return Shipped(
         target=to,
@@ -99,13 +96,44 @@ def ship(probe: FittedProbe, output: str | Path, *, to: str = "transformers", ov
 
 
 def _refusal(probe: FittedProbe, checkpoint: Checkpoint, to: str) -> str | None:
-    """Return the first reason that is true why a target cannot express a probe; None if it may."""
-    reasons = {
-        f"{probe.spec.model} holds static vectors, not a model with blocks": checkpoint.facts is None,
-        "it reads sentences together with their neighbors (`document_context`)": probe.spec.document_context,
-        **import_module(TARGETS[to]).reasons(probe, checkpoint),
+    """Return the first reason why a target cannot express a probe, the end of a sentence; None if it may."""
+    from transformers.models.auto import modeling_auto
+
+    spec, head, task, kind = probe.spec, probe.probe.head, probe.probe.task, checkpoint.family.model_type
+    of_texts, pooling = spec.level is Level.SENTENCE, spec.pooling
+    is_max = pooling == Pooling.MAX and not spec.include_special_tokens
+    drops_prompt = bool(spec.prompt) and pooling != Pooling.MODEL and not spec.include_special_tokens
+    known = getattr(modeling_auto, f"MODEL_FOR_{'SEQUENCE' if of_texts else 'TOKEN'}_CLASSIFICATION_MAPPING_NAMES")
+    of_all = {
+        f"{spec.model} holds static vectors, not a model with blocks": checkpoint.facts is None,
+        "it reads sentences together with their neighbors (`document_context`)": spec.document_context,
     }
-    return next((reason for reason, is_true in reasons.items() if is_true), None)
+    of_linear = {
+        f"{spec.feature} has {len(spec.layers)} layers, and the target one": len(spec.layers) > 1,
+        f"head {head} is not linear (fit logreg, svm, ridge or centroid)": not is_linear(probe.probe),
+    }
+    of_one = {
+        "transformers": {
+            **of_linear,
+            f"pooling {pooling} is not the state of one token": pooling not in _OF_ONE_TOKEN,
+            f"task {task} of a {spec.level} does not classify tokens": not of_texts and task != Task.CLASSIFY,
+            "transformers puts no prompt before texts": bool(spec.prompt),
+            f"transformers has no such classifier for models of the type {kind}": kind not in known,
+        },
+        "sentence-transformers": {
+            **of_linear,
+            f"sentence-transformers labels no {spec.level}, only texts": not of_texts,
+            f"sentence-transformers has no pooling {pooling}": pooling == Pooling.POOLER or pooling not in [*Pooling],
+            "max of sentence-transformers counts special tokens (`include_special_tokens`)": is_max,
+        },
+        "onnx": {
+            f"head {head} is not a network that reads each row alone": head in ("knn", "bilstm", "mean"),
+            f"torch exports no models of the type {kind}": checkpoint.family.type_ids,
+            f"its vectors leave out the prompt {spec.prompt!r:.60} before texts": drops_prompt,
+            f"pooling {pooling} is of another package": pooling not in (None, Pooling.MODEL, *MODES),
+        },
+    }
+    return next((reason for reason, is_true in (of_all | of_one[to]).items() if is_true), None)
 
 
 def _remedy(probe: FittedProbe, checkpoint: Checkpoint, others: Iterable[str]) -> str:
@@ -113,12 +141,13 @@ def _remedy(probe: FittedProbe, checkpoint: Checkpoint, others: Iterable[str]) -
     return next((f"; pass `to='{name}'`" for name in others if _refusal(probe, checkpoint, name) is None), "")
 
 
-def _check(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds anything but a model that was shipped before."""
-    card, own = folder / CARD, [CARD]
+def _place_of(folder: Path) -> OutputFolder:
+    """Return what may be replaced in a folder: nothing but a model that was shipped before."""
+    recover(folder)
+    card, names = folder / _CARD, list[str]()
     if card.is_file() and _MADE_BY in card.read_text(encoding="utf-8", errors="replace"):
-        own += [entry.name + "/" * entry.is_dir() for entry in folder.iterdir()]
-    check_folder(folder, "a shipped model", own, overwrite=overwrite)
+        names = [entry.name + "/" * entry.is_dir() for entry in folder.iterdir()]
+    return OutputFolder("a shipped model", (_CARD, *names))
 
 
 def _model_card(probe: FittedProbe, checkpoint: Checkpoint, target: str, folder: str) -> str:
@@ -127,22 +156,23 @@ def _model_card(probe: FittedProbe, checkpoint: Checkpoint, target: str, folder:
     task = "text-classification" if spec.level is Level.SENTENCE else "token-classification"
     # A folder on this machine is not a name that others can look up.
     base = spec.model if checkpoint.revision else Path(spec.model).name
+    dev = "" if training.dev is None else training.dev.store
     scores = {name: score.mean for name, score in (training.scores or {}).items()}
-    metadata: dict[str, Any] = {"library_name": target, "pipeline_tag": task, "tags": ["bertfeat", probe.probe.head]}
-    if checkpoint.revision:
-        metadata["base_model"] = base
-    if scores and training.dev is not None:
-        data = {"name": training.dev.store, "type": training.dev.store}
-        metrics = [{"type": name, "value": value} for name, value in scores.items()]
-        results = [{"task": {"type": task}, "dataset": data, "metrics": metrics}]
-        metadata["model-index"] = [{"name": folder, "results": results}]
+    front = ModelCardData(
+        library_name=target,
+        pipeline_tag=task,
+        tags=["bertfeat", probe.probe.head],
+        base_model=base if checkpoint.revision else None,
+        model_name=folder if scores else None,
+        eval_results=[EvalResult(task, dev, dev, name, value) for name, value in scores.items()] or None,
+    )
     facts = {
         "Base model": f"{base}, {max(spec.layers)} of {checkpoint.n_layers} blocks",
         "Feature": f"{spec.feature} of each {spec.level}" + (f", pooling {spec.pooling}" if spec.pooling else ""),
         "Head": f"{probe.probe.head}, fitted on {training.n_rows:,} rows of {training.store}",
         "Label": probe.label,
         "Classes": ", ".join(map(str, probe.probe.classes_.tolist())),
-        **{f"{name} on {training.dev and training.dev.store}": f"{value:.4f}" for name, value in scores.items()},
+        **{f"{name} on {dev}": f"{value:.4f}" for name, value in scores.items()},
         "License": "that of the base model applies; add it here",
     }
     notes = [
@@ -151,9 +181,8 @@ def _model_card(probe: FittedProbe, checkpoint: Checkpoint, target: str, folder:
         "bertfeat rounds features to float16, so its probabilities differ by some 0.001."
         * (spec.store_dtype == "float16"),
     ]
-    # JSON is YAML too.
-    front = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in metadata.items()]
     use = _USE[target].format(task=task, folder=folder)
-    lines = ["---", *front, "---", f"# {folder}", f"Labels each {spec.level} with {probe.label}; made by `{_MADE_BY}`."]
-    lines += ["", *(f"- {name}: {value}" for name, value in facts.items() if value), ""]
-    return "\n".join([*lines, f"```python\n{use}\n```\n", *filter(None, notes), ""])
+    lines = ["---", front.to_yaml(), "---", f"# {folder}"]
+    lines += [f"Labels each {spec.level} with {probe.label}; made by `{_MADE_BY}`.", ""]
+    lines += [f"- {name}: {value}" for name, value in facts.items() if value]
+    return "\n".join([*lines, f"\n```python\n{use}\n```\n", *filter(None, notes), ""])

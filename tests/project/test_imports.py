@@ -74,7 +74,7 @@ FRAMES = "store corpus exports layers probes search map serve audits cli pipelin
 HOMES = {
     # A shipped model is one of its classes with a classifier, or one of sentence-transformers with it inside.
     "transformers": {"encoder", "text", "shipping", "pipelines"},
-    "huggingface_hub": {"encoder", "exports", "storage"},
+    "huggingface_hub": {"encoder", "exports", "shipping", "storage"},
     "safetensors": {"encoder", "heads", "ann"},
     "tokenizers": {"text", "pipelines"},
     "faiss": {"ann"},
