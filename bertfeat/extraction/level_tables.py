@@ -89,7 +89,7 @@ class ShardText:
             "n_tokens": n_tokens,
             "n_truncated_tokens": n_tokens - sum(int(kept_tokens(text.tokens, text.windows).sum()) for text in texts),
             "n_windows": sum(len(text.windows) for text in texts),
-            **({} if self.n_unknown is None else {"n_unknown_tokens": self.n_unknown}),
+            **({} if self.n_unknown is None else {"n_unknown_tokens": sum(text.n_unknown or 0 for text in texts)}),
             **{f"n_dropped_{level}_rows": int((~kept).sum()) for level, kept in self.kept.items()},
         }
 
@@ -133,9 +133,11 @@ def align(
     n_unknown = None
     if (unknown_id := tokenizer.unknown_id) is not None:
         n_unknown = int(np.count_nonzero(tokens.ids == unknown_id))
-        of_several = (Level.SENTENCE, *(() if alone else (Level.SPAN,)))
-        for level in [each for each in units if each in of_several or config.unknown_words is UnknownWords.NULL]:
-            units[level] = [without_unknown(unit, windows, unknown_id) for unit in units[level]]
+        for level in units:
+            has_own_windows = level is Level.SPAN and alone is not None
+            of_several = level in (Level.SENTENCE, Level.SPAN)
+            if not has_own_windows and (of_several or config.unknown_words is UnknownWords.NULL):
+                units[level] = [without_unknown(unit, windows, unknown_id) for unit in units[level]]
     return ShardText(documents, tokens, windows, words, units, n_unknown, spans, alone)
 
 

@@ -107,7 +107,8 @@ def run_append_killed_at(point: int, root: str, inputs: str) -> None:
 
 @pytest.mark.promise("kill-append")
 def test_a_kill_at_every_step_leaves_the_old_store_or_the_new_one(tmp_path, quick, inputs, warm, monkeypatch):
-    base = extract(output=tmp_path / "base", **quick).path
+    # Chunks that are encoded alone are documents of their own in the same shard.
+    base = extract(output=tmp_path / "base", **quick | {"chunk_context": "alone"}).path
     old = open_store(base).manifest
     shutil.copytree(base, tmp_path / "whole")
     passed = passed_steps(monkeypatch, lambda: append(tmp_path / "whole", inputs[2]))
@@ -213,6 +214,10 @@ def test_random_kills_of_worker_and_parent_lose_nothing(tmp_path, settings, inpu
     many = settings | {"workers": 2}
     if kind == "runs":
         many |= {"inputs": str(write_corpus(tmp_path / "corpus.jsonl", 400)), "levels": ["token", "span", "sentence"]}
+        # Both workers map one sorted copy of the table.
+        spans = pl.DataFrame({"doc_id": [f"d{n}" for n in range(400)]}).with_columns(char_start=0, char_end=3)
+        spans.write_csv(tmp_path / "spans.csv")
+        many |= {"chunk": None, "spans": str(tmp_path / "spans.csv")}
     appends = [(append_in_two, path) for path in inputs[1:]] if kind == "appends" else []
     stages = [(run_extract, many), *appends]
     drill = Drill(warm, tmp_path, stages)

@@ -131,6 +131,25 @@ def test_chunks_alone_are_encoded_as_texts(
         assert whole[row["doc_id"]][row["char_start"] : row["char_end"]] == row["text"]
 
 
+@pytest.mark.parametrize("levels", ["span", "word,span", "word,span,sentence"])
+@pytest.mark.promise("spans")
+def test_chunks_alone_of_static_vectors_leave_out_unknown_words(tmp_path: Path, glove: Path, levels: str) -> None:
+    unknown, known = "zzz qqq", SENTENCES[0]
+    texts = [f"{known}\n\n{unknown}\n\n{known} zzz", unknown, f"zzz {SENTENCES[2]}"]
+    same: dict[str, Any] = {"model": str(glove), "store_dtype": "float32"}
+    store = bertfeat.extract(texts, tmp_path / "s", levels=levels, chunk="paragraphs", chunk_context="alone", **same)
+    chunks = store.polars("span")["text"].to_list()
+    own = bertfeat.extract(chunks, tmp_path / "own", levels="sentence", **same)
+    (feature,) = [each.name for each in own.features("sentence")]
+    vectors = own.numpy("sentence", feature)
+    assert np.isnan(vectors).all(axis=1).tolist() == [text == unknown for text in chunks]
+    np.testing.assert_array_equal(store.numpy("span", feature), vectors)
+    # Tokens are counted in the documents and in the chunks, where both are encoded.
+    counts, of_chunks = store.manifest.totals.counts, own.manifest.totals.counts
+    for name in ("n_unknown_tokens", "n_tokens"):
+        assert counts[name] == (1 if levels == "span" else 2) * of_chunks[name]
+
+
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
 def test_a_table_brings_its_columns_and_pairs(tmp_path: Path, corpus: Path, mentions: Path, ending: str) -> None:
     frame, path = pl.read_csv(mentions), tmp_path / f"m.{ending}"
